@@ -1,0 +1,293 @@
+//! The CPU as a device: loads weights, records a plan, plays steps.
+
+use crate::kv::KvMemory;
+use crate::memory::Memory;
+use crate::pool::Pool;
+use crate::record::{Recorded, Recorder, activation_bytes, widest_input};
+use crate::reference::Reference;
+use crate::simd::Level;
+use crate::stage::{Play, WorkerScratch};
+use crate::weights::{self, Weight};
+use pianola_formats::TensorSource;
+use pianola_plan::{DeviceError, DeviceKind, PAGE_TOKENS, Plan, PlayStatistics, Recording, Step};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// How to use the processor.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CpuOptions {
+    /// Instruction set.
+    pub level: Level,
+    /// Workers, at least one.
+    pub threads: usize,
+}
+
+impl Default for CpuOptions {
+    fn default() -> Self {
+        let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        CpuOptions { level: Level::best(), threads }
+    }
+}
+
+/// A plan recorded for the CPU.
+pub struct CpuRecording {
+    pub(crate) plan: Plan,
+    pub(crate) weights: Vec<Weight>,
+    pub(crate) kv: KvMemory,
+    pub(crate) arena: Memory,
+    // Stages point into it.
+    _activations: Memory,
+    level: Level,
+    stages: Vec<Recorded>,
+    /// Jobs claimed so far, a counter a stage.
+    claimed: Vec<AtomicUsize>,
+    scratch: Vec<Mutex<WorkerScratch>>,
+    runs: Vec<std::ops::Range<usize>>,
+    pool: Pool,
+    statistics: PlayStatistics,
+    busy_nanoseconds: AtomicU64,
+    measure_busy: bool,
+}
+
+// SAFETY: stages hold pointers into memory that the recording owns and never moves (mappings and
+// boxed slices), so sending the whole to another thread keeps them valid.
+unsafe impl Send for CpuRecording {}
+
+impl CpuRecording {
+    /// Loads the plan's weights from `source` and records it; `progress` hears of bytes of
+    /// weights done and in all.
+    pub fn new(
+        plan: Plan,
+        source: &dyn TensorSource,
+        options: CpuOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<CpuRecording, DeviceError> {
+        if !options.level.available() {
+            return Err(DeviceError::Unsupported(format!(
+                "this processor has no {}; leave --simd out to use {}",
+                options.level,
+                Level::best()
+            )));
+        }
+        let memory = |what: &str, bytes: usize| {
+            Memory::zeroed(bytes).ok_or_else(|| out_of_memory(what, bytes as u64))
+        };
+        let pool = Pool::new(options.threads.max(1))
+            .map_err(|error| DeviceError::Unsupported(format!("no worker threads: {error}")))?;
+        let kv = KvMemory::new(&plan).map_err(|bytes| {
+            out_of_memory("the KV pages; a smaller --context needs less", bytes)
+        })?;
+        let arena = memory("the arena", plan.arena.bytes)?;
+        let activations = memory("activations", activation_bytes(&plan))?;
+        let weights = weights::load(&plan, source, &pool, progress)?;
+        let kernels = options.level.kernels();
+        let recorder = Recorder {
+            plan: &plan,
+            weights: &weights,
+            arena: &arena,
+            activations: &activations,
+            kernels,
+        };
+        let stages = recorder.record().map_err(|op| {
+            DeviceError::Unsupported(format!("the CPU has no kernel for a lone '{op}'"))
+        })?;
+        let head_dim = plan.graph.kv_groups.iter().map(|group| group.head_dim).max().unwrap_or(16);
+        let scratch =
+            || Mutex::new(WorkerScratch::new(widest_input(&plan).max(head_dim), head_dim, true));
+        Ok(CpuRecording {
+            claimed: stages.iter().map(|_| AtomicUsize::new(0)).collect(),
+            scratch: (0..pool.workers()).map(|_| scratch()).collect(),
+            runs: Vec::with_capacity(plan.options.max_rows),
+            stages,
+            level: options.level,
+            plan,
+            weights,
+            kv,
+            arena,
+            _activations: activations,
+            pool,
+            statistics: PlayStatistics::default(),
+            busy_nanoseconds: AtomicU64::new(0),
+            measure_busy: false,
+        })
+    }
+
+    /// The plan that this plays.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// From now on, also count how long workers compute rather than wait. Costs two clock reads
+    /// a stage.
+    pub fn measure_busy(&mut self, on: bool) {
+        self.measure_busy = on;
+    }
+
+    /// Overwrites the arena with NaN, so that reading what was never written shows.
+    pub fn poison(&mut self) {
+        for value in self.arena.bytes_mut().chunks_exact_mut(4) {
+            value.copy_from_slice(&f32::NAN.to_ne_bytes());
+        }
+    }
+
+    fn check(&self, step: &Step) -> Result<(), DeviceError> {
+        let options = &self.plan.options;
+        let bad = |reason: String| Err(DeviceError::BadStep(reason));
+        if step.rows.is_empty() || step.rows.len() > options.max_rows {
+            return bad(format!("{} rows, of at most {}", step.rows.len(), options.max_rows));
+        }
+        if step.logits.len() > options.max_logit_rows {
+            return bad(format!(
+                "{} logit rows, of at most {}",
+                step.logits.len(),
+                options.max_logit_rows
+            ));
+        }
+        if step.logits.iter().any(|&row| row as usize >= step.rows.len()) {
+            return bad("logits of a row that is not there".to_string());
+        }
+        for row in &step.rows {
+            if row.token as usize >= self.plan.graph.vocabulary {
+                return bad(format!("token {} of {}", row.token, self.plan.graph.vocabulary));
+            }
+            if row.position as usize >= options.context
+                || row.sequence as usize >= options.sequences
+            {
+                return bad(format!("position {} of sequence {}", row.position, row.sequence));
+            }
+            for pages in &self.kv.groups {
+                let first = pages.group.first_visible(row.position as usize) / PAGE_TOKENS;
+                let last = row.position as usize / PAGE_TOKENS;
+                let mapped = |index| pages.is_mapped(row.sequence as usize, index);
+                if let Some(index) = (first..=last).find(|&index| !mapped(index)) {
+                    return bad(format!("sequence {} has no page {index}", row.sequence));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs stages `range` of a step whose runs are set.
+    pub(crate) fn play_stages(&mut self, step: &Step, range: std::ops::Range<usize>) {
+        self.claimed[range.clone()].iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
+        let play = Play {
+            rows: &step.rows,
+            logits: &step.logits,
+            runs: &self.runs,
+            kv: &self.kv,
+            kernels: self.level.kernels(),
+            workers: self.pool.workers(),
+        };
+        let work = Work {
+            play,
+            stages: &self.stages[range.clone()],
+            claimed: &self.claimed[range],
+            scratch: &self.scratch,
+            barrier: &self.pool.barrier,
+            busy: self.measure_busy.then_some(&self.busy_nanoseconds),
+        };
+        self.pool.run(&|worker| work.run(worker));
+    }
+
+    /// Stages of one kernel of the plan.
+    pub(crate) fn stages_of(&self, op: usize) -> std::ops::Range<usize> {
+        let first = self.stages.partition_point(|recorded| recorded.op < op);
+        let last = self.stages.partition_point(|recorded| recorded.op <= op);
+        first..last
+    }
+
+    pub(crate) fn prepare(&mut self, step: &Step) -> Result<(), DeviceError> {
+        self.check(step)?;
+        self.runs.clear();
+        self.runs.extend(step.runs());
+        Ok(())
+    }
+}
+
+fn out_of_memory(what: &str, bytes: u64) -> DeviceError {
+    DeviceError::OutOfMemory { device: DeviceKind::Cpu, what: what.to_string(), bytes }
+}
+
+/// What the workers of one play share.
+struct Work<'a> {
+    play: Play<'a>,
+    stages: &'a [Recorded],
+    claimed: &'a [AtomicUsize],
+    scratch: &'a [Mutex<WorkerScratch>],
+    barrier: &'a crate::pool::Barrier,
+    busy: Option<&'a AtomicU64>,
+}
+
+// SAFETY: the stages' raw pointers lead to memory that the workers divide by jobs: a job is
+// claimed once, jobs of a stage write disjoint bytes, and barriers stand where stages conflict.
+unsafe impl Sync for Work<'_> {}
+
+impl Work<'_> {
+    fn run(&self, worker: usize) {
+        let mut scratch =
+            self.scratch[worker].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut busy = 0;
+        for (recorded, claimed) in self.stages.iter().zip(self.claimed) {
+            if recorded.barrier {
+                self.barrier.meet(|| ());
+            }
+            let start = self.busy.map(|_| Instant::now());
+            let jobs = recorded.stage.jobs(&self.play);
+            loop {
+                let job = claimed.fetch_add(1, Ordering::Relaxed);
+                if job >= jobs {
+                    break;
+                }
+                // SAFETY: claimed by this worker alone; barriers order the stages.
+                unsafe { recorded.stage.run(&self.play, job, &mut scratch) };
+            }
+            busy += start.map_or(0, |start| start.elapsed().as_nanos() as u64);
+        }
+        if let Some(total) = self.busy {
+            total.fetch_add(busy, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Recording for CpuRecording {
+    fn play(&mut self, step: &Step) -> Result<(), DeviceError> {
+        let start = Instant::now();
+        self.prepare(step)?;
+        if self.level == Level::Reference {
+            Reference::new(self).play(step);
+        } else {
+            self.play_stages(step, 0..self.stages.len());
+        }
+        let workers = self.pool.workers() as f64;
+        self.statistics.plays += 1;
+        self.statistics.seconds += start.elapsed().as_secs_f64();
+        self.statistics.busy_seconds =
+            self.busy_nanoseconds.load(Ordering::Relaxed) as f64 * 1e-9 / workers;
+        Ok(())
+    }
+
+    fn logits(&mut self, index: usize) -> &mut [f32] {
+        let vocabulary = self.plan.graph.vocabulary;
+        let logits = self.plan.graph.logits.expect("checked by the planner");
+        let view = self.plan.view(logits);
+        let row = self.plan.arena.offsets[view.buffer] / 4
+            + index * self.plan.buffers[view.buffer].width
+            + view.column;
+        assert!(index < self.plan.options.max_logit_rows);
+        // SAFETY: the row lies in the logits' buffer, f32 values at an aligned offset; nobody
+        // plays while this borrow lasts.
+        unsafe {
+            let start = self.arena.start().cast::<f32>().add(row);
+            std::slice::from_raw_parts_mut(start, vocabulary)
+        }
+    }
+
+    fn map_page(&mut self, group: usize, sequence: usize, index: usize, page: u32) {
+        self.kv.groups[group].map(sequence, index, page);
+    }
+
+    fn statistics(&self) -> PlayStatistics {
+        self.statistics
+    }
+}

@@ -1,0 +1,36 @@
+//! The CPU device: plays a [`pianola_plan::Plan`] on worker threads.
+//!
+//! ```text
+//! Plan + weights ──► CpuRecording { tiles16 weights, arena, KV pages, stages }
+//!                         │ play(step)
+//!                         ▼
+//!      workers claim the jobs of a stage, meet, go on to the next
+//! ```
+//!
+//! [`reference`] holds every operation in plain code, the measure of all others; [`simd`] holds
+//! the kernels that run. Nothing is allocated while playing, and nothing is chosen: a stage has
+//! its pointers, shapes and kernel from the recording.
+//!
+//! Unsafe code lives in `simd` (kernels on raw pointers), `stage`, `record`, `device` (workers
+//! share one arena and divide it by jobs), `pool`, `memory`, `pack` and `kv`.
+
+#![allow(unsafe_code)]
+
+mod check;
+mod device;
+mod kv;
+mod measure;
+mod memory;
+mod pack;
+mod policy;
+mod pool;
+mod record;
+pub mod reference;
+pub mod simd;
+mod stage;
+mod weights;
+
+pub use check::{CheckFailure, CheckReport};
+pub use device::{CpuOptions, CpuRecording};
+pub use measure::{CpuDescription, describe, measure};
+pub use simd::Level;

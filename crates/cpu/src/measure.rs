@@ -1,0 +1,88 @@
+//! Ceilings of this processor, measured on the spot.
+
+use crate::device::CpuOptions;
+use crate::memory::Memory;
+use crate::pool::Pool;
+use crate::simd::kernels::PROBE_DOTS;
+use pianola_plan::{Ceilings, Numeric};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
+
+/// What `devices` prints of the processor.
+pub struct CpuDescription {
+    /// Model name as the system tells it.
+    pub name: String,
+    /// Logical cores this process may use.
+    pub cores: usize,
+    /// Levels this processor has, best first.
+    pub levels: Vec<crate::Level>,
+    /// Memory in bytes, in all and available, where the system tells.
+    pub memory: Option<(u64, u64)>,
+}
+
+/// Describes this machine's processor.
+pub fn describe() -> CpuDescription {
+    let field = |file: &str, key: &str| {
+        let text = std::fs::read_to_string(file).ok()?;
+        let line = text.lines().find(|line| line.starts_with(key))?;
+        Some(line.split_once(':')?.1.trim().to_string())
+    };
+    let kilobytes = |key: &str| {
+        let value = field("/proc/meminfo", key)?;
+        Some(value.trim_end_matches(" kB").trim().parse::<u64>().ok()? * 1024)
+    };
+    CpuDescription {
+        name: field("/proc/cpuinfo", "model name")
+            .unwrap_or_else(|| std::env::consts::ARCH.to_string()),
+        cores: CpuOptions::default().threads,
+        levels: crate::Level::ALL.into_iter().filter(|level| level.available()).collect(),
+        memory: kilobytes("MemTotal").zip(kilobytes("MemAvailable")),
+    }
+}
+
+/// Measures what `options` can read and compute at best: a plain read of a block larger than the
+/// caches, and chains of the multiply-adds that `numeric` rests on. Takes some tenths of a second.
+pub fn measure(options: CpuOptions, numeric: Numeric) -> Option<Ceilings> {
+    const BYTES: usize = 256 << 20;
+    const SLICE: usize = 1 << 20;
+    let pool = Pool::new(options.threads.max(1)).ok()?;
+    let kernels = options.level.kernels();
+    let mut block = Memory::zeroed(BYTES)?;
+    // Touched, or every page would be the one page of zeros.
+    block.bytes_mut().iter_mut().step_by(64).for_each(|byte| *byte = 1);
+    let next = AtomicUsize::new(0);
+    // Best of a few rounds: what disturbs a round is not the processor's limit.
+    let best = |work: &(dyn Fn(usize) + Sync)| {
+        let time = |_| {
+            next.store(0, Ordering::Relaxed);
+            let start = Instant::now();
+            pool.run(work);
+            start.elapsed().as_secs_f64()
+        };
+        (0..4).map(time).fold(f64::INFINITY, f64::min)
+    };
+    let read = best(&|_| {
+        loop {
+            let at = next.fetch_add(SLICE, Ordering::Relaxed);
+            if at >= BYTES {
+                break;
+            }
+            // SAFETY: inside the block; the level was found available.
+            std::hint::black_box(unsafe { (kernels.probe_read)(block.start().add(at), SLICE) });
+        }
+    });
+    const ROUNDS: usize = 2_000_000;
+    // SAFETY: as above.
+    let arithmetic = best(&|_| unsafe {
+        std::hint::black_box(match numeric {
+            Numeric::Fast => (kernels.probe_dots)(ROUNDS),
+            Numeric::Exact => (kernels.probe_fmas)(ROUNDS),
+        });
+    });
+    // A dot instruction is 16 lanes of 4 multiply-adds, an FMA 16 lanes of one; each is 2 operations.
+    let per_round = 2 * 16 * PROBE_DOTS * if numeric == Numeric::Fast { 4 } else { 1 };
+    Some(Ceilings {
+        bytes_per_second: BYTES as f64 / read,
+        operations_per_second: (per_round * ROUNDS * pool.workers()) as f64 / arithmetic,
+    })
+}

@@ -1,0 +1,69 @@
+//! Policy: how work is cut for the workers. Pure functions of shapes, apart from the kernels.
+
+/// Bytes of activations that stay in a core's own cache beside the weights streaming through.
+const CACHED_ACTIVATIONS: usize = 512 << 10;
+
+/// How a product is cut: a job is `tiles` tiles of weights against `rows` rows.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ProductCut {
+    pub tiles: usize,
+    pub rows: usize,
+}
+
+/// Cuts a product of `tiles` tiles, `rows` rows of `row_bytes` bytes of activations each.
+pub(crate) fn cut_product(
+    tiles: usize,
+    rows: usize,
+    row_bytes: usize,
+    workers: usize,
+) -> ProductCut {
+    let cached = (CACHED_ACTIVATIONS / row_bytes.max(1)).max(8) / 8 * 8;
+    let rows = if rows <= cached { rows } else { cached };
+    // About eight jobs a worker: few enough to claim cheaply, enough to even out a slow core.
+    let tiles = (tiles / (8 * workers)).clamp(1, 32);
+    ProductCut { tiles, rows: rows.max(1) }
+}
+
+/// How attention is cut: a job is `rows` rows of `heads` of the query heads of one KV head.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct AttendCut {
+    pub rows: usize,
+    pub heads: usize,
+}
+
+/// Cuts attention; `most` is how many queries a job may have.
+pub(crate) fn cut_attend(
+    heads: usize,
+    kv_heads: usize,
+    rows: usize,
+    workers: usize,
+    most: usize,
+) -> AttendCut {
+    let group = heads / kv_heads;
+    // One row and few KV heads would leave workers idle: let them share a KV head's queries.
+    let heads =
+        if rows * kv_heads >= workers { group } else { group.div_ceil(workers.div_ceil(kv_heads)) };
+    let heads = heads.clamp(1, most);
+    AttendCut { rows: (most / heads).max(1), heads }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn products_stay_in_cache_and_balance() {
+        assert_eq!(cut_product(96, 1, 600, 2), ProductCut { tiles: 6, rows: 1 });
+        let cut = cut_product(96, 512, 9000, 2);
+        assert!(cut.rows * 9000 <= CACHED_ACTIVATIONS && cut.rows % 8 == 0 && cut.rows > 8);
+        assert_eq!(cut_product(1, 512, 600, 2).tiles, 1);
+    }
+
+    #[test]
+    fn few_kv_heads_are_shared_and_many_are_not() {
+        assert_eq!(cut_attend(4, 1, 1, 2, 32).heads, 2);
+        assert_eq!(cut_attend(9, 3, 1, 2, 32), AttendCut { rows: 10, heads: 3 });
+        assert_eq!(cut_attend(4, 1, 256, 2, 32), AttendCut { rows: 8, heads: 4 });
+        assert_eq!(cut_attend(64, 1, 8, 2, 32).heads, 32);
+    }
+}

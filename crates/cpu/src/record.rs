@@ -1,0 +1,199 @@
+//! Recording: from a plan to stages with every pointer resolved.
+
+use crate::memory::Memory;
+use crate::pack::BLOCK;
+use crate::simd::kernels::Kernels;
+use crate::simd::product::FloatRows;
+use crate::stage::{
+    Activations, Angles, Embed, Heads, Norm, Product, Prologue, Slab, Stage, Weights,
+};
+use crate::weights::Weight;
+use pianola_plan::{
+    Attend, HeadNorm, Kernel, Numeric, Op, Plan, Project, TensorId, WeightId, WeightShape,
+};
+
+/// A stage, whether it waits for those before it, and the kernel it belongs to.
+pub(crate) struct Recorded {
+    pub stage: Stage,
+    pub barrier: bool,
+    pub op: usize,
+}
+
+/// The widest input of any product.
+pub(crate) fn widest_input(plan: &Plan) -> usize {
+    let columns = plan.graph.weights.iter().map(|weight| match weight.shape {
+        WeightShape::Matrix { columns, .. } => columns,
+        WeightShape::Vector { length } => length,
+    });
+    columns.max().unwrap_or(0)
+}
+
+/// Bytes of memory for [`Activations`].
+pub(crate) fn activation_bytes(plan: &Plan) -> usize {
+    let values = plan.options.max_rows * widest_input(plan);
+    // f32, int8, f32 per 32, i32 per 16.
+    4 * values + values + 4 * (values / 32 + 16) + 4 * (values / 16 + 32) + 256
+}
+
+pub(crate) struct Recorder<'a> {
+    pub plan: &'a Plan,
+    pub weights: &'a [Weight],
+    pub arena: &'a Memory,
+    pub activations: &'a Memory,
+    pub kernels: &'static Kernels,
+}
+
+impl Recorder<'_> {
+    /// All stages of the plan, or the name of an operation that has no stage.
+    pub fn record(&self) -> Result<Vec<Recorded>, &'static str> {
+        let mut stages = Vec::new();
+        for (op, planned) in self.plan.ops.iter().enumerate() {
+            let mut barrier = planned.barrier;
+            let mut push = |stage: Stage| {
+                stages.push(Recorded { stage, barrier, op });
+                barrier = true;
+            };
+            match &planned.kernel {
+                Kernel::Project(project) => {
+                    let (prologue, product) = self.project(project);
+                    prologue.map(Stage::Prologue).into_iter().for_each(&mut push);
+                    push(Stage::Product(product));
+                }
+                Kernel::Attend(attend) => {
+                    push(Stage::StoreKv(self.heads(attend)));
+                    push(Stage::Attend(self.heads(attend)));
+                }
+                Kernel::Single(node) => push(self.single(*node)?),
+            }
+        }
+        Ok(stages)
+    }
+
+    fn single(&self, node: usize) -> Result<Stage, &'static str> {
+        let node = &self.plan.graph.nodes[node];
+        let output = node.output.map(|output| self.slab(output));
+        match (&node.op, output) {
+            (Op::Embed { table, scale }, Some(output)) => Ok(Stage::Embed(Embed {
+                table: self.weights[table.0].matrix(),
+                scale: *scale,
+                output,
+            })),
+            (Op::RopeAngles { rope }, Some(output)) => {
+                Ok(Stage::Angles(Angles { rope: self.plan.graph.ropes[*rope].clone(), output }))
+            }
+            (op, _) => Err(op.name()),
+        }
+    }
+
+    fn slab(&self, tensor: TensorId) -> Slab {
+        let view = self.plan.view(tensor);
+        let offset = self.plan.arena.offsets[view.buffer] + 4 * view.column;
+        assert!(offset < self.arena.len());
+        // SAFETY: the planner laid the buffer inside the arena.
+        let start = unsafe { self.arena.start().add(offset).cast() };
+        Slab { start, stride: self.plan.buffers[view.buffer].width }
+    }
+
+    fn norm(&self, norm: HeadNorm) -> Norm {
+        (self.vector(norm.weight), norm.epsilon)
+    }
+
+    fn vector(&self, weight: WeightId) -> *const f32 {
+        self.weights[weight.0].vector().as_ptr()
+    }
+
+    fn activations(&self) -> Activations {
+        let values = self.plan.options.max_rows * widest_input(self.plan);
+        let aligned = |bytes: usize| bytes.next_multiple_of(64);
+        let codes = aligned(4 * values);
+        let scales = codes + aligned(values);
+        let sums = scales + aligned(4 * (values / 32));
+        assert!(sums + 4 * (values / 16) <= self.activations.len());
+        let start = self.activations.start();
+        // SAFETY: the four arrays lie inside the memory, one behind another.
+        unsafe {
+            Activations {
+                floats: start.cast(),
+                codes: start.add(codes).cast(),
+                scales: start.add(scales).cast(),
+                sums: start.add(sums).cast(),
+            }
+        }
+    }
+
+    fn project(&self, project: &Project) -> (Option<Prologue>, Product) {
+        let graph = &self.plan.graph;
+        let input = self.slab(project.residual.map_or(project.input, |residual| residual.base));
+        let width = graph.tensor(project.input).width;
+        let mut parts = Vec::new();
+        let mut first_tile = 0;
+        for part in &project.parts {
+            let matrix = self.weights[part.weight.0].matrix();
+            let quantized = match self.plan.options.numeric {
+                Numeric::Fast if width % BLOCK == 0 => (self.kernels.product)(matrix.ty),
+                _ => None,
+            };
+            let epilogue = project.gate.map(|gate| gate.1).or(project.soft_cap.map(|cap| cap.1));
+            parts.push(Weights {
+                matrix,
+                bias: part.bias.map(|bias| self.vector(bias)),
+                quantized,
+                dequantize: (self.kernels.dequantize)(matrix.ty),
+                output: self.slab(epilogue.unwrap_or(part.output)),
+                first_tile,
+            });
+            // The two parts of a gate are walked side by side.
+            first_tile += if project.gate.is_some() { 0 } else { matrix.tiles() };
+        }
+        let quantized = parts.iter().any(|part| part.quantized.is_some());
+        let floats = parts.iter().any(|part| part.quantized.is_none());
+        let bare = project.residual.is_none() && project.norm.is_none() && !project.select;
+        let activations = self.activations();
+        let direct = bare && !quantized;
+        let prologue = (!direct).then(|| Prologue {
+            input,
+            residual: project.residual.map(|residual| {
+                (
+                    self.slab(residual.delta),
+                    residual.norm.map(|norm| self.norm(norm)),
+                    residual.kept.then(|| self.slab(residual.output)),
+                )
+            }),
+            select: project.select,
+            norm: project.norm.map(|norm| self.norm(norm)),
+            width,
+            floats,
+            quantized,
+            activations,
+        });
+        let floats = match direct {
+            true => FloatRows { values: input.start, stride: input.stride },
+            false => FloatRows { values: activations.floats, stride: width },
+        };
+        let product = Product {
+            parts,
+            gate: project.gate.map(|gate| gate.0),
+            soft_cap: project.soft_cap.map(|cap| cap.0),
+            logits: graph.tensor(project.parts[0].output).rows == pianola_plan::RowSet::Logits,
+            columns: width,
+            floats,
+            activations,
+        };
+        (prologue, product)
+    }
+
+    fn heads(&self, attend: &Attend) -> Heads {
+        Heads {
+            spec: attend.spec,
+            query: self.slab(attend.query),
+            key: self.slab(attend.key),
+            value: self.slab(attend.value),
+            query_norm: attend.query_norm.map(|norm| self.norm(norm)),
+            key_norm: attend.key_norm.map(|norm| self.norm(norm)),
+            rope: attend
+                .rope
+                .map(|(rope, angles)| (self.slab(angles), self.plan.graph.ropes[rope].pairing)),
+            output: self.slab(attend.output),
+        }
+    }
+}

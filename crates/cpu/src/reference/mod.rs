@@ -1,0 +1,135 @@
+//! Every operation in plain code: one file each, one thread, no vector, no fusion.
+//!
+//! This is what the kernels are measured against, so it is written to be checked by eye. Sums run
+//! in f64; values are rounded to f32 where the graph has a tensor.
+
+mod add;
+mod attention;
+mod embed;
+mod gate;
+mod kv_write;
+mod matmul;
+mod rms_norm;
+mod rope;
+mod rope_angles;
+mod select_rows;
+mod soft_cap;
+
+use crate::device::CpuRecording;
+use crate::kv::KvMemory;
+use crate::weights::Weight;
+use pianola_plan::{Node, Op, Plan, Recording, RowSet, Step, TensorId};
+
+/// Plays a plan node by node.
+pub(crate) struct Reference<'a> {
+    recording: &'a mut CpuRecording,
+}
+
+impl<'a> Reference<'a> {
+    pub fn new(recording: &'a mut CpuRecording) -> Self {
+        Reference { recording }
+    }
+
+    /// Plays a checked step; logits land where the kernels would leave them.
+    pub fn play(&mut self, step: &Step) {
+        let CpuRecording { plan, weights, kv, .. } = &*self.recording;
+        let mut tensors = Tensors::new(plan);
+        let machine = Machine { plan, weights, kv, step };
+        for node in &plan.graph.nodes {
+            machine.run(node, &mut tensors);
+        }
+        let logits = plan.graph.logits.expect("checked by the planner");
+        let vocabulary = plan.graph.vocabulary;
+        let values = std::mem::take(&mut tensors.values[logits.0]);
+        for (index, row) in values.chunks_exact(vocabulary).enumerate() {
+            self.recording.logits(index).copy_from_slice(row);
+        }
+    }
+}
+
+/// Values of the graph's tensors, `[rows][width]`; empty until computed.
+pub(crate) struct Tensors {
+    pub values: Vec<Vec<f32>>,
+}
+
+impl Tensors {
+    pub fn new(plan: &Plan) -> Tensors {
+        Tensors { values: vec![Vec::new(); plan.graph.tensors.len()] }
+    }
+}
+
+/// What a node may look at.
+pub(crate) struct Machine<'a> {
+    pub plan: &'a Plan,
+    pub weights: &'a [Weight],
+    pub kv: &'a KvMemory,
+    pub step: &'a Step,
+}
+
+impl Machine<'_> {
+    /// Rows that a tensor has in this step.
+    pub fn rows(&self, tensor: TensorId) -> usize {
+        match self.plan.graph.tensor(tensor).rows {
+            RowSet::All => self.step.rows.len(),
+            RowSet::Logits => self.step.logits.len(),
+        }
+    }
+
+    /// Runs one node.
+    pub fn run(&self, node: &Node, tensors: &mut Tensors) {
+        let graph = &self.plan.graph;
+        let width = |id: TensorId| graph.tensor(id).width;
+        let mut out = match node.output {
+            Some(id) => vec![f32::NAN; self.rows(id) * width(id)],
+            None => Vec::new(),
+        };
+        let input = |index: usize| &tensors.values[node.inputs[index].0][..];
+        match &node.op {
+            Op::Embed { table, scale } => {
+                embed::embed(self.weights[table.0].matrix(), *scale, &self.step.rows, &mut out);
+            }
+            Op::RopeAngles { rope } => {
+                rope_angles::rope_angles(&graph.ropes[*rope], &self.step.rows, &mut out);
+            }
+            Op::RmsNorm { weight, epsilon, .. } => {
+                rms_norm::rms_norm(input(0), self.weights[weight.0].vector(), *epsilon, &mut out);
+            }
+            Op::MatMul { weight, bias } => {
+                let bias = bias.map(|bias| self.weights[bias.0].vector());
+                matmul::matmul(input(0), self.weights[weight.0].matrix(), bias, &mut out);
+            }
+            Op::Rope { rope, heads } => {
+                let head_dim = width(node.inputs[0]) / heads;
+                let pairing = graph.ropes[*rope].pairing;
+                rope::rope(input(0), input(1), *heads, head_dim, pairing, &mut out);
+            }
+            Op::KvWrite { kv } => {
+                kv_write::kv_write(
+                    input(0),
+                    input(1),
+                    *kv,
+                    &self.kv.groups[kv.group],
+                    &self.step.rows,
+                );
+            }
+            Op::Attention(spec) => {
+                let pages = &self.kv.groups[spec.kv.group];
+                attention::attention(input(0), spec, pages, &self.step.rows, &mut out);
+            }
+            Op::Gate { activation } => gate::gate(input(0), input(1), *activation, &mut out),
+            Op::Add => add::add(input(0), input(1), &mut out),
+            Op::SelectRows => {
+                select_rows::select_rows(
+                    input(0),
+                    &self.step.logits,
+                    width(node.inputs[0]),
+                    &mut out,
+                );
+            }
+            Op::SoftCap { cap } => soft_cap::soft_cap(input(0), *cap, &mut out),
+        }
+        if let Some(id) = node.output {
+            tensors.values[id.0] = out;
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! Attention over pages: K/V write and a streaming softmax, page by page.
+
+use super::lanes::Lanes;
+use super::math;
+use super::product::float_block;
+use super::rows;
+use pianola_plan::{KvType, PAGE_TOKENS, RopePairing};
+
+/// Norm weight and epsilon of one head.
+pub(crate) type Norm = Option<(*const f32, f32)>;
+
+/// What turns a projected head into one that attends: norm, then rotation.
+#[derive(Clone, Copy)]
+pub(crate) struct HeadPrologue {
+    pub norm: Norm,
+    /// Angles of the row, and how they pair.
+    pub rope: Option<(*const f32, RopePairing)>,
+}
+
+/// Copies a head to `out` and applies its prologue there.
+#[inline(always)]
+pub(crate) unsafe fn prepare<L: Lanes>(
+    head: *const f32,
+    head_dim: usize,
+    prologue: &HeadPrologue,
+    out: *mut f32,
+) {
+    unsafe {
+        std::ptr::copy_nonoverlapping(head, out, head_dim);
+        if let Some((weight, epsilon)) = prologue.norm {
+            rows::rms_norm::<L>(out, weight, epsilon, head_dim, out);
+        }
+        if let Some((angles, pairing)) = prologue.rope {
+            rows::rotate(out, angles, head_dim, pairing);
+        }
+    }
+}
+
+/// Stores one key (already prepared) and one value at `slot` of a page's head.
+///
+/// # Safety
+/// `page` is the head's part of a page of type `ty`; `key` and `value` have `head_dim` values
+/// and room to read up to the next multiple of 16.
+#[inline(always)]
+pub(crate) unsafe fn store<L: Lanes>(
+    page: *mut u8,
+    ty: KvType,
+    slot: usize,
+    head_dim: usize,
+    key: *const f32,
+    value: *const f32,
+) {
+    let value_stride = head_dim.next_multiple_of(16);
+    let values_at = head_dim * PAGE_TOKENS + slot * value_stride;
+    unsafe {
+        match ty {
+            KvType::F32 => {
+                let page = page.cast::<f32>();
+                for at in 0..head_dim {
+                    *page.add(at * PAGE_TOKENS + slot) = *key.add(at);
+                    *page.add(values_at + at) = *value.add(at);
+                }
+            }
+            KvType::F16 => {
+                let page = page.cast::<u16>();
+                let mut halves = [0u16; 16];
+                for at in (0..head_dim).step_by(16) {
+                    L::store_f16(halves.as_mut_ptr(), L::load(key.add(at)));
+                    for (lane, &half) in halves.iter().enumerate().take(head_dim - at) {
+                        *page.add((at + lane) * PAGE_TOKENS + slot) = half;
+                    }
+                    L::store_f16(halves.as_mut_ptr(), L::load(value.add(at)));
+                    for (lane, &half) in halves.iter().enumerate().take(head_dim - at) {
+                        *page.add(values_at + at + lane) = half;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Queries that attend to one KV head of one sequence together.
+#[derive(Clone, Copy)]
+pub(crate) struct Queries<'a> {
+    /// `[count][head_dim]`, prepared and scaled.
+    pub values: *const f32,
+    /// Position of each query.
+    pub positions: &'a [u32],
+    pub head_dim: usize,
+    pub window: Option<usize>,
+    pub soft_cap: Option<f32>,
+}
+
+/// A worker's room for [`attend`], for up to [`MAX_QUERIES`] queries.
+pub(crate) struct Scratch {
+    pub queries: Vec<f32>,
+    pub positions: Vec<u32>,
+    scores: Vec<f32>,
+    pub output: Vec<f32>,
+    keys: Vec<f32>,
+    values: Vec<f32>,
+    largest: Vec<f32>,
+    sums: Vec<f32>,
+}
+
+/// Queries a worker takes on at once.
+pub(crate) const MAX_QUERIES: usize = 32;
+
+impl Scratch {
+    pub fn new(head_dim: usize) -> Scratch {
+        let stride = head_dim.next_multiple_of(16);
+        Scratch {
+            queries: vec![0.0; MAX_QUERIES * stride + 16],
+            positions: Vec::with_capacity(MAX_QUERIES),
+            scores: vec![0.0; MAX_QUERIES * PAGE_TOKENS],
+            output: vec![0.0; MAX_QUERIES * stride],
+            keys: vec![0.0; head_dim * PAGE_TOKENS],
+            values: vec![0.0; stride * PAGE_TOKENS],
+            largest: vec![0.0; MAX_QUERIES],
+            sums: vec![0.0; MAX_QUERIES],
+        }
+    }
+}
+
+/// Attends with all queries of `scratch.queries`; the result is `scratch.output`,
+/// `[count][head_dim rounded up to 16]`.
+///
+/// # Safety
+/// `page_of(index)` gives the head's part of the page that holds tokens
+/// `index * PAGE_TOKENS ..`, for every page any query sees.
+#[inline(always)]
+pub(crate) unsafe fn attend<L: Lanes>(
+    queries: Queries<'_>,
+    ty: KvType,
+    page_of: &dyn Fn(usize) -> *const u8,
+    scratch: &mut Scratch,
+) {
+    let Queries { positions, head_dim, window, .. } = queries;
+    let count = positions.len();
+    let stride = head_dim.next_multiple_of(16);
+    let first_visible =
+        |position: u32| window.map_or(0, |window| (position as usize + 1).saturating_sub(window));
+    let start = positions.iter().map(|&position| first_visible(position)).min().unwrap_or(0);
+    let end = positions.iter().map(|&position| position as usize + 1).max().unwrap_or(0);
+    scratch.output[..count * stride].fill(0.0);
+    scratch.largest[..count].fill(f32::NEG_INFINITY);
+    scratch.sums[..count].fill(0.0);
+    for page in start / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS) {
+        let base = page * PAGE_TOKENS;
+        let used = (end - base).min(PAGE_TOKENS);
+        // SAFETY: see the function's promise; scratch is sized for `head_dim`.
+        unsafe {
+            let (keys, values) = floats::<L>(page_of(page), ty, head_dim, used, scratch);
+            let scores = scratch.scores.as_mut_ptr();
+            product::<L>(
+                queries.values,
+                head_dim,
+                count,
+                keys,
+                PAGE_TOKENS,
+                head_dim,
+                scores,
+                PAGE_TOKENS,
+                PAGE_TOKENS,
+                false,
+            );
+            for (query, &position) in positions.iter().enumerate() {
+                let row = scores.add(query * PAGE_TOKENS);
+                let visible = first_visible(position).saturating_sub(base).min(PAGE_TOKENS)
+                    ..(position as usize + 1).saturating_sub(base).min(PAGE_TOKENS);
+                if visible.is_empty() {
+                    std::slice::from_raw_parts_mut(row, PAGE_TOKENS).fill(0.0);
+                    continue;
+                }
+                let largest = &mut scratch.largest[query];
+                let old = *largest;
+                let sum = softmax::<L>(row, visible, queries.soft_cap, largest);
+                let correction = (old - *largest).exp();
+                scratch.sums[query] = scratch.sums[query] * correction + sum;
+                if correction != 1.0 {
+                    for value in &mut scratch.output[query * stride..(query + 1) * stride] {
+                        *value *= correction;
+                    }
+                }
+            }
+            let output = scratch.output.as_mut_ptr();
+            product::<L>(
+                scores,
+                PAGE_TOKENS,
+                count,
+                values,
+                stride,
+                used,
+                output,
+                stride,
+                stride,
+                true,
+            );
+        }
+    }
+    for (query, &sum) in scratch.sums[..count].iter().enumerate() {
+        let inverse = 1.0 / sum;
+        for value in &mut scratch.output[query * stride..(query + 1) * stride] {
+            *value *= inverse;
+        }
+    }
+}
+
+/// Turns the visible scores into weights under the new maximum, all others into zero; returns
+/// their sum.
+#[inline(always)]
+unsafe fn softmax<L: Lanes>(
+    row: *mut f32,
+    visible: std::ops::Range<usize>,
+    soft_cap: Option<f32>,
+    largest: &mut f32,
+) -> f32 {
+    unsafe {
+        let mut top = L::splat(f32::NEG_INFINITY);
+        if let Some(cap) = soft_cap {
+            for at in (0..PAGE_TOKENS).step_by(16) {
+                L::store(row.add(at), math::soft_cap::<L>(L::load(row.add(at)), cap));
+            }
+        }
+        let scores = std::slice::from_raw_parts_mut(row, PAGE_TOKENS);
+        // Finite, and far below any score, so that no difference is NaN.
+        scores[..visible.start].fill(f32::MIN);
+        scores[visible.end..].fill(f32::MIN);
+        for at in (0..PAGE_TOKENS).step_by(16) {
+            top = L::max(top, L::load(row.add(at)));
+        }
+        *largest = largest.max(L::largest(top));
+        let shift = L::splat(*largest);
+        for at in (0..PAGE_TOKENS).step_by(16) {
+            L::store(row.add(at), math::exp::<L>(L::sub(L::load(row.add(at)), shift)));
+        }
+        let scores = std::slice::from_raw_parts_mut(row, PAGE_TOKENS);
+        scores[..visible.start].fill(0.0);
+        scores[visible.end..].fill(0.0);
+        let mut sum = L::splat(0.0);
+        for at in (0..PAGE_TOKENS).step_by(16) {
+            sum = L::add(sum, L::load(row.add(at)));
+        }
+        L::sum(sum)
+    }
+}
+
+/// Keys `[head_dim][64]` and values `[64][stride]` of a page as f32.
+#[inline(always)]
+unsafe fn floats<L: Lanes>(
+    page: *const u8,
+    ty: KvType,
+    head_dim: usize,
+    used: usize,
+    scratch: &mut Scratch,
+) -> (*const f32, *const f32) {
+    let stride = head_dim.next_multiple_of(16);
+    unsafe {
+        match ty {
+            KvType::F32 => {
+                let keys = page.cast::<f32>();
+                (keys, keys.add(head_dim * PAGE_TOKENS))
+            }
+            KvType::F16 => {
+                let keys = page.cast::<u16>();
+                let convert = |from: *const u16, count: usize, to: &mut [f32]| {
+                    for at in (0..count).step_by(16) {
+                        L::store(to.as_mut_ptr().add(at), L::load_f16(from.add(at)));
+                    }
+                };
+                convert(keys, head_dim * PAGE_TOKENS, &mut scratch.keys);
+                convert(keys.add(head_dim * PAGE_TOKENS), used * stride, &mut scratch.values);
+                (scratch.keys.as_ptr(), scratch.values.as_ptr())
+            }
+        }
+    }
+}
+
+/// `out[rows][columns] (+)= a[rows][inner] . b[inner][columns]`, `columns` a multiple of 16.
+#[inline(always)]
+#[allow(clippy::too_many_arguments)]
+unsafe fn product<L: Lanes>(
+    a: *const f32,
+    a_stride: usize,
+    rows: usize,
+    b: *const f32,
+    b_stride: usize,
+    inner: usize,
+    out: *mut f32,
+    out_stride: usize,
+    columns: usize,
+    add: bool,
+) {
+    unsafe {
+        let mut column = 0;
+        while column < columns {
+            let wide = columns - column >= 64;
+            let mut row = 0;
+            while row < rows {
+                let a = a.add(row * a_stride);
+                let b = b.add(column);
+                let out = out.add(row * out_stride + column);
+                row += match (wide, rows - row) {
+                    (true, 4..) => {
+                        float_block::<L, 4, 4>(
+                            a, a_stride, b, b_stride, inner, out, out_stride, add,
+                        );
+                        4
+                    }
+                    (true, 2..) => {
+                        float_block::<L, 2, 4>(
+                            a, a_stride, b, b_stride, inner, out, out_stride, add,
+                        );
+                        2
+                    }
+                    (true, _) => {
+                        float_block::<L, 1, 4>(
+                            a, a_stride, b, b_stride, inner, out, out_stride, add,
+                        );
+                        1
+                    }
+                    (false, _) => {
+                        float_block::<L, 1, 1>(
+                            a, a_stride, b, b_stride, inner, out, out_stride, add,
+                        );
+                        1
+                    }
+                };
+            }
+            column += if wide { 64 } else { 16 };
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! One table of kernels per instruction set, chosen at run time.
+
+use super::attend::{self, HeadPrologue, Queries, Scratch};
+use super::lanes::Lanes;
+use super::math;
+use super::product::{self, FloatRows, QuantizedRows};
+use super::rows;
+use super::tile::{Bits4, Bits5, Bits6, Bits8, EightBit, Half, HalfWithMin, SixBit};
+use pianola_formats::TensorType;
+use pianola_plan::{Activation, KvType};
+
+/// `(tile, activations, first row, rows, out [rows][16])`
+pub(crate) type QuantizedProduct = unsafe fn(*const u8, &QuantizedRows, usize, usize, *mut f32);
+/// `(tile, columns, panel [columns][16])`
+pub(crate) type Dequantize = unsafe fn(*const u8, usize, *mut f32);
+
+/// Kernels compiled for one instruction set.
+///
+/// # Safety
+/// They may be called on a processor that has it, which [`super::Level::available`] tells; each
+/// kernel's own conditions are those of the generic function it wraps.
+pub(crate) struct Kernels {
+    pub product: fn(TensorType) -> Option<QuantizedProduct>,
+    pub dequantize: fn(TensorType) -> Dequantize,
+    pub float_rows: unsafe fn(*const f32, usize, &FloatRows, usize, usize, *mut f32),
+    pub rms_norm: unsafe fn(*const f32, *const f32, f32, usize, *mut f32),
+    pub add: unsafe fn(*const f32, *const f32, usize, *mut f32),
+    pub quantize: unsafe fn(*const f32, usize, *mut i8, *mut f32, *mut i32),
+    pub gate: unsafe fn(*mut f32, *const f32, Activation),
+    pub soft_cap: unsafe fn(*mut f32, f32),
+    pub prepare: unsafe fn(*const f32, usize, &HeadPrologue, *mut f32),
+    pub store: unsafe fn(*mut u8, KvType, usize, usize, *const f32, *const f32),
+    pub attend: unsafe fn(Queries<'_>, KvType, &dyn Fn(usize) -> *const u8, &mut Scratch),
+    /// Repeated integer dot products on registers, for measuring the arithmetic ceiling: runs
+    /// `count` rounds of [`PROBE_DOTS`] and returns something that depends on them.
+    pub probe_dots: unsafe fn(usize) -> f32,
+    /// The same for f32 multiply-adds.
+    pub probe_fmas: unsafe fn(usize) -> f32,
+    /// Reads all bytes (a multiple of 512) and returns something that depends on them.
+    pub probe_read: unsafe fn(*const u8, usize) -> f32,
+}
+
+/// Independent chains in a probe: enough to fill the pipelines.
+pub(crate) const PROBE_DOTS: usize = 12;
+
+#[inline(always)]
+unsafe fn soft_cap<L: Lanes>(x: *mut f32, cap: f32) {
+    unsafe { L::store(x, math::soft_cap::<L>(L::load(x), cap)) }
+}
+
+#[inline(always)]
+unsafe fn probe_dots<L: Lanes>(count: usize) -> f32 {
+    unsafe {
+        let bytes = [7u8; 64];
+        let codes = L::load_bytes(std::hint::black_box(bytes.as_ptr()));
+        let mut sums = [L::splat_i32(0); PROBE_DOTS];
+        for round in 0..count {
+            for sum in &mut sums {
+                *sum = L::dot(*sum, codes, round as i32);
+            }
+        }
+        sums.into_iter().map(|sum| L::sum(L::to_f32(sum))).sum()
+    }
+}
+
+#[inline(always)]
+unsafe fn probe_fmas<L: Lanes>(count: usize) -> f32 {
+    unsafe {
+        let factor = L::splat(std::hint::black_box(0.999));
+        let mut sums = [factor; PROBE_DOTS];
+        for _ in 0..count {
+            for sum in &mut sums {
+                *sum = L::fma(*sum, factor, factor);
+            }
+        }
+        sums.into_iter().map(|sum| L::sum(sum)).sum()
+    }
+}
+
+#[inline(always)]
+unsafe fn probe_read<L: Lanes>(from: *const u8, bytes: usize) -> f32 {
+    unsafe {
+        let mut sums = [L::splat(0.0); 8];
+        for at in (0..bytes).step_by(512) {
+            for (index, sum) in sums.iter_mut().enumerate() {
+                *sum = L::add(*sum, L::load(from.add(at + 64 * index).cast()));
+            }
+        }
+        sums.into_iter().map(|sum| L::sum(sum)).sum()
+    }
+}
+
+/// Generates the wrappers of one instruction set. `$attributes` holds its `#[target_feature]`.
+macro_rules! kernels {
+    ($name:ident, $lanes:ty, $attributes:tt) => {
+        pub(crate) mod $name {
+            use super::*;
+            type L = $lanes;
+
+            kernels!(@types $attributes;
+                q4_0: Bits4, Half, 8; q4_1: Bits4, HalfWithMin, 0;
+                q5_0: Bits5, Half, 16; q5_1: Bits5, HalfWithMin, 0;
+                q8_0: Bits8, Half, 128;
+                q4_k: Bits4, SixBit, 0; q5_k: Bits5, SixBit, 0; q6_k: Bits6, EightBit, 32;);
+
+            fn product(ty: TensorType) -> Option<QuantizedProduct> {
+                Some(match ty {
+                    TensorType::Q4_0 => q4_0::product,
+                    TensorType::Q4_1 => q4_1::product,
+                    TensorType::Q5_0 => q5_0::product,
+                    TensorType::Q5_1 => q5_1::product,
+                    TensorType::Q8_0 => q8_0::product,
+                    TensorType::Q4K => q4_k::product,
+                    TensorType::Q5K => q5_k::product,
+                    TensorType::Q6K => q6_k::product,
+                    TensorType::F32 | TensorType::F16 | TensorType::BF16 => return None,
+                })
+            }
+
+            fn dequantize(ty: TensorType) -> Dequantize {
+                match ty {
+                    TensorType::Q4_0 => q4_0::dequantize,
+                    TensorType::Q4_1 => q4_1::dequantize,
+                    TensorType::Q5_0 => q5_0::dequantize,
+                    TensorType::Q5_1 => q5_1::dequantize,
+                    TensorType::Q8_0 => q8_0::dequantize,
+                    TensorType::Q4K => q4_k::dequantize,
+                    TensorType::Q5K => q5_k::dequantize,
+                    TensorType::Q6K => q6_k::dequantize,
+                    TensorType::F32 => copy_f32,
+                    TensorType::F16 => widen_f16,
+                    TensorType::BF16 => widen_bf16,
+                }
+            }
+
+            kernels!(@wrap $attributes;
+                copy_f32(tile: *const u8, columns: usize, panel: *mut f32) =
+                    std::ptr::copy_nonoverlapping(tile.cast::<f32>(), panel, 16 * columns);
+                widen_f16(tile: *const u8, columns: usize, panel: *mut f32) =
+                    for column in 0..columns {
+                        let lanes = L::load_f16(tile.cast::<u16>().add(16 * column));
+                        L::store(panel.add(16 * column), lanes);
+                    };
+                widen_bf16(tile: *const u8, columns: usize, panel: *mut f32) =
+                    for at in 0..16 * columns {
+                        let bits = tile.cast::<u16>().add(at).read_unaligned();
+                        *panel.add(at) = f32::from_bits(u32::from(bits) << 16);
+                    };
+                float_rows(panel: *const f32, columns: usize, rows: &FloatRows, first: usize, count: usize, out: *mut f32) =
+                    product::float_rows::<L>(panel, columns, rows, first, count, out);
+                rms_norm(x: *const f32, weight: *const f32, epsilon: f32, width: usize, out: *mut f32) =
+                    rows::rms_norm::<L>(x, weight, epsilon, width, out);
+                add(base: *const f32, delta: *const f32, width: usize, out: *mut f32) =
+                    rows::add(base, delta, width, out);
+                quantize(x: *const f32, width: usize, codes: *mut i8, scales: *mut f32, sums: *mut i32) =
+                    rows::quantize::<L>(x, width, codes, scales, sums);
+                gate(x: *mut f32, up: *const f32, activation: Activation) =
+                    rows::gate::<L>(x, up, activation);
+                soft_cap(x: *mut f32, cap: f32) = super::soft_cap::<L>(x, cap);
+                prepare(head: *const f32, head_dim: usize, prologue: &HeadPrologue, out: *mut f32) =
+                    attend::prepare::<L>(head, head_dim, prologue, out);
+                store(page: *mut u8, ty: KvType, slot: usize, head_dim: usize, key: *const f32, value: *const f32) =
+                    attend::store::<L>(page, ty, slot, head_dim, key, value);
+                attention(queries: Queries<'_>, ty: KvType, page_of: &dyn Fn(usize) -> *const u8, scratch: &mut Scratch) =
+                    attend::attend::<L>(queries, ty, page_of, scratch);
+            );
+
+            kernels!(@value $attributes;
+                probe_dots(count: usize) = super::probe_dots::<L>(count);
+                probe_fmas(count: usize) = super::probe_fmas::<L>(count);
+                probe_read(from: *const u8, bytes: usize) = super::probe_read::<L>(from, bytes);
+            );
+
+            pub(crate) static KERNELS: Kernels = Kernels {
+                product, dequantize, float_rows, rms_norm, add, quantize, gate, soft_cap,
+                prepare, store, attend: attention, probe_dots, probe_fmas, probe_read,
+            };
+        }
+    };
+    (@types $attributes:tt; $($name:ident: $codes:ty, $scales:ty, $zero:expr;)*) => {
+        $(mod $name {
+            use super::*;
+            kernels!(@wrap $attributes;
+                product(tile: *const u8, rows: &QuantizedRows, first: usize, count: usize, out: *mut f32) =
+                    product::quantized_rows::<L, $codes, $scales, $zero>(tile, rows, first, count, out);
+                dequantize(tile: *const u8, columns: usize, panel: *mut f32) =
+                    product::dequantize_tile::<L, $codes, $scales, $zero>(tile, columns, panel);
+            );
+        })*
+    };
+    (@wrap $attributes:tt; $($name:ident($($argument:ident: $ty:ty),*) = $body:expr;)*) => {
+        $(kernels!(@one $attributes, $name, ($($argument: $ty),*), (), $body);)*
+    };
+    (@value $attributes:tt; $($name:ident($($argument:ident: $ty:ty),*) = $body:expr;)*) => {
+        $(kernels!(@one $attributes, $name, ($($argument: $ty),*), f32, $body);)*
+    };
+    (@one [$($attribute:tt)*], $name:ident, ($($argument:ident: $ty:ty),*), $result:ty, $body:expr) => {
+        $($attribute)*
+        pub(crate) unsafe fn $name($($argument: $ty),*) -> $result {
+            // SAFETY: forwarded; see `Kernels`.
+            unsafe { $body }
+        }
+    };
+}
+
+kernels!(portable, crate::simd::portable::Portable, []);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx2, crate::simd::avx2::Avx2, [#[target_feature(enable = "avx2,fma,f16c")]]);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx512, crate::simd::avx512::Avx512,
+    [#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]]);

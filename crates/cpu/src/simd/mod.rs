@@ -1,0 +1,97 @@
+//! SIMD kernels. Each is written once, generic over [`lanes::Lanes`], and compiled for every
+//! instruction set; [`kernels`] holds one table of them per set.
+//!
+//! Unsafe throughout: kernels work on raw pointers into memory that workers divide among
+//! themselves. The promises are stated at each function; `device` keeps them.
+
+#![allow(unsafe_code)]
+
+pub(crate) mod attend;
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+pub(crate) mod kernels;
+mod lanes;
+mod math;
+mod portable;
+pub(crate) mod product;
+mod rows;
+mod tile;
+
+use kernels::Kernels;
+
+/// An instruction set to compute with.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Level {
+    /// Plain code on one thread, operation by operation: slow, and the measure of the others.
+    Reference,
+    /// Whatever the compiler makes of plain Rust.
+    Portable,
+    /// AVX2 with FMA.
+    Avx2,
+    /// AVX-512 with VNNI.
+    Avx512,
+}
+
+impl Level {
+    /// All levels, best first.
+    pub const ALL: [Level; 4] = [Level::Avx512, Level::Avx2, Level::Portable, Level::Reference];
+
+    /// Name as on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::Reference => "reference",
+            Level::Portable => "portable",
+            Level::Avx2 => "avx2",
+            Level::Avx512 => "avx512",
+        }
+    }
+
+    /// Whether this processor has it.
+    pub fn available(self) -> bool {
+        match self {
+            Level::Reference | Level::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => {
+                is_x86_feature_detected!("avx2")
+                    && is_x86_feature_detected!("fma")
+                    && is_x86_feature_detected!("f16c")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => {
+                Level::Avx2.available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512vl")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vnni")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Level::Avx2 | Level::Avx512 => false,
+        }
+    }
+
+    /// The best level of this processor.
+    pub fn best() -> Level {
+        Level::ALL.into_iter().find(|level| level.available()).unwrap_or(Level::Portable)
+    }
+
+    pub(crate) fn kernels(self) -> &'static Kernels {
+        match self {
+            Level::Reference | Level::Portable => &kernels::portable::KERNELS,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => &kernels::avx2::KERNELS,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => &kernels::avx512::KERNELS,
+            #[cfg(not(target_arch = "x86_64"))]
+            Level::Avx2 | Level::Avx512 => &kernels::portable::KERNELS,
+        }
+    }
+}
+
+impl std::fmt::Display for Level {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,136 @@
+//! Work on single rows: norms, residual sums, quantisation, rotation, activation.
+
+use super::lanes::Lanes;
+use super::math;
+use crate::pack::BLOCK;
+use pianola_plan::{Activation, RopePairing};
+
+/// `1 / sqrt(mean(x^2) + epsilon)`
+#[inline(always)]
+pub(crate) unsafe fn inverse_rms<L: Lanes>(x: *const f32, width: usize, epsilon: f32) -> f32 {
+    unsafe {
+        let mut squares = L::splat(0.0);
+        let whole = width / 16 * 16;
+        for at in (0..whole).step_by(16) {
+            let lanes = L::load(x.add(at));
+            squares = L::fma(lanes, lanes, squares);
+        }
+        let mut sum = L::sum(squares);
+        for at in whole..width {
+            sum += *x.add(at) * *x.add(at);
+        }
+        1.0 / (sum / width as f32 + epsilon).sqrt()
+    }
+}
+
+/// `out = x * factor * weight`
+#[inline(always)]
+pub(crate) unsafe fn scale_by(
+    x: *const f32,
+    factor: f32,
+    weight: *const f32,
+    width: usize,
+    out: *mut f32,
+) {
+    for at in 0..width {
+        unsafe { *out.add(at) = *x.add(at) * factor * *weight.add(at) };
+    }
+}
+
+/// RMS norm of one row; `out` may be `x`.
+#[inline(always)]
+pub(crate) unsafe fn rms_norm<L: Lanes>(
+    x: *const f32,
+    weight: *const f32,
+    epsilon: f32,
+    width: usize,
+    out: *mut f32,
+) {
+    unsafe {
+        let factor = inverse_rms::<L>(x, width, epsilon);
+        scale_by(x, factor, weight, width, out);
+    }
+}
+
+/// `out = base + delta`
+#[inline(always)]
+pub(crate) unsafe fn add(base: *const f32, delta: *const f32, width: usize, out: *mut f32) {
+    for at in 0..width {
+        unsafe { *out.add(at) = *base.add(at) + *delta.add(at) };
+    }
+}
+
+/// Quantises a row to int8, 32 columns to a scale. `width` is a multiple of 32.
+#[inline(always)]
+pub(crate) unsafe fn quantize<L: Lanes>(
+    x: *const f32,
+    width: usize,
+    codes: *mut i8,
+    scales: *mut f32,
+    sums: *mut i32,
+) {
+    unsafe {
+        for block in 0..width / BLOCK {
+            let from = x.add(block * BLOCK);
+            let (low, high) = (L::load(from), L::load(from.add(16)));
+            let largest = L::largest(L::max(L::abs(low), L::abs(high)));
+            let step = largest / 127.0;
+            let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+            let (low, high) = (
+                L::round(L::mul(low, L::splat(inverse))),
+                L::round(L::mul(high, L::splat(inverse))),
+            );
+            let to = codes.add(block * BLOCK);
+            L::store_i8(to, low);
+            L::store_i8(to.add(16), high);
+            *scales.add(block) = step;
+            // Sums of integers this small are exact in f32.
+            *sums.add(2 * block) = L::sum(low) as i32;
+            *sums.add(2 * block + 1) = L::sum(high) as i32;
+        }
+    }
+}
+
+/// Rotates one head in place; `angles` holds the cosines, then the sines, of its pairs.
+#[inline(always)]
+pub(crate) unsafe fn rotate(
+    head: *mut f32,
+    angles: *const f32,
+    head_dim: usize,
+    pairing: RopePairing,
+) {
+    let pairs = head_dim / 2;
+    unsafe {
+        match pairing {
+            RopePairing::Halves => {
+                for pair in 0..pairs {
+                    let (cosine, sine) = (*angles.add(pair), *angles.add(pairs + pair));
+                    let (a, b) = (*head.add(pair), *head.add(pairs + pair));
+                    *head.add(pair) = a * cosine - b * sine;
+                    *head.add(pairs + pair) = b * cosine + a * sine;
+                }
+            }
+            RopePairing::Adjacent => {
+                for pair in 0..pairs {
+                    let (cosine, sine) = (*angles.add(pair), *angles.add(pairs + pair));
+                    let (a, b) = (*head.add(2 * pair), *head.add(2 * pair + 1));
+                    *head.add(2 * pair) = a * cosine - b * sine;
+                    *head.add(2 * pair + 1) = b * cosine + a * sine;
+                }
+            }
+        }
+    }
+}
+
+/// `gate = activation(gate) * up` over 16 values.
+#[inline(always)]
+pub(crate) unsafe fn gate<L: Lanes>(gate: *mut f32, up: *const f32, activation: Activation) {
+    unsafe {
+        let x = L::load(gate);
+        let active = match activation {
+            Activation::Silu => math::silu::<L>(x),
+            Activation::GeluTanh => math::gelu_tanh::<L>(x),
+        };
+        L::store(gate, L::mul(active, L::load(up)));
+    }
+}

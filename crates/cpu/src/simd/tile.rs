@@ -1,0 +1,185 @@
+//! Reading a tile: codes and scales of each quantised type, as lanes. The layout is described in
+//! [`crate::pack`].
+
+use super::lanes::Lanes;
+use crate::pack::SUPER;
+
+/// The codes of a block, eight groups of 16 rows by 4 columns.
+///
+/// # Safety
+/// `block` points at the block's codes, valid for [`Codes::BYTES`].
+pub(crate) unsafe trait Codes {
+    /// Bytes of a block's codes.
+    const BYTES: usize;
+    /// Codes may exceed 127.
+    const WIDE: bool = false;
+    unsafe fn load<L: Lanes>(block: *const u8) -> [L::B; 8];
+}
+
+pub(crate) struct Bits4;
+pub(crate) struct Bits5;
+pub(crate) struct Bits6;
+pub(crate) struct Bits8;
+
+#[inline(always)]
+unsafe fn nibbles<L: Lanes>(block: *const u8) -> [L::B; 8] {
+    unsafe {
+        let packed = [
+            L::load_bytes(block),
+            L::load_bytes(block.add(64)),
+            L::load_bytes(block.add(128)),
+            L::load_bytes(block.add(192)),
+        ];
+        [
+            L::low_nibbles(packed[0]),
+            L::low_nibbles(packed[1]),
+            L::low_nibbles(packed[2]),
+            L::low_nibbles(packed[3]),
+            L::high_nibbles(packed[0]),
+            L::high_nibbles(packed[1]),
+            L::high_nibbles(packed[2]),
+            L::high_nibbles(packed[3]),
+        ]
+    }
+}
+
+// SAFETY: reads 256 bytes.
+unsafe impl Codes for Bits4 {
+    const BYTES: usize = 256;
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(block: *const u8) -> [L::B; 8] {
+        unsafe { nibbles::<L>(block) }
+    }
+}
+
+// SAFETY: reads 256 + 8 * 8 bytes.
+unsafe impl Codes for Bits5 {
+    const BYTES: usize = 320;
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(block: *const u8) -> [L::B; 8] {
+        unsafe {
+            let mut codes = nibbles::<L>(block);
+            for (group, codes) in codes.iter_mut().enumerate() {
+                *codes = L::add_fifth_bit(*codes, block.add(256 + 8 * group));
+            }
+            codes
+        }
+    }
+}
+
+// SAFETY: reads 256 + 2 * 64 bytes.
+unsafe impl Codes for Bits6 {
+    const BYTES: usize = 384;
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(block: *const u8) -> [L::B; 8] {
+        unsafe {
+            let mut codes = nibbles::<L>(block);
+            let high = [L::load_bytes(block.add(256)), L::load_bytes(block.add(320))];
+            for (group, codes) in codes.iter_mut().enumerate() {
+                *codes = L::add_two_bits(*codes, high[group / 4], group % 4);
+            }
+            codes
+        }
+    }
+}
+
+// SAFETY: reads 512 bytes.
+unsafe impl Codes for Bits8 {
+    const BYTES: usize = 512;
+    const WIDE: bool = true;
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(block: *const u8) -> [L::B; 8] {
+        unsafe {
+            [
+                L::load_bytes(block),
+                L::load_bytes(block.add(64)),
+                L::load_bytes(block.add(128)),
+                L::load_bytes(block.add(192)),
+                L::load_bytes(block.add(256)),
+                L::load_bytes(block.add(320)),
+                L::load_bytes(block.add(384)),
+                L::load_bytes(block.add(448)),
+            ]
+        }
+    }
+}
+
+/// The scales of a tile: a weight is `scale * (code - zero) + min`.
+///
+/// # Safety
+/// `scales` points behind the codes of a tile of `blocks` blocks, `block < blocks`.
+pub(crate) unsafe trait Scales {
+    /// There is a minimum.
+    const MINS: bool = false;
+    /// The two halves of a block have scales of their own.
+    const HALVES: bool = false;
+    /// Scale of each row; `half` is 0 unless [`Scales::HALVES`].
+    unsafe fn scale<L: Lanes>(scales: *const u8, blocks: usize, block: usize, half: usize) -> L::F;
+    /// What is added, where [`Scales::MINS`].
+    #[inline(always)]
+    unsafe fn min<L: Lanes>(_scales: *const u8, _blocks: usize, _block: usize) -> L::F {
+        unsafe { L::splat(0.0) }
+    }
+}
+
+/// An f16 a block.
+pub(crate) struct Half;
+/// An f16 scale and an f16 minimum a block.
+pub(crate) struct HalfWithMin;
+/// Six-bit scales and minima a block under f16 ones a super-block.
+pub(crate) struct SixBit;
+/// Signed eight-bit scales a half-block under an f16 a super-block.
+pub(crate) struct EightBit;
+
+// SAFETY: reads 32 bytes a block.
+unsafe impl Scales for Half {
+    #[inline(always)]
+    unsafe fn scale<L: Lanes>(scales: *const u8, _: usize, block: usize, _: usize) -> L::F {
+        unsafe { L::load_f16(scales.add(32 * block).cast()) }
+    }
+}
+
+// SAFETY: reads 64 bytes a block.
+unsafe impl Scales for HalfWithMin {
+    const MINS: bool = true;
+    #[inline(always)]
+    unsafe fn scale<L: Lanes>(scales: *const u8, _: usize, block: usize, _: usize) -> L::F {
+        unsafe { L::load_f16(scales.add(64 * block).cast()) }
+    }
+    #[inline(always)]
+    unsafe fn min<L: Lanes>(scales: *const u8, _: usize, block: usize) -> L::F {
+        unsafe { L::load_f16(scales.add(64 * block + 32).cast()) }
+    }
+}
+
+// SAFETY: reads 32 bytes a block and 64 a super-block behind them.
+unsafe impl Scales for SixBit {
+    const MINS: bool = true;
+    #[inline(always)]
+    unsafe fn scale<L: Lanes>(scales: *const u8, blocks: usize, block: usize, _: usize) -> L::F {
+        unsafe {
+            let high = L::load_f16(scales.add(32 * blocks + 64 * (block / SUPER)).cast());
+            L::mul(high, L::load_u8(scales.add(32 * block)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn min<L: Lanes>(scales: *const u8, blocks: usize, block: usize) -> L::F {
+        unsafe {
+            let high = L::load_f16(scales.add(32 * blocks + 64 * (block / SUPER) + 32).cast());
+            let min = L::mul(high, L::load_u8(scales.add(32 * block + 16)));
+            L::sub(L::splat(0.0), min)
+        }
+    }
+}
+
+// SAFETY: reads 32 bytes a block and 32 a super-block behind them.
+unsafe impl Scales for EightBit {
+    const HALVES: bool = true;
+    #[inline(always)]
+    unsafe fn scale<L: Lanes>(scales: *const u8, blocks: usize, block: usize, half: usize) -> L::F {
+        unsafe {
+            let high = L::load_f16(scales.add(32 * blocks + 32 * (block / SUPER)).cast());
+            L::mul(high, L::load_i8(scales.add(32 * block + 16 * half)))
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Weights: read from their source, checked, repacked, kept.
+
+use crate::pack::{PackedMatrix, TILE, pack_tile};
+use crate::pool::Pool;
+use pianola_formats::{Tensor, TensorSource, TensorType, dequantize_row, quantize_row};
+use pianola_plan::{DeviceError, DeviceKind, Plan, WeightShape, WeightSpec};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+pub(crate) enum Weight {
+    Matrix(PackedMatrix),
+    Vector(Vec<f32>),
+}
+
+impl Weight {
+    /// # Panics
+    /// If it is a vector: plans name matrices where matrices are read.
+    pub fn matrix(&self) -> &PackedMatrix {
+        match self {
+            Weight::Matrix(matrix) => matrix,
+            Weight::Vector(_) => panic!("a vector where the plan has a matrix"),
+        }
+    }
+
+    /// # Panics
+    /// If it is a matrix.
+    pub fn vector(&self) -> &[f32] {
+        match self {
+            Weight::Vector(vector) => vector,
+            Weight::Matrix(_) => panic!("a matrix where the plan has a vector"),
+        }
+    }
+}
+
+/// Loads every weight of `plan`; `progress` hears of bytes done and in all.
+pub(crate) fn load(
+    plan: &Plan,
+    source: &dyn TensorSource,
+    pool: &Pool,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<Weight>, DeviceError> {
+    let total = plan.weight_bytes();
+    let mut done = 0;
+    let mut weights = Vec::with_capacity(plan.graph.weights.len());
+    for spec in &plan.graph.weights {
+        let tensor = source
+            .tensor(&spec.name)
+            .ok_or_else(|| DeviceError::MissingTensor(spec.name.clone()))?;
+        check_shape(spec, &tensor)?;
+        weights.push(match spec.shape {
+            WeightShape::Vector { .. } => {
+                let mut values = tensor.to_f32();
+                values.iter_mut().for_each(|value| *value += spec.offset);
+                Weight::Vector(values)
+            }
+            WeightShape::Matrix { rows, columns } => {
+                let mut packed = PackedMatrix::zeroed(spec.ty, rows, columns).ok_or_else(|| {
+                    DeviceError::OutOfMemory {
+                        device: DeviceKind::Cpu,
+                        what: format!("tensor '{}'", spec.name),
+                        bytes: spec.bytes(),
+                    }
+                })?;
+                pack(&tensor, &mut packed, pool);
+                Weight::Matrix(packed)
+            }
+        });
+        done += spec.bytes();
+        progress(done, total);
+    }
+    Ok(weights)
+}
+
+fn check_shape(spec: &WeightSpec, tensor: &Tensor<'_>) -> Result<(), DeviceError> {
+    let expected = match spec.shape {
+        WeightShape::Matrix { rows, columns } => vec![rows, columns],
+        WeightShape::Vector { length } => vec![length],
+    };
+    if tensor.shape == expected {
+        return Ok(());
+    }
+    Err(DeviceError::Shape { name: spec.name.clone(), expected, found: tensor.shape.clone() })
+}
+
+/// Packs all tiles, the workers taking them in turn; quantises where the plan has another type
+/// than the file.
+fn pack(tensor: &Tensor<'_>, packed: &mut PackedMatrix, pool: &Pool) {
+    let (ty, columns, rows) = (packed.ty, packed.columns, packed.rows);
+    let row_bytes =
+        tensor.ty.row_bytes(columns).expect("a whole number of blocks, checked at open");
+    let tiles: Vec<std::sync::Mutex<&mut [u8]>> =
+        packed.tiles_mut().map(std::sync::Mutex::new).collect();
+    let next = AtomicUsize::new(0);
+    pool.run(&|_| {
+        let mut converted: Vec<Vec<u8>> = Vec::new();
+        loop {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            let Some(tile) = tiles.get(index) else { break };
+            let mut tile = tile.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            let lines = (index * TILE..rows.min((index + 1) * TILE))
+                .map(|row| &tensor.bytes[row * row_bytes..(row + 1) * row_bytes]);
+            if ty == tensor.ty {
+                pack_tile(ty, columns, &lines.collect::<Vec<_>>(), &mut tile);
+            } else {
+                converted.clear();
+                converted.extend(lines.map(|line| convert(tensor.ty, line, ty, columns)));
+                let lines: Vec<&[u8]> = converted.iter().map(Vec::as_slice).collect();
+                pack_tile(ty, columns, &lines, &mut tile);
+            }
+        }
+    });
+}
+
+fn convert(from: TensorType, line: &[u8], to: TensorType, columns: usize) -> Vec<u8> {
+    let mut values = vec![0.0; columns];
+    dequantize_row(from, line, &mut values);
+    let mut out = vec![0; to.row_bytes(columns).expect("checked by the planner's caller")];
+    quantize_row(to, &values, &mut out);
+    out
+}

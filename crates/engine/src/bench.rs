@@ -1,0 +1,158 @@
+//! Speed: tokens a second beside the ceiling of the device for that work.
+
+use crate::error::EngineError;
+use crate::load::Engine;
+use crate::sequence::Wanted;
+use pianola_plan::{Ceilings, Recording};
+use std::time::Instant;
+
+/// What to measure.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BenchOptions {
+    /// Tokens of the prompt test; 0 leaves it out.
+    pub prompt: usize,
+    /// Tokens of the generation test; 0 leaves it out.
+    pub generate: usize,
+    /// Repetitions.
+    pub repeat: usize,
+}
+
+/// A test.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Test {
+    /// Processing a prompt of so many tokens.
+    Prompt(usize),
+    /// Generating so many tokens one by one, from an empty context.
+    Generate(usize),
+}
+
+impl std::fmt::Display for Test {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Test::Prompt(tokens) => write!(f, "pp{tokens}"),
+            Test::Generate(tokens) => write!(f, "tg{tokens}"),
+        }
+    }
+}
+
+/// One measured test.
+#[derive(Clone, PartialEq, Debug)]
+pub struct BenchRow {
+    /// Which.
+    pub test: Test,
+    /// Mean over the repetitions.
+    pub tokens_per_second: f64,
+    /// Their standard deviation.
+    pub deviation: f64,
+    /// What the device's bandwidth and arithmetic allow for this work.
+    pub ceiling: f64,
+    /// Host time a step outside the device's own work, in microseconds.
+    pub host_microseconds: f64,
+    /// Share of the time that workers computed rather than waited.
+    pub busy: f64,
+}
+
+impl BenchRow {
+    /// Share of the ceiling that was reached.
+    pub fn fraction(&self) -> f64 {
+        self.tokens_per_second / self.ceiling
+    }
+}
+
+/// Runs the tests; `done` hears of each repetition's speed.
+pub fn bench(
+    engine: &mut Engine,
+    options: BenchOptions,
+    ceilings: Ceilings,
+    done: &mut dyn FnMut(Test, f64),
+) -> Result<Vec<BenchRow>, EngineError> {
+    let longest = options.prompt.max(options.generate);
+    if longest > engine.context() {
+        let (context, model) = (engine.context(), engine.config().context);
+        return Err(EngineError::ContextLength { needed: longest, context, model });
+    }
+    let prompt = (options.prompt > 0).then_some(Test::Prompt(options.prompt));
+    let generate = (options.generate > 0).then_some(Test::Generate(options.generate));
+    let mut rows = Vec::new();
+    engine.recording.measure_busy(true);
+    for test in [prompt, generate].into_iter().flatten() {
+        run(engine, test)?;
+        let before = engine.recording.statistics();
+        let mut speeds = Vec::with_capacity(options.repeat);
+        let mut wall = 0.0;
+        for _ in 0..options.repeat.max(1) {
+            let (seconds, tokens) = run(engine, test)?;
+            wall += seconds;
+            speeds.push(tokens as f64 / seconds);
+            done(test, tokens as f64 / seconds);
+        }
+        let after = engine.recording.statistics();
+        let plays = (after.plays - before.plays) as f64;
+        let playing = after.seconds - before.seconds;
+        let mean = speeds.iter().sum::<f64>() / speeds.len() as f64;
+        let variance = speeds.iter().map(|speed| (speed - mean).powi(2)).sum::<f64>()
+            / (speeds.len().max(2) - 1) as f64;
+        rows.push(BenchRow {
+            test,
+            tokens_per_second: mean,
+            deviation: variance.sqrt(),
+            ceiling: ceiling(engine, test, ceilings),
+            host_microseconds: 1e6 * (wall - playing) / plays,
+            busy: (after.busy_seconds - before.busy_seconds) / playing,
+        });
+    }
+    engine.recording.measure_busy(false);
+    engine.reset();
+    Ok(rows)
+}
+
+/// Tokens that look like text to the engine: spread over the vocabulary, never the same twice in
+/// a row.
+fn token(index: usize, vocabulary: usize) -> u32 {
+    ((index * 7919 + 13) % vocabulary) as u32
+}
+
+fn run(engine: &mut Engine, test: Test) -> Result<(f64, usize), EngineError> {
+    engine.reset();
+    let vocabulary = engine.config().vocabulary;
+    let start = Instant::now();
+    let count = match test {
+        Test::Prompt(count) => {
+            let tokens: Vec<u32> = (0..count).map(|index| token(index, vocabulary)).collect();
+            engine.feed(&tokens, usize::MAX, Wanted::Last, &mut |_, _| ())?;
+            count
+        }
+        Test::Generate(count) => {
+            for index in 0..count {
+                engine.feed(&[token(index, vocabulary)], 1, Wanted::Last, &mut |_, _| ())?;
+            }
+            count
+        }
+    };
+    Ok((start.elapsed().as_secs_f64(), count))
+}
+
+/// Tokens a second if every play took exactly the time its bytes or operations need.
+fn ceiling(engine: &Engine, test: Test, ceilings: Ceilings) -> f64 {
+    let plan = engine.plan();
+    let seconds = |rows: usize, context: usize| -> f64 {
+        plan.ops.iter().map(|op| ceilings.seconds(op.cost.work(rows, 1, context))).sum()
+    };
+    match test {
+        Test::Prompt(count) => {
+            let chunk = plan.options.max_rows;
+            let chunks = (0..count).step_by(chunk);
+            let total: f64 = chunks
+                .map(|start| {
+                    let rows = chunk.min(count - start);
+                    seconds(rows, start + rows)
+                })
+                .sum();
+            count as f64 / total
+        }
+        Test::Generate(count) => {
+            let total: f64 = (1..=count).map(|context| seconds(1, context)).sum();
+            count as f64 / total
+        }
+    }
+}

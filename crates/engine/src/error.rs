@@ -1,0 +1,68 @@
+use pianola_model::ModelError;
+use pianola_plan::{DeviceError, PlanError};
+
+/// Why the engine cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// The model's file or configuration.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The plan.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Tokeniser or chat template.
+    #[error(transparent)]
+    Text(#[from] pianola_text::Error),
+    /// A sampling option.
+    #[error(transparent)]
+    Sampling(#[from] crate::sampler::SamplingError),
+    /// More tokens than the context holds.
+    #[error(
+        "context_length_exceeded: {needed} tokens are needed, the context holds {context}; shorten the prompt or raise --context (the model allows up to {model})"
+    )]
+    ContextLength {
+        /// Tokens needed.
+        needed: usize,
+        /// Tokens there is room for.
+        context: usize,
+        /// Tokens the model was made for.
+        model: usize,
+    },
+    /// Text work on a model without a tokeniser.
+    #[error(
+        "{0} has no tokeniser, so it cannot read text; use token ids (--tokens) or a folder with tokenizer.json"
+    )]
+    NoTokenizer(String),
+    /// A token id outside the vocabulary.
+    #[error("token {token} is not in the vocabulary of {vocabulary} tokens")]
+    UnknownToken {
+        /// Token.
+        token: u32,
+        /// Entries.
+        vocabulary: usize,
+    },
+    /// Nothing to evaluate.
+    #[error("the prompt is empty; give some text or at least one token")]
+    EmptyPrompt,
+    /// Too little text for an evaluation.
+    #[error(
+        "the text has {found} tokens, at least {needed} are needed for a context of {context}; use a longer text or a smaller --context"
+    )]
+    ShortText {
+        /// Tokens in the text.
+        found: usize,
+        /// Tokens needed.
+        needed: usize,
+        /// Window.
+        context: usize,
+    },
+    /// Two models that do not share a vocabulary.
+    #[error("the two models cannot be compared: {0}")]
+    Incomparable(String),
+    /// An option outside its range.
+    #[error("{0}")]
+    Option(String),
+}

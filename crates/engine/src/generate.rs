@@ -1,0 +1,167 @@
+//! Generation: prompt in, text out, piece by piece.
+
+use crate::error::EngineError;
+use crate::load::Engine;
+use crate::sampler::{Sampler, Sampling};
+use crate::sequence::Wanted;
+use crate::stop::StopMatcher;
+use pianola_plan::Recording;
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+/// What to generate.
+#[derive(Clone, Debug)]
+pub struct Request {
+    /// The whole conversation so far, as tokens.
+    pub prompt: Vec<u32>,
+    /// How to choose tokens.
+    pub sampling: Sampling,
+    /// Most tokens to generate; none: until the model ends or the context is full.
+    pub max_tokens: Option<usize>,
+    /// Texts that end the answer; they are not part of it.
+    pub stop: Vec<String>,
+    /// Go on past end-of-turn tokens.
+    pub ignore_end: bool,
+}
+
+/// Why generation ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Finish {
+    /// The model ended its turn.
+    EndOfTurn,
+    /// A stop text appeared.
+    StopText,
+    /// As many tokens as asked for.
+    MaxTokens,
+    /// The context is full; the answer is cut short.
+    ContextFull,
+    /// The caller broke off.
+    Cancelled,
+}
+
+/// Counts and seconds of one generation.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct Timing {
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Those of them that were in the KV pages already.
+    pub cached_tokens: usize,
+    /// Seconds to process the rest.
+    pub prompt_seconds: f64,
+    /// Tokens generated.
+    pub generated_tokens: usize,
+    /// Seconds from the first generated token to the last.
+    pub generation_seconds: f64,
+}
+
+/// A finished generation.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Answer {
+    /// Tokens generated, an end token included.
+    pub tokens: Vec<u32>,
+    /// Why it ended.
+    pub finish: Finish,
+    /// How long it took.
+    pub timing: Timing,
+}
+
+impl Engine {
+    /// Generates an answer; `emit` gets the text as it becomes certain and may break off. A model
+    /// without a tokeniser emits its tokens' ids, each with a space behind it.
+    pub fn generate(
+        &mut self,
+        request: &Request,
+        emit: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Answer, EngineError> {
+        if request.prompt.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        // Before anything is thrown away: an over-long prompt leaves the sequence as it was.
+        if request.prompt.len() > self.context() {
+            return Err(EngineError::ContextLength {
+                needed: request.prompt.len(),
+                context: self.context(),
+                model: self.config.context,
+            });
+        }
+        let vocabulary = self.config.vocabulary;
+        let mut sampler = Sampler::new(request.sampling.clone(), vocabulary)?;
+        request.prompt.iter().for_each(|&token| sampler.accept(token));
+        let mut stop = StopMatcher::new(request.stop.clone());
+        let cached = self.keep_prefix(&request.prompt);
+        let mut timing = Timing {
+            prompt_tokens: request.prompt.len(),
+            cached_tokens: cached,
+            ..Timing::default()
+        };
+        let start = Instant::now();
+        let rows = self.plan().options.max_rows;
+        self.feed(&request.prompt[cached..], rows, Wanted::Last, &mut |_, _| ())?;
+        timing.prompt_seconds = start.elapsed().as_secs_f64();
+
+        let start = Instant::now();
+        let mut tokens = Vec::with_capacity(request.max_tokens.unwrap_or(0).min(self.context()));
+        let (mut piece, mut certain) = (String::new(), String::new());
+        // Taken out, so that its decoder can live beside the engine that plays.
+        let text = self.text.take();
+        let mut decoder = text.as_ref().map(|text| text.tokenizer.decoder(false));
+        let ends = text.as_ref().map_or(&[][..], |text| text.tokenizer.stop_tokens());
+        let mut failure = None;
+        let finish = loop {
+            if request.max_tokens.is_some_and(|most| tokens.len() >= most) {
+                break Finish::MaxTokens;
+            }
+            let token = sampler.sample(self.recording.logits(0), self.tokens.len() as u64);
+            sampler.accept(token);
+            tokens.push(token);
+            if !request.ignore_end && ends.contains(&token) {
+                break Finish::EndOfTurn;
+            }
+            piece.clear();
+            match &mut decoder {
+                Some(decoder) => decoder.push(token, &mut piece),
+                None => piece.push_str(&format!("{token} ")),
+            }
+            certain.clear();
+            let stopped = stop.push(&piece, &mut certain);
+            if !certain.is_empty() && emit(&certain).is_break() {
+                break Finish::Cancelled;
+            }
+            if stopped {
+                break Finish::StopText;
+            }
+            if request.max_tokens.is_some_and(|most| tokens.len() >= most) {
+                break Finish::MaxTokens;
+            }
+            if self.tokens.len() >= self.context() {
+                break Finish::ContextFull;
+            }
+            if let Err(error) = self.feed(&[token], 1, Wanted::Last, &mut |_, _| ()) {
+                failure = Some(error);
+                break Finish::Cancelled;
+            }
+        };
+        certain.clear();
+        piece.clear();
+        if let Some(decoder) = &mut decoder
+            && finish != Finish::StopText
+        {
+            decoder.finish(&mut piece);
+            stop.push(&piece, &mut certain);
+        }
+        if finish != Finish::StopText {
+            stop.finish(&mut certain);
+        }
+        drop(decoder);
+        self.text = text;
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        if !certain.is_empty() && finish != Finish::Cancelled {
+            let _ = emit(&certain);
+        }
+        timing.generated_tokens = tokens.len();
+        timing.generation_seconds = start.elapsed().as_secs_f64();
+        Ok(Answer { tokens, finish, timing })
+    }
+}

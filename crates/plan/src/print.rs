@@ -1,0 +1,145 @@
+//! A plan as text: what will run, what it moves, and how fast it can be at best.
+
+use crate::cost::Work;
+use crate::device::Ceilings;
+use crate::fuse::Kernel;
+use crate::plan::{Plan, PlanOp};
+use std::fmt::{self, Display, Formatter};
+
+/// Prints a plan for a play of `rows` rows at `context` tokens.
+pub struct PlanText<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    /// Ceilings of its device.
+    pub ceilings: Ceilings,
+    /// Rows in the play.
+    pub rows: usize,
+    /// Tokens its last row sees.
+    pub context: usize,
+}
+
+impl PlanText<'_> {
+    /// Work of one kernel in this play.
+    pub fn work(&self, op: &PlanOp) -> Work {
+        op.cost.work(self.rows, 1, self.context)
+    }
+
+    /// Work of the whole play.
+    pub fn total(&self) -> Work {
+        self.plan.ops.iter().map(|op| self.work(op)).sum()
+    }
+
+    /// Shortest time of the whole play: each kernel waits for the one before.
+    pub fn seconds(&self) -> f64 {
+        self.plan.ops.iter().map(|op| self.ceilings.seconds(self.work(op))).sum()
+    }
+}
+
+/// The operations a kernel stands for, such as `add+rms_norm+matmul`.
+pub(crate) fn kernel_ops(plan: &Plan, op: &PlanOp) -> String {
+    let mut names: Vec<String> = Vec::new();
+    for &node in &op.nodes {
+        let name = plan.graph.nodes[node].op.name();
+        match names.last_mut() {
+            Some(last)
+                if last.trim_end_matches(|c: char| c.is_ascii_digit() || c == 'x') == name =>
+            {
+                let count = last[name.len()..].trim_start_matches('x').parse().unwrap_or(1) + 1;
+                *last = format!("{name}x{count}");
+            }
+            _ => names.push(name.to_string()),
+        }
+    }
+    names.join("+")
+}
+
+fn weight_types(plan: &Plan, op: &PlanOp) -> String {
+    let Kernel::Project(project) = &op.kernel else { return String::new() };
+    let mut types: Vec<String> =
+        project.parts.iter().map(|part| plan.graph.weight(part.weight).ty.to_string()).collect();
+    types.dedup();
+    types.join("+")
+}
+
+impl Display for PlanText<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let Plan { graph, options, .. } = self.plan;
+        writeln!(
+            f,
+            "{}: {:.1} M parameters, {:.1} MB of weights, {} mode, context {}",
+            graph.architecture,
+            graph.parameters() as f64 / 1e6,
+            self.plan.weight_bytes() as f64 / 1e6,
+            options.numeric,
+            options.context,
+        )?;
+        for (index, group) in graph.kv_groups.iter().enumerate() {
+            writeln!(
+                f,
+                "kv {}: {} layers, {} heads of {}, {:?}, window {}, page {} tokens = {} bytes, {} pages",
+                group.name,
+                group.layers,
+                group.kv_heads,
+                group.head_dim,
+                group.ty,
+                group.window.map_or("none".to_string(), |window| window.to_string()),
+                crate::PAGE_TOKENS,
+                group.page_bytes(),
+                self.plan.kv_pages(index),
+            )?;
+        }
+        writeln!(
+            f,
+            "arena: {:.2} MB for {} buffers of {} rows; kv: at most {:.1} MB",
+            self.plan.arena.bytes as f64 / 1e6,
+            self.plan.buffers.len(),
+            options.max_rows,
+            self.plan.kv_bytes() as f64 / 1e6,
+        )?;
+        writeln!(f, "play: {} rows, context {}", self.rows, self.context)?;
+        writeln!(
+            f,
+            "{:<5} {:<28} {:<6} {:<12} {:>12} {:>12} {:>10} {:<4} operations",
+            "op", "name", "device", "weights", "bytes", "FLOP", "best us", "wait"
+        )?;
+        for (index, op) in self.plan.ops.iter().enumerate() {
+            let work = self.work(op);
+            writeln!(
+                f,
+                "{index:<5} {:<28} {:<6} {:<12} {:>12} {:>12} {:>10.2} {:<4} {}",
+                op.name,
+                op.device.to_string(),
+                weight_types(self.plan, op),
+                work.bytes,
+                work.operations,
+                1e6 * self.ceilings.seconds(work),
+                if op.barrier { "yes" } else { "" },
+                kernel_ops(self.plan, op),
+            )?;
+        }
+        for (index, segment) in self.plan.segments.iter().enumerate() {
+            writeln!(
+                f,
+                "segment {index}: {}, ops {}..{}, waits {:?}, signals {:?}",
+                segment.device, segment.ops.start, segment.ops.end, segment.waits, segment.signals
+            )?;
+        }
+        let total = self.total();
+        let barriers = self.plan.ops.iter().filter(|op| op.barrier).count();
+        writeln!(
+            f,
+            "total: {} ops, {barriers} barriers, {:.2} MB, {:.3} GFLOP",
+            self.plan.ops.len(),
+            total.bytes as f64 / 1e6,
+            total.operations as f64 / 1e9,
+        )?;
+        writeln!(
+            f,
+            "ceilings: {:.1} GB/s read, {:.0} GOP/s: {:.3} ms a play, {:.1} tokens/s",
+            self.ceilings.bytes_per_second / 1e9,
+            self.ceilings.operations_per_second / 1e9,
+            1e3 * self.seconds(),
+            self.rows as f64 / self.seconds(),
+        )
+    }
+}

@@ -1,0 +1,73 @@
+//! The step: the little that changes between plays.
+
+/// One row of a step: a token of some sequence at some position. The layout is fixed (four
+/// 32-bit words) because devices read it as it lies.
+#[repr(C)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Row {
+    /// Token id.
+    pub token: u32,
+    /// Slot of its sequence in the page tables.
+    pub sequence: u32,
+    /// Position in the sequence, from 0.
+    pub position: u32,
+    /// Zero; keeps the row at 16 bytes.
+    pub reserved: u32,
+}
+
+/// The rows of one play. Rows of one sequence stand together, in order of position.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Step {
+    /// T rows.
+    pub rows: Vec<Row>,
+    /// Indices into `rows` that want logits, ascending.
+    pub logits: Vec<u32>,
+}
+
+impl Step {
+    /// Empties the step, keeping its memory.
+    pub fn clear(&mut self) {
+        self.rows.clear();
+        self.logits.clear();
+    }
+
+    /// Appends a row; `logits` says whether its logits are wanted.
+    pub fn push(&mut self, token: u32, sequence: u32, position: u32, logits: bool) {
+        if logits {
+            self.logits.push(self.rows.len() as u32);
+        }
+        self.rows.push(Row { token, sequence, position, reserved: 0 });
+    }
+
+    /// Runs of rows that follow one another in one sequence, as `start..end`.
+    pub fn runs(&self) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
+        let mut start = 0;
+        std::iter::from_fn(move || {
+            let first = *self.rows.get(start)?;
+            let follows = |(index, row): (usize, &Row)| {
+                row.sequence == first.sequence
+                    && row.position as usize == first.position as usize + index
+            };
+            let length =
+                self.rows[start..].iter().enumerate().take_while(|&pair| follows(pair)).count();
+            let run = start..start + length;
+            start = run.end;
+            Some(run)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_split_at_sequences_and_gaps() {
+        let mut step = Step::default();
+        for (sequence, position) in [(0, 4), (0, 5), (1, 6), (1, 9), (1, 10)] {
+            step.push(7, sequence, position, position == 10);
+        }
+        assert_eq!(step.runs().collect::<Vec<_>>(), [0..2, 2..3, 3..5]);
+        assert_eq!(step.logits, [4]);
+    }
+}
