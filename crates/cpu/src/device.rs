@@ -6,7 +6,7 @@ use crate::pool::Pool;
 use crate::record::{Recorded, Recorder, activation_bytes, widest_input};
 use crate::reference::Reference;
 use crate::simd::Level;
-use crate::stage::{Play, WorkerScratch};
+use crate::stage::{Play, Stage, WorkerScratch};
 use crate::weights::{self, Weight};
 use pianola_formats::TensorSource;
 use pianola_plan::{DeviceError, DeviceKind, PAGE_TOKENS, Plan, PlayStatistics, Recording, Step};
@@ -129,6 +129,16 @@ impl CpuRecording {
         for value in self.arena.bytes_mut().chunks_exact_mut(4) {
             value.copy_from_slice(&f32::NAN.to_ne_bytes());
         }
+    }
+
+    /// Makes one product stage drop the last of its input columns, for tests of the checks.
+    #[doc(hidden)]
+    pub fn break_kernel(&mut self) {
+        let product = self.stages.iter_mut().find_map(|recorded| match &mut recorded.stage {
+            Stage::Product(product) => Some(product),
+            _ => None,
+        });
+        product.expect("a plan with a product").columns -= crate::pack::BLOCK;
     }
 
     fn check(&self, step: &Step) -> Result<(), DeviceError> {

@@ -193,7 +193,7 @@ mod tests {
             [Stretch::Text(0..3), Stretch::Token(2), Stretch::Text(4..7)]
         );
         assert_eq!(
-            found(Specials::Outside(&[3..6])),
+            found(Specials::Outside(std::slice::from_ref(&(3..6)))),
             [Stretch::Token(1), Stretch::Token(2), Stretch::Text(4..7)]
         );
     }

@@ -181,6 +181,10 @@ impl Vocabulary {
         (self.kind(id) != Kind::Absent).then(|| self.bytes.get(id as usize))
     }
 
+    pub(crate) fn is_spelled(&self, id: u32, spelling: &str) -> bool {
+        self.kind(id) != Kind::Absent && self.spellings.get(id as usize) == spelling.as_bytes()
+    }
+
     pub(crate) fn spelling(&self, id: u32) -> Option<String> {
         (self.kind(id) != Kind::Absent)
             .then(|| String::from_utf8_lossy(self.spellings.get(id as usize)).into_owned())

@@ -2,7 +2,11 @@
 
 mod golden;
 
-use pianola_text::{ChatTemplate, Conversation, Error, Message};
+use std::path::PathBuf;
+
+use pianola_text::{
+    ChatTemplate, Conversation, Error, Message, TemplateOrigin, Tokenizer, VocabularySource,
+};
 use serde_json::json;
 
 #[test]
@@ -85,4 +89,62 @@ fn messages_keep_fields_they_do_not_know() {
     let message: Message = serde_json::from_str(text).unwrap();
     assert_eq!(message.other["reasoning_content"], "r");
     assert_eq!(serde_json::to_string(&message).unwrap(), text);
+}
+
+/// A folder that goes when the test ends.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str, files: &[(&str, &str)]) -> Folder {
+        let path = std::env::temp_dir().join(format!("pianola-text-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        for (name, text) in files {
+            std::fs::write(path.join(name), text).unwrap();
+        }
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn tokenizer(markers: &[&str]) -> Tokenizer {
+    let tokens: Vec<String> = markers.iter().map(|&marker| marker.to_owned()).collect();
+    Tokenizer::from_vocabulary(VocabularySource {
+        model: "gpt2",
+        tokens: &tokens,
+        token_types: Some(vec![3; tokens.len()]),
+        ..VocabularySource::default()
+    })
+    .unwrap()
+}
+
+#[test]
+fn a_folder_s_template_is_found() {
+    let find = |name: &str, files: &[(&str, &str)], markers: &[&str]| {
+        let folder = Folder::new(name, files);
+        let found = ChatTemplate::from_folder(&folder.0, &tokenizer(markers));
+        found.map(|found| found.map(|(template, origin)| (template.source().to_owned(), origin)))
+    };
+    let named = r#"{"chat_template": [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]}"#;
+    let plain = r#"{"chat_template": "p"}"#;
+    let (source, _) = find("named", &[("tokenizer_config.json", named)], &[]).unwrap().unwrap();
+    assert_eq!(source, "d");
+    let files = [("tokenizer_config.json", named), ("chat_template.json", plain)];
+    let (source, origin) = find("json", &files, &[]).unwrap().unwrap();
+    assert_eq!(source, "p");
+    assert!(matches!(origin, TemplateOrigin::File(path) if path.ends_with("chat_template.json")));
+    let files = [("tokenizer_config.json", named), ("chat_template.jinja", "j")];
+    assert_eq!(find("jinja", &files, &[]).unwrap().unwrap().0, "j");
+
+    let turns = ["<start_of_turn>", "<end_of_turn>"];
+    let gemma = [("config.json", r#"{"model_type": "gemma3_text"}"#)];
+    assert_eq!(find("gemma", &gemma, &turns).unwrap().unwrap().1, TemplateOrigin::Gemma);
+    let chatml = ["<|im_start|>", "<|im_end|>"];
+    assert_eq!(find("chatml", &gemma, &chatml).unwrap().unwrap().1, TemplateOrigin::ChatMl);
+    assert_eq!(find("none", &gemma, &[]).unwrap(), None);
+    assert!(find("damaged", &[("tokenizer_config.json", "{")], &[]).is_err());
 }

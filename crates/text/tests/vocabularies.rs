@@ -250,7 +250,11 @@ fn every_component_agrees_with_the_reference() {
         ".{0,3}",
     ];
     let text = proptest::collection::vec(unit, 0..12).prop_map(|units| units.concat());
-    let config = proptest::test_runner::Config { cases: 500, ..Default::default() };
+    let config = proptest::test_runner::Config {
+        cases: 4000,
+        failure_persistence: None,
+        ..Default::default()
+    };
     let mut runner = proptest::test_runner::TestRunner::new(config);
     runner
         .run(&text, |text| {

@@ -192,12 +192,20 @@ fn resolve_share(
 ) -> Result<Vec<(u64, u32)>, Error> {
     let mut whole = String::new();
     let mut found = Vec::with_capacity(merges.len());
+    let mut last = 0;
     for (rank, (left, right)) in merges.iter().enumerate() {
         whole.clear();
         whole.push_str(left);
         whole.push_str(right);
-        match (vocabulary.id(left), vocabulary.id(right), vocabulary.id(&whole)) {
-            (Some(left), Some(right), Some(id)) => found.push((pair(left, right), id)),
+        // Tokens are numbered in the order of the merges that form them, so
+        // the next is near the last, and most often not to be searched for.
+        let near = [last, last + 1].into_iter().find(|&id| vocabulary.is_spelled(id, &whole));
+        let formed = near.or_else(|| vocabulary.id(&whole));
+        match (vocabulary.id(left), vocabulary.id(right), formed) {
+            (Some(left), Some(right), Some(id)) => {
+                found.push((pair(left, right), id));
+                last = id;
+            }
             _ => {
                 let merge = format!("{left} {right}");
                 return Err(Error::UnknownMerge { rank: first_rank + rank, merge });
