@@ -7,7 +7,7 @@
 
 use crate::device::CpuRecording;
 use crate::reference::{Machine, Tensors};
-use pianola_plan::{DeviceError, Kernel, KvType, Node, Numeric, Op, Plan, Step, TensorId};
+use pianola_plan::{DeviceError, Kernel, KvType, Node, Numeric, Op, Plan, RowSet, Step, TensorId};
 
 /// The worst of a checked step.
 #[derive(Clone, Debug, Default)]
@@ -263,7 +263,11 @@ fn bound(machine: &Machine<'_>, node: &Node, tensors: &Tensors, bounds: &[Vec<f6
                 for (block, off) in x.chunks_exact(32).zip(off.chunks_exact_mut(32)) {
                     let largest = block.iter().fold(0.0f32, |m, v| m.max(v.abs()));
                     // Half a step, and a little for the rounding of the step itself.
-                    let half = f64::from(largest) / 127.0 * 0.501;
+                    let mut half = f64::from(largest) / 127.0 * 0.501;
+                    // The head's inputs keep what the first rounding left out in a second int8.
+                    if plan.graph.tensor(output).rows == RowSet::Logits {
+                        half /= 127.0;
+                    }
                     off.iter_mut().for_each(|off| *off += half);
                 }
             }

@@ -9,7 +9,7 @@ use crate::stage::{
 };
 use crate::weights::Weight;
 use pianola_plan::{
-    Attend, HeadNorm, Kernel, Numeric, Op, Plan, Project, TensorId, WeightId, WeightShape,
+    Attend, HeadNorm, Kernel, Numeric, Op, Plan, Project, RowSet, TensorId, WeightId, WeightShape,
 };
 
 /// A stage, whether it waits for those before it, and the kernel it belongs to.
@@ -28,9 +28,14 @@ pub(crate) fn widest_input(plan: &Plan) -> usize {
     columns.max().unwrap_or(0)
 }
 
+/// Values that [`Activations`] have room for; rows with logits may be held twice.
+fn activation_values(plan: &Plan) -> usize {
+    plan.options.max_rows.max(2 * plan.options.max_logit_rows) * widest_input(plan)
+}
+
 /// Bytes of memory for [`Activations`].
 pub(crate) fn activation_bytes(plan: &Plan) -> usize {
-    let values = plan.options.max_rows * widest_input(plan);
+    let values = activation_values(plan);
     // f32, int8, f32 per 32, i32 per 16.
     4 * values + values + 4 * (values / 32 + 16) + 4 * (values / 16 + 32) + 256
 }
@@ -103,7 +108,7 @@ impl Recorder<'_> {
     }
 
     fn activations(&self) -> Activations {
-        let values = self.plan.options.max_rows * widest_input(self.plan);
+        let values = activation_values(self.plan);
         let aligned = |bytes: usize| bytes.next_multiple_of(64);
         let codes = aligned(4 * values);
         let scales = codes + aligned(values);
@@ -147,6 +152,9 @@ impl Recorder<'_> {
         }
         let quantized = parts.iter().any(|part| part.quantized.is_some());
         let floats = parts.iter().any(|part| part.quantized.is_none());
+        let logits = graph.tensor(project.parts[0].output).rows == RowSet::Logits;
+        // Nothing behind the head evens out its rounding, and its rows are few.
+        let refined = logits && quantized;
         let bare = project.residual.is_none() && project.norm.is_none() && !project.select;
         let activations = self.activations();
         let direct = bare && !quantized;
@@ -164,6 +172,7 @@ impl Recorder<'_> {
             width,
             floats,
             quantized,
+            refined,
             activations,
         });
         let floats = match direct {
@@ -174,7 +183,8 @@ impl Recorder<'_> {
             parts,
             gate: project.gate.map(|gate| gate.0),
             soft_cap: project.soft_cap.map(|cap| cap.0),
-            logits: graph.tensor(project.parts[0].output).rows == pianola_plan::RowSet::Logits,
+            logits,
+            refined,
             columns: width,
             floats,
             activations,

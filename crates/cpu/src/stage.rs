@@ -4,7 +4,7 @@
 //! next. A stage holds only resolved pointers and shapes: nothing is looked up while playing.
 
 use crate::kv::KvMemory;
-use crate::pack::{PackedMatrix, TILE};
+use crate::pack::{BLOCK, PackedMatrix, TILE};
 use crate::policy::{cut_attend, cut_product};
 use crate::simd::attend::{HeadPrologue, MAX_QUERIES, Queries, Scratch};
 use crate::simd::kernels::{Dequantize, Kernels, QuantizedProduct};
@@ -60,6 +60,8 @@ pub(crate) struct Prologue {
     /// Whether products want f32 rows, int8 rows, or both.
     pub floats: bool,
     pub quantized: bool,
+    /// Each int8 row is followed by one of what its rounding left out: 15 bits in all.
+    pub refined: bool,
     pub activations: Activations,
 }
 
@@ -80,6 +82,8 @@ pub(crate) struct Product {
     pub gate: Option<Activation>,
     pub soft_cap: Option<f32>,
     pub logits: bool,
+    /// Rows come in pairs whose results are added; see [`Prologue::refined`].
+    pub refined: bool,
     pub columns: usize,
     pub floats: FloatRows,
     pub activations: Activations,
@@ -227,15 +231,33 @@ impl Prologue {
                 std::ptr::copy_nonoverlapping(x, floats, width);
             }
             if self.quantized {
-                let Activations { codes, scales, sums, .. } = self.activations;
-                let blocks = width / 32;
-                (kernels.quantize)(
-                    x,
-                    width,
-                    codes.add(job * width),
-                    scales.add(job * blocks),
-                    sums.add(2 * job * blocks),
-                );
+                let job = if self.refined { 2 * job } else { job };
+                self.quantize(play, x, job);
+                if self.refined {
+                    self.left_out(x, job, sum.as_mut_ptr());
+                    self.quantize(play, sum.as_ptr(), job + 1);
+                }
+            }
+        }
+    }
+
+    unsafe fn quantize(&self, play: &Play<'_>, x: *const f32, row: usize) {
+        let Activations { codes, scales, sums, .. } = self.activations;
+        let (width, blocks) = (self.width, self.width / BLOCK);
+        unsafe {
+            let (codes, scales) = (codes.add(row * width), scales.add(row * blocks));
+            (play.kernels.quantize)(x, width, codes, scales, sums.add(2 * row * blocks));
+        }
+    }
+
+    /// `x` less what row `row` of the int8 rows holds of it.
+    unsafe fn left_out(&self, x: *const f32, row: usize, out: *mut f32) {
+        let blocks = self.width / BLOCK;
+        for at in 0..self.width {
+            unsafe {
+                let code = f32::from(*self.activations.codes.add(row * self.width + at));
+                let step = *self.activations.scales.add(row * blocks + at / BLOCK);
+                *out.add(at) = *x.add(at) - code * step;
             }
         }
     }
@@ -243,7 +265,8 @@ impl Prologue {
 
 impl Product {
     fn rows(&self, play: &Play<'_>) -> usize {
-        if self.logits { play.logits.len() } else { play.rows.len() }
+        let rows = if self.logits { play.logits.len() } else { play.rows.len() };
+        if self.refined { 2 * rows } else { rows }
     }
 
     fn tiles(&self) -> usize {
@@ -320,7 +343,7 @@ impl Product {
                 }
                 if let Some(bias) = part.bias {
                     let lanes = TILE.min(matrix.rows - tile * TILE);
-                    for row in 0..rows {
+                    for row in (0..rows).step_by(if self.refined { 2 } else { 1 }) {
                         for lane in 0..lanes {
                             output[row * TILE + lane] += *bias.add(tile * TILE + lane);
                         }
@@ -352,11 +375,16 @@ impl Product {
                 &mut scratch.panel,
                 output,
                 |start, rows, output| {
-                    for row in 0..rows {
-                        if let Some(cap) = self.soft_cap {
-                            (play.kernels.soft_cap)(output[row * TILE..].as_mut_ptr(), cap);
+                    let step = if self.refined { 2 } else { 1 };
+                    for row in (0..rows).step_by(step) {
+                        let (result, rest) = output[row * TILE..].split_at_mut(TILE);
+                        if self.refined {
+                            result.iter_mut().zip(rest).for_each(|(sum, more)| *sum += *more);
                         }
-                        part.put(tile, start + row, &output[row * TILE..][..TILE]);
+                        if let Some(cap) = self.soft_cap {
+                            (play.kernels.soft_cap)(result.as_mut_ptr(), cap);
+                        }
+                        part.put(tile, (start + row) / step, result);
                     }
                 },
             );

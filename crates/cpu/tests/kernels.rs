@@ -89,7 +89,10 @@ fn record(case: &Case, level: Level) -> CpuRecording {
 }
 
 /// Plays steps `(sequence, first position, rows)` together, kernel by kernel beside the reference.
-fn check(recording: &mut CpuRecording, steps: &[&[(u32, u32, u32)]]) -> Result<CheckReport, String> {
+fn check(
+    recording: &mut CpuRecording,
+    steps: &[&[(u32, u32, u32)]],
+) -> Result<CheckReport, String> {
     let vocabulary = recording.plan().graph.vocabulary as u32;
     let mut worst = CheckReport::default();
     for runs in steps {
@@ -161,7 +164,9 @@ proptest! {
 #[test]
 fn every_type_on_every_level() {
     for &ty in TensorType::ALL {
-        for level in Level::ALL.into_iter().filter(|level| level.available() && *level != Level::Reference) {
+        for level in
+            Level::ALL.into_iter().filter(|level| level.available() && *level != Level::Reference)
+        {
             let case = Case {
                 gemma: true,
                 pairing: RopePairing::Halves,
@@ -179,7 +184,8 @@ fn every_type_on_every_level() {
                 threads: 2,
                 seed: 3,
             };
-            let report = check(&mut record(&case, level), &[&[(0, 0, 64)], &[(0, 64, 5)], &[(0, 69, 1)]]);
+            let report =
+                check(&mut record(&case, level), &[&[(0, 0, 64)], &[(0, 64, 5)], &[(0, 69, 1)]]);
             let report = report.unwrap_or_else(|reason| panic!("{ty} on {level}: {reason}"));
             println!("{ty} {level}: worst error {:.0} % of its bound", 100.0 * report.worst_share);
         }

@@ -66,8 +66,10 @@ pub struct Answer {
 }
 
 impl Engine {
-    /// Generates an answer; `emit` gets the text as it becomes certain and may break off. A model
-    /// without a tokeniser emits its tokens' ids, each with a space behind it.
+    /// Generates an answer; `emit` gets the text as it becomes certain and may break off. It is
+    /// also called with nothing, before each part of the prompt and where a token completed no
+    /// text, so that breaking off need not wait. A model without a tokeniser emits its tokens'
+    /// ids, each with a space behind it.
     pub fn generate(
         &mut self,
         request: &Request,
@@ -96,7 +98,13 @@ impl Engine {
         };
         let start = Instant::now();
         let rows = self.plan().options.max_rows;
-        self.feed(&request.prompt[cached..], rows, Wanted::Last, &mut |_, _| ())?;
+        for part in request.prompt[cached..].chunks(rows) {
+            if emit("").is_break() {
+                timing.prompt_seconds = start.elapsed().as_secs_f64();
+                return Ok(Answer { tokens: Vec::new(), finish: Finish::Cancelled, timing });
+            }
+            self.feed(part, rows, Wanted::Last, &mut |_, _| ())?;
+        }
         timing.prompt_seconds = start.elapsed().as_secs_f64();
 
         let start = Instant::now();
@@ -124,7 +132,7 @@ impl Engine {
             }
             certain.clear();
             let stopped = stop.push(&piece, &mut certain);
-            if !certain.is_empty() && emit(&certain).is_break() {
+            if emit(&certain).is_break() {
                 break Finish::Cancelled;
             }
             if stopped {

@@ -105,15 +105,20 @@ impl Engine {
         options: LoadOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Engine, EngineError> {
-        let config = shape.config();
-        let weights = RandomWeights::new(&config, 7, |_, _, columns| {
-            // Not every width is a whole number of 256-blocks: eight bits there, as converters do.
-            if columns % ty.block_len() == 0 { ty } else { TensorType::Q8_0 }
-        });
-        let numeric = options.numeric.unwrap_or(Numeric::Fast);
-        let plan = plan(&config, &weights, numeric, options)?;
+        let (config, weights) = random_weights(shape, ty);
+        let plan = Engine::plan_of_random(shape, ty, options)?;
         let name = format!("{} {ty} (random weights)", shape.name);
         Engine::record(name, config, None, plan, &weights, options, progress)
+    }
+
+    /// The plan that [`Engine::random`] would record.
+    pub fn plan_of_random(
+        shape: &Shape,
+        ty: TensorType,
+        options: LoadOptions,
+    ) -> Result<Plan, EngineError> {
+        let (config, weights) = random_weights(shape, ty);
+        plan(&config, &weights, options.numeric.unwrap_or(Numeric::Fast), options)
     }
 
     /// The plan that loading with these options would record.
@@ -219,6 +224,15 @@ impl Text {
             }
         }
     }
+}
+
+fn random_weights(shape: &Shape, ty: TensorType) -> (Config, RandomWeights) {
+    let config = shape.config();
+    let weights = RandomWeights::new(&config, 7, |_, _, columns| {
+        // Not every width is a whole number of 256-blocks: eight bits there, as converters do.
+        if columns % ty.block_len() == 0 { ty } else { TensorType::Q8_0 }
+    });
+    (config, weights)
 }
 
 /// `eos_token_id` of a generation configuration: one id or several.

@@ -107,6 +107,16 @@ pub fn shape(name: &str) -> Option<&'static Shape> {
 }
 
 impl Shape {
+    /// The same widths with fewer layers and a smaller vocabulary: enough to check every kernel
+    /// of a model that would take minutes as a whole.
+    pub fn reduced(self, layers: usize, vocabulary: usize) -> Shape {
+        Shape {
+            layers: self.layers.min(layers),
+            vocabulary: self.vocabulary.min(vocabulary),
+            ..self
+        }
+    }
+
     /// A configuration of this shape, in GGUF's conventions.
     pub fn config(&self) -> Config {
         let gemma = self.architecture == Architecture::Gemma3;

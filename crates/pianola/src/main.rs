@@ -1,11 +1,70 @@
 //! The command line of Pianola.
+//!
+//! ```text
+//! arguments ─► cli ─► commands/* ─► engine, store, pull
+//!                         │
+//!            results ─► stdout     notices, progress, errors ─► stderr
+//! ```
+//!
+//! A command is a file in `commands`: its options as a clap struct, and a `run` that does it. To
+//! add one, write the file and name it in `commands.rs` and in `cli.rs`. Only this crate turns
+//! errors into words and exit codes: 0 done, 1 failed, 2 asked wrongly, 130 interrupted.
 
-// Until the commands call them.
-#![allow(dead_code)]
+#![forbid(unsafe_code)]
 
 mod catalogue;
+mod cli;
+mod commands;
+mod console;
+mod failure;
+mod input;
+mod interrupt;
+mod model;
+mod options;
 mod progress;
 mod pull;
+mod shapes;
+mod statistics;
 mod store;
 
-fn main() {}
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let cli = match cli::Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return answer_parser(&error),
+    };
+    match cli.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            if let Some(message) = failure.message() {
+                console::print_error(message);
+            }
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+/// Help and version are results; everything else the parser says is an error of usage.
+fn answer_parser(error: &clap::Error) -> ExitCode {
+    let text = error.render();
+    if error.use_stderr() {
+        let text = match std::io::stderr().is_terminal() {
+            true => text.ansi().to_string(),
+            false => text.to_string(),
+        };
+        console::to_stderr(format!("pianola: {text}").trim_end());
+        return ExitCode::from(2);
+    }
+    let text = match std::io::stdout().is_terminal() {
+        true => text.ansi().to_string(),
+        false => text.to_string(),
+    };
+    match console::print(&text) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => ExitCode::from(failure.exit_code()),
+    }
+}

@@ -35,7 +35,7 @@ impl std::fmt::Display for DeviceKind {
 pub enum Numeric {
     /// f32 activations, weights dequantised, f32 KV.
     Exact,
-    /// int8 activations against quantised weights, f16 KV.
+    /// int8 activations against quantised weights (two int8 for the head), f16 KV.
     Fast,
 }
 

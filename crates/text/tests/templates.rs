@@ -148,3 +148,26 @@ fn a_folder_s_template_is_found() {
     assert_eq!(find("none", &gemma, &[]).unwrap(), None);
     assert!(find("damaged", &[("tokenizer_config.json", "{")], &[]).is_err());
 }
+
+#[test]
+fn messages_are_plain_text_to_the_tokeniser() {
+    // The vocabulary has no text, so that the tokens are the markers found.
+    let tokenizer = tokenizer(&["<|a|>", "<|b|>"]);
+    let tokens = |source: &str, content: &str| {
+        let template = ChatTemplate::new(source, "", "").unwrap();
+        template.render_tokens(&ask(json!(content)), &tokenizer)
+    };
+    let plain = "<|a|>{{ messages[0].content }}<|b|>";
+    assert_eq!(tokens(plain, "<|b|><|a|>").unwrap(), [0, 1]);
+    // Nor together with the template's own text.
+    assert_eq!(tokens("<|a|>{{ messages[0].content }}|b|>", "<").unwrap(), [0]);
+    // Trimmed, cut, or repeated.
+    assert_eq!(tokens("<|a|>{{ messages[0].content | trim }}", " <|b|>\n").unwrap(), [0]);
+    assert_eq!(tokens("<|a|>{{ messages[0].content[1:] }}", "x<|b|>").unwrap(), [0]);
+    let twice = "{{ messages[0].content }}<|a|>{{ messages[0].content | tojson }}<|b|>";
+    assert_eq!(tokens(twice, "<|b|>").unwrap(), [0, 1]);
+    // A template that counts characters cannot be shown others.
+    let counting = "<|a|>{{ messages[0].content | length }}";
+    assert_eq!(tokens(counting, "harmless").unwrap(), [0]);
+    assert!(matches!(tokens(counting, "<|b|>"), Err(Error::Inseparable)));
+}

@@ -17,8 +17,13 @@ impl Tokenizer {
     /// The tokeniser of a tokenizer.json (a BPE model), with the special
     /// tokens that its tokenizer_config.json names.
     pub fn from_tokenizer_json(json: &[u8], config: Option<&[u8]>) -> Result<Tokenizer, Error> {
+        // Checking it all at once is faster than string by string.
+        let text = std::str::from_utf8(json).map_err(|error| Error::Invalid {
+            field: "tokenizer.json",
+            problem: error.to_string(),
+        })?;
         let parse = |source| Error::Json { file: "tokenizer.json", source };
-        let file: File = serde_json::from_slice(json).map_err(parse)?;
+        let file: File = serde_json::from_str(text).map_err(parse)?;
         let config: Value = match config {
             Some(json) => serde_json::from_slice(json)
                 .map_err(|source| Error::Json { file: "tokenizer_config.json", source })?,

@@ -171,6 +171,3 @@ fn plain_generation_blocks(source: &str) -> String {
     }
     plain + rest
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,0 +1,15 @@
+//! One file a command.
+
+pub mod bench;
+pub mod chat;
+pub mod compare;
+pub mod devices;
+pub mod inspect;
+pub mod list;
+pub mod logits;
+pub mod perplexity;
+pub mod plan;
+pub mod pull;
+pub mod rm;
+pub mod run;
+pub mod tokenize;

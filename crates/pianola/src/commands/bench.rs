@@ -1,0 +1,240 @@
+//! `bench`: how fast, beside how fast it could be.
+
+use clap::Args;
+use pianola_cpu::CheckReport;
+use pianola_engine::{BenchOptions, BenchRow, Engine, LoadOptions, Wanted};
+use pianola_formats::TensorType;
+use pianola_model::Shape;
+use pianola_plan::{Plan, Step, WeightShape};
+use serde_json::{Value, json};
+
+use super::devices::ceilings;
+use crate::console::{self, Console};
+use crate::failure::Failure;
+use crate::model;
+use crate::options::{ComputeOptions, ModelOption, positive};
+use crate::shapes::{ShapeOptions, check_memory};
+
+/// Measure tokens a second, beside the ceiling of this machine for the same work.
+///
+/// pp is the processing of a prompt, tg the generation of tokens one by one from an empty context.
+/// The ceiling follows from the plan's bytes and operations and from bandwidth and arithmetic
+/// measured on the spot. With --shape the weights are random, and every kernel is first checked
+/// against the reference, on the same widths with fewer layers.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  pianola bench -m smollm2:135m
+  pianola bench -m gemma3:270m -p 0 -n 64 --threads 1 --json
+  pianola bench --shape gemma3:27b --quant q4_0 -p 0 -n 8 --repeat 1")]
+pub struct Arguments {
+    #[command(flatten)]
+    model: ModelOption,
+    #[command(flatten)]
+    shape: ShapeOptions,
+    /// Tokens of the prompt test; 0 leaves it out
+    #[arg(short, long, value_name = "N", default_value_t = 512)]
+    prompt: usize,
+    /// Tokens of the generation test; 0 leaves it out
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
+    generate: usize,
+    /// Repetitions of each test, after one that does not count
+    #[arg(long, value_name = "R", default_value_t = 3, value_parser = positive)]
+    repeat: usize,
+    /// Check every kernel of a model from a file, too (shapes always are)
+    #[arg(long)]
+    check: bool,
+    /// Tokens of context [default: what the tests need]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    context: Option<usize>,
+    /// Print a JSON array, an object a test
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    compute: ComputeOptions,
+}
+
+/// What is measured.
+struct Subject {
+    label: String,
+    engine: Engine,
+    check: Option<CheckReport>,
+}
+
+pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
+    let longest = arguments.prompt.max(arguments.generate);
+    if longest == 0 {
+        return Err(Failure::usage("there is nothing to measure; -p or -n must be above 0"));
+    }
+    let mut options = arguments.compute.load();
+    options.context = Some(arguments.context.unwrap_or(longest));
+    let mut subject = match arguments.shape.shape {
+        Some(shape) => of_shape(shape, arguments, options, console)?,
+        None => of_file(arguments, options, console)?,
+    };
+    if let Some(report) = &subject.check {
+        console.notice(&describe_check(report));
+    }
+    let engine = &mut subject.engine;
+    let ceilings = ceilings(arguments.compute.cpu(), engine.plan().options.numeric)?;
+    let options = BenchOptions {
+        prompt: arguments.prompt,
+        generate: arguments.generate,
+        repeat: arguments.repeat,
+    };
+    let rows = pianola_engine::bench(engine, options, ceilings, &mut |test, speed| {
+        console.detail(&format!("{test}: {speed:.2} tokens/s"));
+    })?;
+    if arguments.json {
+        let rows = rows.iter().map(|row| object(&subject, row));
+        return console::print_json(&Value::Array(rows.collect()));
+    }
+    print(&subject, &rows)?;
+    console.notice(&format!(
+        "ceilings measured here: {:.1} GB/s read, {:.0} GOP/s",
+        ceilings.bytes_per_second / 1e9,
+        ceilings.operations_per_second / 1e9,
+    ));
+    Ok(())
+}
+
+fn of_file(
+    arguments: &Arguments,
+    options: LoadOptions,
+    console: Console,
+) -> Result<Subject, Failure> {
+    let located = model::locate(&arguments.model.model, console)?;
+    let mut engine = model::load(&located, &arguments.compute, options, console)?;
+    let check = if arguments.check { Some(check(&mut engine)?) } else { None };
+    Ok(Subject { label: located.label, engine, check })
+}
+
+fn of_shape(
+    shape: &Shape,
+    arguments: &Arguments,
+    options: LoadOptions,
+    console: Console,
+) -> Result<Subject, Failure> {
+    /// One layer has every kernel; a small vocabulary is enough for the head.
+    const CHECKED_LAYERS: usize = 1;
+    const CHECKED_VOCABULARY: usize = 2048;
+    let ty = arguments.shape.quant;
+    check_memory(shape, &Engine::plan_of_random(shape, ty, options)?)?;
+    model::tell_device(&arguments.compute, console);
+    let reduced = shape.reduced(CHECKED_LAYERS, CHECKED_VOCABULARY);
+    let small = LoadOptions { context: Some(CHECKED_ROWS + 1), ..options };
+    let report = check(&mut Engine::random(&reduced, ty, small, &mut |_, _| ())?)?;
+    let mut bar =
+        console.bar("drawing weights [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, {eta} left");
+    let engine = Engine::random(shape, ty, options, &mut |done, all| bar.reach(done, all))?;
+    Ok(Subject { label: shape.name.to_string(), engine, check: Some(report) })
+}
+
+/// Rows of the prompt whose kernels are checked.
+const CHECKED_ROWS: usize = 16;
+
+/// Checks the kernels of a prompt and of a generated token, each against the reference.
+fn check(engine: &mut Engine) -> Result<CheckReport, Failure> {
+    let vocabulary = engine.config().vocabulary;
+    let count = (CHECKED_ROWS + 1).min(engine.context());
+    let tokens: Vec<u32> = (0..count).map(|at| ((at * 7919 + 13) % vocabulary) as u32).collect();
+    // Played once, so that every position has its page; then the same rows again, kernel by kernel.
+    engine.feed(&tokens, usize::MAX, Wanted::Last, &mut |_, _| ())?;
+    let mut worst = CheckReport::default();
+    for rows in [0..count - 1, count - 1..count] {
+        let mut step = Step::default();
+        for at in rows.clone() {
+            step.push(tokens[at], 0, at as u32, at + 1 == rows.end);
+        }
+        if step.rows.is_empty() {
+            continue;
+        }
+        let checked = engine.recording().check_step(&step);
+        let report = checked.map_err(pianola_engine::EngineError::from)?.map_err(|failure| {
+            Failure::failed(format!(
+                "the check against the reference failed for {} rows: {failure}; its speed would \
+                 mean nothing, please report this with the output of `pianola devices`",
+                rows.len()
+            ))
+        })?;
+        worst.kernels = worst.kernels.max(report.kernels);
+        worst.values += report.values;
+        worst.worst_share = worst.worst_share.max(report.worst_share);
+        worst.worst_relative_norm = worst.worst_relative_norm.max(report.worst_relative_norm);
+    }
+    engine.reset();
+    Ok(worst)
+}
+
+fn describe_check(report: &CheckReport) -> String {
+    format!(
+        "checked: {} kernels against the reference, worst error {:.0} % of its bound",
+        report.kernels,
+        100.0 * report.worst_share
+    )
+}
+
+/// The type that most matrices have.
+fn dominant_type(plan: &Plan) -> Option<TensorType> {
+    let matrices = plan.graph.weights.iter();
+    let types: Vec<TensorType> = matrices
+        .filter(|weight| matches!(weight.shape, WeightShape::Matrix { .. }))
+        .map(|weight| weight.ty)
+        .collect();
+    let count = |ty: &TensorType| types.iter().filter(|other| *other == ty).count();
+    types.iter().copied().max_by_key(count)
+}
+
+fn quant(subject: &Subject) -> String {
+    dominant_type(subject.engine.plan()).map_or("none".to_string(), |ty| ty.to_string())
+}
+
+fn object(subject: &Subject, row: &BenchRow) -> Value {
+    let cpu = subject.engine.cpu();
+    let check = subject.check.as_ref().map(|report| {
+        json!({ "kernels": report.kernels, "worst_share_of_bound": report.worst_share })
+    });
+    json!({
+        "model": subject.label,
+        "quant": quant(subject),
+        "device": "cpu",
+        "test": row.test.to_string(),
+        "lanes": 1,
+        "tokens_per_second": row.tokens_per_second,
+        "stddev": row.deviation,
+        "ceiling_tokens_per_second": row.ceiling,
+        "fraction_of_ceiling": row.fraction(),
+        "host_microseconds_per_step": row.host_microseconds,
+        "busy_share": row.busy,
+        "threads": cpu.threads,
+        "simd": cpu.level.name(),
+        "numeric": subject.engine.plan().options.numeric.to_string(),
+        "check": check,
+    })
+}
+
+fn print(subject: &Subject, rows: &[BenchRow]) -> Result<(), Failure> {
+    let cpu = subject.engine.cpu();
+    console::print_line(&format!(
+        "{} {} on cpu ({}, {} threads, {} mode)",
+        subject.label,
+        quant(subject),
+        cpu.level,
+        cpu.threads,
+        subject.engine.plan().options.numeric,
+    ))?;
+    let head = ["test", "tokens/s", "+/-", "ceiling", "reached", "busy", "host us/step"];
+    let mut table = vec![head.map(String::from).to_vec()];
+    for row in rows {
+        table.push(vec![
+            row.test.to_string(),
+            format!("{:.2}", row.tokens_per_second),
+            format!("{:.2}", row.deviation),
+            format!("{:.2}", row.ceiling),
+            format!("{:.1} %", 100.0 * row.fraction()),
+            format!("{:.1} %", 100.0 * row.busy),
+            format!("{:.1}", row.host_microseconds),
+        ]);
+    }
+    console::print(&console::table(&table))
+}

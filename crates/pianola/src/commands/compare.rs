@@ -1,0 +1,208 @@
+//! `compare`: how far one model's predictions are from another's.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use clap::Args;
+use pianola_engine::{Comparison, Deviation, Engine};
+use serde_json::{Value, json};
+
+use super::perplexity::LOGIT_ROWS;
+use crate::console::{self, Console};
+use crate::failure::Failure;
+use crate::input;
+use crate::model;
+use crate::options::{ComputeOptions, level, positive, quantisation};
+
+/// Compare the predictions of two models, or of one model computed in two ways.
+///
+/// A and B are models, each with ways to compute behind it, separated by commas: exact or fast,
+/// simd=LEVEL, quantize=TYPE, threads=N. A is the measure: the KL divergence of B's predictions
+/// from A's is given in nats, at every position of the second half of each window.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  pianola compare smollm2:135m,exact smollm2:135m,fast --text book.txt
+  pianola compare folder folder,quantize=q4_0,fast --text book.txt --context 256 --json")]
+pub struct Arguments {
+    /// The measure
+    #[arg(value_name = "A")]
+    first: Specification,
+    /// What is compared with it
+    #[arg(value_name = "B")]
+    second: Specification,
+    /// The text to predict
+    #[arg(long, value_name = "FILE")]
+    text: PathBuf,
+    /// Tokens in a window
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive)]
+    context: usize,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// `MODEL[,exact|fast][,simd=LEVEL][,quantize=TYPE][,threads=N]`
+#[derive(Clone, Debug)]
+struct Specification {
+    written: String,
+    model: String,
+    exact: bool,
+    fast: bool,
+    simd: Option<pianola_cpu::Level>,
+    quantize: Option<pianola_formats::TensorType>,
+    threads: Option<usize>,
+}
+
+impl FromStr for Specification {
+    type Err = String;
+
+    fn from_str(written: &str) -> Result<Specification, String> {
+        let mut words = written.split(',');
+        let model = words.next().unwrap_or_default().to_string();
+        if model.is_empty() {
+            return Err("it must begin with a model".to_string());
+        }
+        let mut specification = Specification {
+            written: written.to_string(),
+            model,
+            exact: false,
+            fast: false,
+            simd: None,
+            quantize: None,
+            threads: None,
+        };
+        for word in words {
+            match word.split_once('=') {
+                None if word == "exact" => specification.exact = true,
+                None if word == "fast" => specification.fast = true,
+                Some(("simd", name)) => specification.simd = Some(level(name)?),
+                Some(("quantize", name)) => specification.quantize = Some(quantisation(name)?),
+                Some(("threads", count)) => specification.threads = Some(positive(count)?),
+                _ => {
+                    return Err(format!(
+                        "'{word}' is no way to compute; known are exact, fast, simd=LEVEL, \
+                         quantize=TYPE and threads=N"
+                    ));
+                }
+            }
+        }
+        if specification.exact && specification.fast {
+            return Err("exact and fast exclude each other".to_string());
+        }
+        Ok(specification)
+    }
+}
+
+impl Specification {
+    fn load(&self, context: usize, console: Console) -> Result<Engine, Failure> {
+        let compute = ComputeOptions {
+            threads: self.threads,
+            simd: self.simd,
+            exact: self.exact,
+            fast: self.fast,
+            quantize: self.quantize,
+            ..ComputeOptions::default()
+        };
+        let located = model::locate(&self.model, console)?;
+        let mut options = compute.load();
+        options.max_logit_rows = LOGIT_ROWS;
+        options.context = Some(context);
+        model::load(&located, &compute, options, console)
+    }
+}
+
+pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
+    let text = input::text_file(&arguments.text)?;
+    let mut first = arguments.first.load(arguments.context, console)?;
+    let mut second = arguments.second.load(arguments.context, console)?;
+    let mut bar = console.bar("comparing [{bar:24}] {pos} of {len} windows, {eta} left");
+    let result = pianola_engine::compare(
+        &mut first,
+        &mut second,
+        &text,
+        arguments.context,
+        &mut |done, all| bar.reach(done as u64, all as u64),
+    )?;
+    drop(bar);
+    if arguments.json {
+        return console::print_json(&object(arguments, &first, &result)?);
+    }
+    console::print(&summary(arguments, &first, &result)?)
+}
+
+/// A token's text, quoted where it is for people.
+fn piece(engine: &Engine, token: u32) -> Result<String, Failure> {
+    let bytes = engine.text()?.tokenizer.token_bytes(token).unwrap_or_default();
+    Ok(String::from_utf8_lossy(bytes).into_owned())
+}
+
+fn summary(arguments: &Arguments, engine: &Engine, result: &Comparison) -> Result<String, Failure> {
+    let mut text = format!(
+        "A: {}, perplexity {:.4}\nB: {}, perplexity {:.4}\n\
+         KL divergence of B from A over {} positions: mean {:.6}, median {:.6}, largest {:.6} nats\n\
+         same likeliest token: {:.2} %\nworst positions:\n",
+        arguments.first.written,
+        result.perplexities.0,
+        arguments.second.written,
+        result.perplexities.1,
+        result.positions,
+        result.mean_divergence,
+        result.median_divergence,
+        result.largest_divergence,
+        100.0 * result.top_agreement,
+    );
+    for Deviation { window, position, token, divergence, top } in &result.worst {
+        text.push_str(&format!(
+            "  window {window} position {position}: {divergence:.6} nats after {:?}: A {:?}, B {:?}\n",
+            piece(engine, *token)?,
+            piece(engine, top.0)?,
+            piece(engine, top.1)?,
+        ));
+    }
+    Ok(text)
+}
+
+fn object(arguments: &Arguments, engine: &Engine, result: &Comparison) -> Result<Value, Failure> {
+    let worst = result.worst.iter().map(|deviation| {
+        Ok(json!({
+            "window": deviation.window,
+            "position": deviation.position,
+            "token": deviation.token,
+            "text": piece(engine, deviation.token)?,
+            "kl": deviation.divergence,
+            "top_a": deviation.top.0,
+            "top_a_text": piece(engine, deviation.top.0)?,
+            "top_b": deviation.top.1,
+            "top_b_text": piece(engine, deviation.top.1)?,
+        }))
+    });
+    let worst: Vec<Value> = worst.collect::<Result<_, Failure>>()?;
+    Ok(json!({
+        "a": arguments.first.written,
+        "b": arguments.second.written,
+        "context": arguments.context,
+        "positions": result.positions,
+        "mean_kl": result.mean_divergence,
+        "median_kl": result.median_divergence,
+        "max_kl": result.largest_divergence,
+        "top1_agreement": result.top_agreement,
+        "perplexity_a": result.perplexities.0,
+        "perplexity_b": result.perplexities.1,
+        "worst": worst,
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn specifications_are_read() {
+        let full: Specification = "m.gguf,exact,simd=portable,threads=2".parse().unwrap();
+        assert_eq!((full.model.as_str(), full.exact, full.threads), ("m.gguf", true, Some(2)));
+        for wrong in ["", ",exact", "m,exakt", "m,exact,fast", "m,simd=sse9", "m,threads=0"] {
+            assert!(wrong.parse::<Specification>().is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! `inspect`: what is in a model's file.
+
+use std::collections::BTreeMap;
+
+use clap::Args;
+use pianola_engine::Text;
+use pianola_formats::{Array, TensorInfo, TensorType, Value as Metadata};
+use pianola_model::{Config, ModelFile};
+use serde_json::{Map, Value, json};
+
+use crate::console::{self, Console};
+use crate::failure::Failure;
+use crate::model::{self, Located};
+
+/// Show what is in a model: format, configuration, tensors, tokeniser, template, metadata.
+///
+/// Also for models that cannot be run: what is wrong with them is said in its place.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  pianola inspect smollm2:135m
+  pianola inspect model.gguf --tensors
+  pianola inspect gemma3:270m --json | jq .config")]
+pub struct Arguments {
+    /// A name from the catalogue, a GGUF file, or a Hugging Face folder
+    model: String,
+    /// List every tensor
+    #[arg(long)]
+    tensors: bool,
+    /// Print the chat template's text
+    #[arg(long)]
+    template: bool,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Everything about a model, ready to be shown in either form.
+struct Facts {
+    format: String,
+    config: Result<Config, String>,
+    text: Result<Option<Text>, String>,
+    tensors: Vec<TensorInfo>,
+    metadata: Map<String, Value>,
+}
+
+pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
+    let located = model::locate(&arguments.model, console)?;
+    let file = ModelFile::open(&located.path)?;
+    let facts = Facts {
+        format: match &file {
+            ModelFile::Gguf(gguf) => format!("GGUF version {}", gguf.version()),
+            ModelFile::Folder(_) => "Hugging Face folder (safetensors)".to_string(),
+        },
+        config: file.config().map_err(|error| error.to_string()),
+        text: Text::of(&file).map_err(|error| error.to_string()),
+        tensors: file.source().tensor_infos(),
+        metadata: metadata(&file),
+    };
+    if arguments.json {
+        return console::print_json(&object(&located, &facts, arguments));
+    }
+    console::print(&describe(&located, &facts, arguments))
+}
+
+/// The file's own words; arrays of a vocabulary's size are only counted.
+fn metadata(file: &ModelFile) -> Map<String, Value> {
+    match file {
+        ModelFile::Gguf(gguf) => {
+            gguf.metadata().map(|(key, value)| (key.to_string(), plain(value))).collect()
+        }
+        ModelFile::Folder(folder) => folder.config().as_object().cloned().unwrap_or_default(),
+    }
+}
+
+fn plain(value: &Metadata) -> Value {
+    match value {
+        Metadata::Bool(value) => json!(value),
+        Metadata::String(text) => json!(text),
+        Metadata::Array(array) => abbreviated(array),
+        Metadata::F32(value) => shortest(*value),
+        Metadata::F64(value) => json!(value),
+        _ => match value.as_integer() {
+            Some(integer) => i64::try_from(integer).map_or(json!(integer.to_string()), Value::from),
+            None => Value::Null,
+        },
+    }
+}
+
+/// A single float with the digits that tell it apart, not those of its double.
+fn shortest(value: f32) -> Value {
+    json!(value.to_string().parse::<f64>().ok())
+}
+
+fn abbreviated(array: &Array) -> Value {
+    const LONG: usize = 16;
+    let count = array.len();
+    if count > LONG {
+        return json!(format!("array of {count}"));
+    }
+    match array {
+        Array::String(texts) => json!(texts),
+        Array::Bool(values) => json!(values),
+        Array::F32(_) | Array::F64(_) => json!(array.to_floats()),
+        _ => json!(array.to_integers()),
+    }
+}
+
+/// Count and bytes of each tensor type.
+fn types(tensors: &[TensorInfo]) -> BTreeMap<TensorType, (usize, u64)> {
+    let mut types = BTreeMap::new();
+    for tensor in tensors {
+        let (count, bytes) = types.entry(tensor.ty).or_insert((0, 0));
+        *count += 1;
+        *bytes += tensor.bytes;
+    }
+    types
+}
+
+fn parameters(tensors: &[TensorInfo]) -> u64 {
+    tensors.iter().map(|tensor| tensor.shape.iter().product::<usize>() as u64).sum()
+}
+
+/// The configuration as pairs of name and value.
+fn config_pairs(config: &Config) -> Vec<(&'static str, Value)> {
+    let mut windows: Vec<Option<usize>> = config.windows.clone();
+    windows.sort();
+    windows.dedup();
+    let windowed = config.windows.iter().filter(|window| window.is_some()).count();
+    vec![
+        ("architecture", json!(config.architecture.name())),
+        ("name", json!(config.name)),
+        ("context", json!(config.context)),
+        ("vocabulary", json!(config.vocabulary)),
+        ("layers", json!(config.layers)),
+        ("hidden", json!(config.hidden)),
+        ("feed_forward", json!(config.feed_forward)),
+        ("heads", json!(config.heads)),
+        ("kv_heads", json!(config.kv_heads)),
+        ("head_dim", json!(config.head_dim)),
+        ("epsilon", shortest(config.epsilon)),
+        ("activation", json!(format!("{:?}", config.activation))),
+        ("attention_scale", shortest(config.attention_scale)),
+        ("rope_base", json!(config.rope.base)),
+        ("rope_scaling", json!(rope_scaling(config))),
+        ("window", json!(windows.into_iter().flatten().next())),
+        ("windowed_layers", json!(windowed)),
+        ("tied_embeddings", json!(config.tied)),
+        ("attention_bias", json!(config.attention_bias)),
+    ]
+}
+
+fn rope_scaling(config: &Config) -> String {
+    use pianola_model::RopeScaling;
+    match &config.rope.scaling {
+        RopeScaling::None => "none".to_string(),
+        RopeScaling::Linear { factor } => format!("linear, factor {factor}"),
+        RopeScaling::Llama3 { factor, .. } => format!("llama3, factor {factor}"),
+        RopeScaling::Yarn { factor, .. } => format!("yarn, factor {factor}"),
+        RopeScaling::Factors(factors) => format!("{} factors from the file", factors.len()),
+    }
+}
+
+fn object(located: &Located, facts: &Facts, arguments: &Arguments) -> Value {
+    let types: Map<String, Value> = types(&facts.tensors)
+        .into_iter()
+        .map(|(ty, (count, bytes))| (ty.to_string(), json!({ "count": count, "bytes": bytes })))
+        .collect();
+    let config = match &facts.config {
+        Ok(config) => config_pairs(config).into_iter().map(|(k, v)| (k.to_string(), v)).collect(),
+        Err(problem) => Map::from_iter([("problem".to_string(), json!(problem))]),
+    };
+    let mut object = json!({
+        "model": located.label,
+        "path": located.path,
+        "format": facts.format,
+        "config": config,
+        "parameters": parameters(&facts.tensors),
+        "bytes": facts.tensors.iter().map(|tensor| tensor.bytes).sum::<u64>(),
+        "tensor_types": types,
+        "tokenizer": tokenizer_object(&facts.text),
+        "chat_template": template_object(&facts.text, arguments.template),
+        "metadata": facts.metadata,
+    });
+    if arguments.tensors {
+        let tensors = facts.tensors.iter().map(|tensor| {
+            json!({
+                "name": tensor.name,
+                "type": tensor.ty.to_string(),
+                "shape": tensor.shape,
+                "bytes": tensor.bytes,
+            })
+        });
+        object["tensors"] = tensors.collect();
+    }
+    object
+}
+
+fn tokenizer_object(text: &Result<Option<Text>, String>) -> Value {
+    match text {
+        Ok(Some(text)) => {
+            let tokenizer = &text.tokenizer;
+            json!({
+                "tokens": tokenizer.len(),
+                "bos": tokenizer.bos(),
+                "eos": tokenizer.eos(),
+                "adds_bos": tokenizer.adds_bos(),
+                "stop_tokens": tokenizer.stop_tokens(),
+            })
+        }
+        Ok(None) => Value::Null,
+        Err(problem) => json!({ "problem": problem }),
+    }
+}
+
+fn template_object(text: &Result<Option<Text>, String>, with_source: bool) -> Value {
+    let Ok(Some(Text { template: Some((template, origin)), .. })) = text else {
+        return Value::Null;
+    };
+    let mut object = json!({ "origin": origin.to_string() });
+    if with_source {
+        object["text"] = json!(template.source());
+    }
+    object
+}
+
+fn describe(located: &Located, facts: &Facts, arguments: &Arguments) -> String {
+    let bytes: u64 = facts.tensors.iter().map(|tensor| tensor.bytes).sum();
+    let mut text = format!(
+        "{}: {}\n{}, {:.1} M parameters, {:.1} MB of weights\n\nconfiguration\n",
+        located.label,
+        located.path.display(),
+        facts.format,
+        parameters(&facts.tensors) as f64 / 1e6,
+        bytes as f64 / 1e6,
+    );
+    match &facts.config {
+        Ok(config) => {
+            for (key, value) in config_pairs(config) {
+                text.push_str(&format!("  {key:<18} {}\n", one_line(&value)));
+            }
+        }
+        Err(problem) => text.push_str(&format!("  cannot be run: {problem}\n")),
+    }
+    text.push_str("\ntensors\n");
+    for (ty, (count, bytes)) in types(&facts.tensors) {
+        text.push_str(&format!("  {ty:<6} {count:>5}  {:>9.1} MB\n", bytes as f64 / 1e6));
+    }
+    if arguments.tensors {
+        for tensor in &facts.tensors {
+            let shape = format!("{:?}", tensor.shape);
+            text.push_str(&format!("  {:<6} {shape:<18} {}\n", tensor.ty, one_word(&tensor.name)));
+        }
+    }
+    text.push_str(&describe_text(&facts.text, arguments.template));
+    text.push_str("\nmetadata\n");
+    for (key, value) in &facts.metadata {
+        text.push_str(&format!("  {} = {}\n", one_word(key), one_line(value)));
+    }
+    text
+}
+
+fn describe_text(side: &Result<Option<Text>, String>, with_source: bool) -> String {
+    let text = match side {
+        Ok(Some(text)) => text,
+        Ok(None) => return "\ntokeniser\n  none: the model takes token ids only\n".to_string(),
+        Err(problem) => return format!("\ntokeniser\n  cannot be used: {problem}\n"),
+    };
+    let tokenizer = &text.tokenizer;
+    let named = |id: Option<u32>| match id {
+        Some(id) => format!("{id} {:?}", tokenizer.token_text(id).unwrap_or_default()),
+        None => "none".to_string(),
+    };
+    let stops: Vec<String> = tokenizer.stop_tokens().iter().map(|&id| named(Some(id))).collect();
+    let mut out = format!(
+        "\ntokeniser\n  tokens             {}\n  begin              {} ({})\n  end                {}\n  \
+         ends an answer     {}\n",
+        tokenizer.len(),
+        named(tokenizer.bos()),
+        if tokenizer.adds_bos() { "added to prompts" } else { "not added to prompts" },
+        named(tokenizer.eos()),
+        stops.join(", "),
+    );
+    out.push_str("\nchat template\n");
+    match &text.template {
+        Some((template, origin)) => {
+            out.push_str(&format!("  {origin}\n"));
+            if with_source {
+                out.push_str(template.source());
+                out.push('\n');
+            }
+        }
+        None => out.push_str("  none: prompts are continued as they are\n"),
+    }
+    out
+}
+
+/// A value on one line of bounded length; control characters of a hostile file stay escaped.
+fn one_line(value: &Value) -> String {
+    const LONGEST: usize = 100;
+    let text = value.to_string();
+    match text.char_indices().nth(LONGEST) {
+        Some((end, _)) => format!("{}… ({} characters)", &text[..end], text.chars().count()),
+        None => text,
+    }
+}
+
+fn one_word(name: &str) -> String {
+    name.chars().take(120).flat_map(char::escape_debug).collect()
+}

@@ -1,0 +1,80 @@
+//! `perplexity`: how well a model predicts a text.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use clap::Args;
+use serde_json::json;
+
+use crate::console::{self, Console};
+use crate::failure::Failure;
+use crate::input;
+use crate::model;
+use crate::options::{ComputeOptions, ModelOption, positive};
+
+/// Rows with logits in one play: enough to read the weights seldom, few enough for memory, since
+/// a row of Gemma's logits is a megabyte.
+pub const LOGIT_ROWS: usize = 256;
+
+/// Measure how well a model predicts a text.
+///
+/// The text is cut into windows of --context tokens; in each the second half is scored, as
+/// llama.cpp does it. Lower is better. The error is one standard error.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  pianola perplexity -m smollm2:135m book.txt
+  pianola perplexity -m gemma3:270m --exact --json book.txt")]
+pub struct Arguments {
+    #[command(flatten)]
+    model: ModelOption,
+    /// The text
+    file: PathBuf,
+    /// Tokens in a window
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive)]
+    context: usize,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    compute: ComputeOptions,
+}
+
+pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
+    let text = input::text_file(&arguments.file)?;
+    let located = model::locate(&arguments.model.model, console)?;
+    let mut options = arguments.compute.load();
+    options.max_logit_rows = LOGIT_ROWS;
+    options.context = Some(arguments.context);
+    let mut engine = model::load(&located, &arguments.compute, options, console)?;
+    let start = Instant::now();
+    let mut bar = console.bar("[{bar:24}] {pos} of {len} windows, {msg}, {eta} left");
+    let result =
+        pianola_engine::perplexity(&mut engine, &text, arguments.context, &mut |done, all, so_far| {
+            bar.reach(done as u64, all as u64);
+            bar.say(format!("perplexity {so_far:.3}"));
+        })?;
+    drop(bar);
+    let seconds = start.elapsed().as_secs_f64();
+    let numeric = engine.plan().options.numeric.to_string();
+    if arguments.json {
+        return console::print_json(&json!({
+            "model": located.label,
+            "numeric": numeric,
+            "perplexity": result.perplexity,
+            "error": result.error,
+            "tokens": result.tokens,
+            "scored": result.scored,
+            "windows": result.windows,
+            "context": arguments.context,
+            "seconds": seconds,
+        }));
+    }
+    console::print_line(&format!(
+        "perplexity {:.4} +/- {:.4} ({} mode, {} tokens scored in {} windows of {})",
+        result.perplexity, result.error, numeric, result.scored, result.windows, arguments.context
+    ))?;
+    let read = result.windows * arguments.context;
+    console.notice(&format!("{read} tokens in {seconds:.1} s: {:.1} tokens/s", read as f64 / seconds));
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! `plan`: what will run, before it runs.
+
+use clap::Args;
+use pianola_engine::Engine;
+use pianola_model::ModelFile;
+use pianola_plan::{Kernel, Plan, PlanOp, PlanText};
+use serde_json::{Value, json};
+
+use super::devices::ceilings;
+use crate::console::{self, Console};
+use crate::failure::Failure;
+use crate::model;
+use crate::options::{ComputeOptions, ModelOption, positive};
+use crate::shapes::ShapeOptions;
+
+/// Show the plan of a model: every kernel with its bytes, operations and shortest time.
+///
+/// What is printed is what runs. No weights are loaded, only described. The ceilings (memory
+/// bandwidth and arithmetic) are measured on the spot.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  pianola plan -m smollm2:135m
+  pianola plan -m gemma3:270m --rows 512
+  pianola plan --shape gemma3:27b --quant q4_0 --context-tokens 8192 --json")]
+pub struct Arguments {
+    #[command(flatten)]
+    model: ModelOption,
+    #[command(flatten)]
+    shape: ShapeOptions,
+    /// Rows of the play: 1 is generation, more is a prompt
+    #[arg(long, value_name = "T", default_value_t = 1, value_parser = positive)]
+    rows: usize,
+    /// Tokens that the last row sees [default: as many as there are rows]
+    #[arg(long, value_name = "C", value_parser = positive)]
+    context_tokens: Option<usize>,
+    /// Tokens of context to plan for [default: all that the model allows]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    context: Option<usize>,
+    /// Print a JSON object
+    #[arg(long)]
+    json: bool,
+    #[command(flatten)]
+    compute: ComputeOptions,
+}
+
+pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
+    let mut options = arguments.compute.load();
+    options.context = arguments.context;
+    let plan = match arguments.shape.shape {
+        Some(shape) => Engine::plan_of_random(shape, arguments.shape.quant, options)?,
+        None => {
+            let located = model::locate(&arguments.model.model, console)?;
+            let file = ModelFile::open(&located.path)?;
+            Engine::plan_of(&file, &file.config()?, options)?
+        }
+    };
+    model::tell_device(&arguments.compute, console);
+    let rows = arguments.rows;
+    if rows > plan.options.max_rows {
+        return Err(Failure::usage(format!(
+            "a play has at most {} rows, not {rows}; longer prompts are several plays",
+            plan.options.max_rows
+        )));
+    }
+    let context = arguments.context_tokens.unwrap_or(rows);
+    if context < rows || context > plan.options.context {
+        return Err(Failure::usage(format!(
+            "--context-tokens must be between the {rows} rows and the context of {}, not {context}",
+            plan.options.context
+        )));
+    }
+    let ceilings = ceilings(arguments.compute.cpu(), plan.options.numeric)?;
+    let text = PlanText { plan: &plan, ceilings, rows, context };
+    if arguments.json {
+        return console::print_json(&object(&text));
+    }
+    console::print(&text.to_string())
+}
+
+fn object(text: &PlanText<'_>) -> Value {
+    let PlanText { plan, ceilings, rows, context } = *text;
+    let total = text.total();
+    json!({
+        "architecture": plan.graph.architecture,
+        "parameters": plan.graph.parameters(),
+        "weight_bytes": plan.weight_bytes(),
+        "arena_bytes": plan.arena.bytes,
+        "kv_bytes": plan.kv_bytes(),
+        "numeric": plan.options.numeric.to_string(),
+        "context": plan.options.context,
+        "rows": rows,
+        "context_tokens": context,
+        "ops": plan.ops.iter().map(|op| operation(text, plan, op)).collect::<Vec<_>>(),
+        "barriers": plan.ops.iter().filter(|op| op.barrier).count(),
+        "bytes": total.bytes,
+        "operations": total.operations,
+        "ceilings": {
+            "bytes_per_second": ceilings.bytes_per_second,
+            "operations_per_second": ceilings.operations_per_second,
+        },
+        "seconds": text.seconds(),
+        "tokens_per_second": rows as f64 / text.seconds(),
+    })
+}
+
+fn operation(text: &PlanText<'_>, plan: &Plan, op: &PlanOp) -> Value {
+    let work = text.work(op);
+    let weights: Vec<String> = match &op.kernel {
+        Kernel::Project(project) => {
+            let types = project.parts.iter().map(|part| plan.graph.weight(part.weight).ty);
+            types.map(|ty| ty.to_string()).collect()
+        }
+        _ => Vec::new(),
+    };
+    let nodes: Vec<&str> = op.nodes.iter().map(|&node| plan.graph.nodes[node].op.name()).collect();
+    json!({
+        "name": op.name,
+        "device": op.device.to_string(),
+        "operations_of": nodes,
+        "weights": weights,
+        "bytes": work.bytes,
+        "operations": work.operations,
+        "seconds": text.ceilings.seconds(work),
+        "barrier": op.barrier,
+    })
+}

@@ -1,0 +1,21 @@
+//! `rm`: removes a model from the store.
+
+use clap::Args;
+
+use crate::console::{self, Console};
+use crate::failure::Failure;
+use crate::progress::megabytes;
+use crate::store::Store;
+
+/// Remove a model that was fetched, and what an unfinished pull of it left.
+#[derive(Args, Debug)]
+#[command(after_help = "Example:\n  pianola rm gemma3:270m")]
+pub struct Arguments {
+    /// Name as `pianola list` shows it
+    name: String,
+}
+
+pub fn run(arguments: &Arguments, _: Console) -> Result<(), Failure> {
+    let freed = Store::open()?.remove(&arguments.name)?;
+    console::print_line(&format!("removed {}, {} freed", arguments.name, megabytes(freed)))
+}

@@ -1,0 +1,70 @@
+//! `tokenize`: text to tokens.
+
+use clap::Args;
+use pianola_text::SpecialTokens;
+use serde_json::json;
+
+use crate::console::{self, Console};
+use crate::failure::Failure;
+use crate::input;
+use crate::model;
+use crate::options::ModelOption;
+
+/// Show the tokens of a text.
+///
+/// One line a token: its id and its text, quoted. Markers such as <|im_start|> count as plain text
+/// unless --special is given, and no beginning-of-sequence token is added unless --bos is given.
+/// Without TEXT, or with -, the text is read from standard input.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  pianola tokenize \"Hello, world\"
+  pianola tokenize -m gemma3:270m --bos --json < README.md
+  pianola tokenize --special \"<|im_start|>user\"")]
+pub struct Arguments {
+    #[command(flatten)]
+    model: ModelOption,
+    /// The text; several words are joined by spaces
+    #[arg(value_name = "TEXT")]
+    text: Vec<String>,
+    /// Recognise special tokens that the text spells
+    #[arg(long)]
+    special: bool,
+    /// Begin with the beginning-of-sequence token, where the model has one
+    #[arg(long, conflicts_with = "no_bos")]
+    bos: bool,
+    /// Add no beginning-of-sequence token (the default)
+    #[arg(long)]
+    no_bos: bool,
+    /// Print a JSON object with "tokens" and "pieces"
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
+    let text = input::text(&arguments.text, "text")?;
+    let located = model::locate(&arguments.model.model, console)?;
+    let tokenizer = model::text(&located)?.tokenizer;
+    let special = if arguments.special { SpecialTokens::Parse } else { SpecialTokens::Plain };
+    let mut tokens = tokenizer.encode(&text, special);
+    if arguments.bos
+        && let Some(bos) = tokenizer.bos()
+        && tokens.first() != Some(&bos)
+    {
+        tokens.insert(0, bos);
+    }
+    let piece = |&token: &u32| {
+        let bytes = tokenizer.token_bytes(token).unwrap_or_default();
+        String::from_utf8_lossy(bytes).into_owned()
+    };
+    let pieces: Vec<String> = tokens.iter().map(piece).collect();
+    if arguments.json {
+        let object = json!({ "tokens": tokens, "pieces": pieces });
+        return console::print_line(&object.to_string());
+    }
+    let lines = tokens.iter().zip(&pieces).map(|(token, piece)| format!("{token:>8}  {piece:?}\n"));
+    console::print(&lines.collect::<String>())?;
+    let bytes = text.len();
+    console.notice(&format!("{} tokens for {bytes} bytes", tokens.len()));
+    Ok(())
+}

@@ -1,0 +1,146 @@
+//! Where words go: results to standard output, everything about them to standard error.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use crate::failure::Failure;
+
+/// How much to say beside the results.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Console {
+    /// Explain what was chosen and how long it took.
+    pub verbose: bool,
+    /// Say nothing but errors.
+    pub quiet: bool,
+}
+
+impl Console {
+    /// A line that most users want to see.
+    pub fn notice(&self, line: &str) {
+        if !self.quiet {
+            to_stderr(line);
+        }
+    }
+
+    /// A line for those who asked for more.
+    pub fn detail(&self, line: &str) {
+        if self.verbose {
+            to_stderr(line);
+        }
+    }
+
+    /// A bar for work that is counted; it shows itself only on a terminal, and only once the work
+    /// has lasted a while.
+    pub fn bar(&self, template: &'static str) -> LateBar {
+        let shown = !self.quiet && io::stderr().is_terminal();
+        LateBar { shown, template, since: Instant::now(), bar: None }
+    }
+}
+
+/// A progress bar that short work never shows.
+pub struct LateBar {
+    shown: bool,
+    template: &'static str,
+    since: Instant,
+    bar: Option<ProgressBar>,
+}
+
+impl LateBar {
+    /// So much of so much is done.
+    pub fn reach(&mut self, done: u64, total: u64) {
+        const SHORT: Duration = Duration::from_millis(500);
+        if self.bar.is_none() && self.shown && self.since.elapsed() > SHORT {
+            let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+            let style = ProgressStyle::with_template(self.template);
+            bar.set_style(style.unwrap_or(ProgressStyle::default_bar()).progress_chars("=> "));
+            self.bar = Some(bar);
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_position(done);
+        }
+    }
+
+    /// Words beside the bar, where the template has a place for them.
+    pub fn say(&self, message: String) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(message);
+        }
+    }
+}
+
+impl Drop for LateBar {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// A line to standard error. If that is closed there is nobody left to tell.
+pub fn to_stderr(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// The error's sentence, marked red on a terminal that has not asked for plain text.
+pub fn print_error(message: &str) {
+    let coloured = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    let mark = if coloured { "\u{1b}[1;31merror:\u{1b}[0m" } else { "error:" };
+    to_stderr(&format!("pianola: {mark} {message}"));
+}
+
+/// Results, as they are.
+pub fn print(text: &str) -> Result<(), Failure> {
+    let mut out = io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.map_err(|error| Failure::of_output(&error))
+}
+
+/// A line of results.
+pub fn print_line(text: &str) -> Result<(), Failure> {
+    print(&format!("{text}\n"))
+}
+
+/// A result for machines: indented, because people look at it too.
+pub fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
+    print_line(&format!("{value:#}"))
+}
+
+/// Columns of a table, each as wide as its widest cell; numbers to the right.
+pub fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max()
+    };
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    let numeric = |column: usize| {
+        rows.iter().skip(1).filter_map(|row| row.get(column)).all(|cell| {
+            cell.is_empty() || cell.starts_with(|first: char| first.is_ascii_digit())
+        })
+    };
+    let right: Vec<bool> = (0..columns).map(numeric).collect();
+    let mut text = String::new();
+    for row in rows {
+        let cell = |(column, cell): (usize, &String)| match right[column] {
+            true => format!("{cell:>width$}", width = widths[column]),
+            false => format!("{cell:<width$}", width = widths[column]),
+        };
+        let line: Vec<String> = row.iter().enumerate().map(cell).collect();
+        text.push_str(line.join("  ").trim_end());
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_align() {
+        let row = |cells: [&str; 2]| cells.map(String::from).to_vec();
+        let text = table(&[row(["name", "MB"]), row(["a", "7.5"]), row(["long", "10.0"])]);
+        assert_eq!(text, "name    MB\na      7.5\nlong  10.0\n");
+    }
+}

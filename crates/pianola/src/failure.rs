@@ -1,0 +1,143 @@
+//! Why a command ended early, in the one form that `main` turns into words and an exit code.
+
+use std::io;
+
+use pianola_engine::EngineError;
+use pianola_model::ModelError;
+use pianola_plan::PlanError;
+
+use crate::pull::PullError;
+use crate::store::StoreError;
+
+/// Why a command ended before its work was done.
+#[derive(Debug)]
+pub enum Failure {
+    /// What was asked for makes no sense; asking differently helps. Exit code 2.
+    Usage(String),
+    /// It made sense and went wrong. Exit code 1.
+    Failed(String),
+    /// The user pressed Ctrl-C. Exit code 130, as shells have it for signal 2.
+    Interrupted,
+    /// Nobody reads what we write any more, as after `| head`: no error.
+    ReaderGone,
+}
+
+impl Failure {
+    /// A nonsensical request.
+    pub fn usage(message: impl Into<String>) -> Failure {
+        Failure::Usage(message.into())
+    }
+
+    /// A sensible one that failed.
+    pub fn failed(message: impl Into<String>) -> Failure {
+        Failure::Failed(message.into())
+    }
+
+    /// What the process returns.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Usage(_) => 2,
+            Failure::Failed(_) => 1,
+            Failure::Interrupted => 130,
+            Failure::ReaderGone => 0,
+        }
+    }
+
+    /// The sentence to print, if there is something to say.
+    pub fn message(&self) -> Option<&str> {
+        match self {
+            Failure::Usage(message) | Failure::Failed(message) => Some(message),
+            Failure::Interrupted | Failure::ReaderGone => None,
+        }
+    }
+
+    /// What becomes of an error of standard output.
+    pub fn of_output(error: &io::Error) -> Failure {
+        match error.kind() {
+            io::ErrorKind::BrokenPipe => Failure::ReaderGone,
+            _ => Failure::Failed(format!(
+                "cannot write to standard output: {error}; check where it is redirected to"
+            )),
+        }
+    }
+}
+
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Failure {
+        match error {
+            EngineError::Option(_)
+            | EngineError::Sampling(_)
+            | EngineError::EmptyPrompt
+            | EngineError::UnknownToken { .. } => Failure::Usage(error.to_string()),
+            EngineError::Plan(error) => error.into(),
+            EngineError::Model(error) => error.into(),
+            _ => Failure::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<PlanError> for Failure {
+    fn from(error: PlanError) -> Failure {
+        match error {
+            PlanError::Limit { .. } => Failure::Usage(error.to_string()),
+            PlanError::NoLogits(_) => Failure::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<ModelError> for Failure {
+    fn from(error: ModelError) -> Failure {
+        Failure::Failed(error.to_string())
+    }
+}
+
+impl From<pianola_text::Error> for Failure {
+    fn from(error: pianola_text::Error) -> Failure {
+        Failure::Failed(error.to_string())
+    }
+}
+
+impl From<pianola_formats::Error> for Failure {
+    fn from(error: pianola_formats::Error) -> Failure {
+        let source = std::error::Error::source(&error);
+        let full = source
+            .and_then(|source| source.downcast_ref::<io::Error>())
+            .is_some_and(|source| source.kind() == io::ErrorKind::StorageFull);
+        let advice = if full { "; make room on that disk, or write to another" } else { "" };
+        Failure::Failed(format!("{error}{advice}"))
+    }
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Failure {
+        match error {
+            StoreError::Unknown { .. } => Failure::Usage(error.to_string()),
+            _ => Failure::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<PullError> for Failure {
+    fn from(error: PullError) -> Failure {
+        match error {
+            PullError::Store(error) => error.into(),
+            _ => Failure::Failed(error.to_string()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nonsense_is_told_from_misfortune() {
+        let code = |failure: Failure| failure.exit_code();
+        assert_eq!(code(EngineError::EmptyPrompt.into()), 2);
+        let long = EngineError::ContextLength { needed: 9, context: 8, model: 8 };
+        assert_eq!(code(long.into()), 1);
+        assert_eq!(code(StoreError::NoHome.into()), 1);
+        let gone = io::Error::from(io::ErrorKind::BrokenPipe);
+        assert_eq!(code(Failure::of_output(&gone)), 0);
+    }
+}

@@ -1,0 +1,88 @@
+//! From the name a user gives to a loaded engine.
+
+use std::path::{Path, PathBuf};
+
+use pianola_engine::{Engine, LoadOptions, Text};
+use pianola_model::ModelFile;
+
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::options::{ComputeOptions, Device};
+use crate::progress;
+use crate::pull;
+use crate::store::{Resolved, Store};
+
+/// A model on this machine.
+#[derive(Debug)]
+pub struct Located {
+    /// What to call it: the catalogue's name, or that of its file.
+    pub label: String,
+    /// Its file or folder.
+    pub path: PathBuf,
+}
+
+/// Finds a model, fetching it first if the catalogue has it and the store has not.
+pub fn locate(name: &str, console: Console) -> Result<Located, Failure> {
+    let store = Store::open()?;
+    let catalogued = crate::catalogue::find(name);
+    let path = match store.resolve(name)? {
+        Resolved::Installed(path) | Resolved::Path(path) => path,
+        Resolved::NotYet(entry) => {
+            console.notice(&format!("{} is not here yet and will be fetched once", entry.name));
+            pull::pull(entry, &store, progress::on_stderr(console.quiet).as_mut())?
+        }
+    };
+    let label = match catalogued {
+        Some(entry) => entry.name.to_string(),
+        None => stem(&path),
+    };
+    Ok(Located { label, path })
+}
+
+fn stem(path: &Path) -> String {
+    let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
+    name.map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+}
+
+/// Loads a model, with a bar if that takes a while.
+pub fn load(
+    model: &Located,
+    compute: &ComputeOptions,
+    options: LoadOptions,
+    console: Console,
+) -> Result<Engine, Failure> {
+    tell_device(compute, console);
+    let mut bar =
+        console.bar("loading [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, {eta} left");
+    let engine = Engine::load(&model.path, options, &mut |done, all| bar.reach(done, all))?;
+    drop(bar);
+    let timing = engine.timing();
+    console.detail(&format!(
+        "loaded {} in {:.2} s (file {:.2} s, tokeniser {:.2} s, weights {:.2} s), {} mode, context {}",
+        model.path.display(),
+        timing.open + timing.text + timing.weights,
+        timing.open,
+        timing.text,
+        timing.weights,
+        engine.plan().options.numeric,
+        engine.context(),
+    ));
+    Ok(engine)
+}
+
+/// Says what computes, and why.
+pub fn tell_device(compute: &ComputeOptions, console: Console) {
+    let cpu = compute.cpu();
+    let why = match compute.device {
+        Device::Auto => "chosen by auto, it is the only device so far",
+        Device::Cpu => "as asked",
+    };
+    console.detail(&format!("device: cpu ({why}), {}, {} threads", cpu.level, cpu.threads));
+}
+
+/// A model's text side alone, without its weights.
+pub fn text(model: &Located) -> Result<Text, Failure> {
+    let file = ModelFile::open(&model.path)?;
+    let missing = || pianola_engine::EngineError::NoTokenizer(model.label.clone()).into();
+    Text::of(&file)?.ok_or_else(missing)
+}

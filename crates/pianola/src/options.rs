@@ -1,0 +1,227 @@
+//! Options that several commands share.
+
+use clap::Args;
+use pianola_cpu::{CpuOptions, Level};
+use pianola_engine::LoadOptions;
+use pianola_engine::sampler::Sampling;
+use pianola_formats::TensorType;
+use pianola_plan::Numeric;
+
+/// The model that commands use unless told otherwise.
+pub const DEFAULT_MODEL: &str = "smollm2:135m";
+
+/// Which model.
+#[derive(Args, Debug)]
+pub struct ModelOption {
+    /// A name from the catalogue (fetched once, then kept), a GGUF file, or a Hugging Face folder
+    #[arg(short, long, value_name = "MODEL", default_value = DEFAULT_MODEL)]
+    pub model: String,
+}
+
+/// Where and how to compute.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Computing")]
+pub struct ComputeOptions {
+    /// Device: cpu, or auto to choose (the processor is the only device so far)
+    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = device)]
+    pub device: Device,
+    /// Threads to compute with [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = threads)]
+    pub threads: Option<usize>,
+    /// Instruction set: reference, portable, avx2 or avx512 [default: the best there is]
+    #[arg(long, value_name = "LEVEL", value_parser = level)]
+    pub simd: Option<Level>,
+    /// Compute in 32-bit floats throughout: slower, for comparisons. Default for folders of
+    /// unquantised weights
+    #[arg(long, conflicts_with = "fast")]
+    pub exact: bool,
+    /// Meet quantised weights with 8-bit activations. Default for quantised weights
+    #[arg(long)]
+    pub fast: bool,
+    /// Quantise unquantised weights while loading: q8_0 or q4_0 (embeddings stay at 8 bits)
+    #[arg(long, value_name = "TYPE", value_parser = quantisation)]
+    pub quantize: Option<TensorType>,
+}
+
+/// A device to compute on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Device {
+    /// The best one there is.
+    #[default]
+    Auto,
+    /// The processor.
+    Cpu,
+}
+
+impl ComputeOptions {
+    /// Workers and instruction set.
+    pub fn cpu(&self) -> CpuOptions {
+        let default = CpuOptions::default();
+        CpuOptions {
+            level: self.simd.unwrap_or(default.level),
+            threads: self.threads.unwrap_or(default.threads),
+        }
+    }
+
+    /// Numeric mode, if one was asked for.
+    pub fn numeric(&self) -> Option<Numeric> {
+        match (self.exact, self.fast) {
+            (true, _) => Some(Numeric::Exact),
+            (_, true) => Some(Numeric::Fast),
+            _ => None,
+        }
+    }
+
+    /// Options to load a model with.
+    pub fn load(&self) -> LoadOptions {
+        LoadOptions {
+            cpu: self.cpu(),
+            numeric: self.numeric(),
+            quantize: self.quantize,
+            ..LoadOptions::default()
+        }
+    }
+}
+
+/// How the next token is chosen.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Sampling")]
+pub struct SamplingOptions {
+    /// Temperature: 0 always takes the likeliest token, higher values dare more
+    #[arg(long, visible_alias = "temperature", value_name = "T", default_value_t = 0.7)]
+    #[arg(allow_negative_numbers = true)]
+    pub temp: f32,
+    /// Choose among this many of the likeliest tokens; 0: all
+    #[arg(long, value_name = "K", default_value_t = 40)]
+    pub top_k: usize,
+    /// Choose among the likeliest tokens whose probabilities reach this sum; 1: all
+    #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true)]
+    pub top_p: f32,
+    /// Leave out tokens less likely than this share of the likeliest; 0: none
+    #[arg(long, value_name = "P", default_value_t = 0.05, allow_negative_numbers = true)]
+    pub min_p: f32,
+    /// Make tokens seen before less likely; 1: off [default: 1.1, or 1 with --temp 0]
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    pub repeat_penalty: Option<f32>,
+    /// Subtract this from the logit of every token seen before
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub presence_penalty: f32,
+    /// Subtract this from the logit of a token each time it was seen before
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    pub frequency_penalty: f32,
+    /// Tokens back that the three penalties look at
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    pub penalty_window: usize,
+    /// Add X to the logit of token ID; -inf bans it. May be repeated
+    #[arg(long, value_name = "ID=X", value_parser = bias, allow_hyphen_values = true)]
+    pub logit_bias: Vec<(u32, f32)>,
+    /// Seed of the random choices: the same seed gives the same text
+    #[arg(long, value_name = "S", default_value_t = 0)]
+    pub seed: u64,
+}
+
+impl SamplingOptions {
+    /// The sampler's options, checked.
+    pub fn sampling(&self) -> Result<Sampling, crate::failure::Failure> {
+        // Greedy means the model's own choice, unless a penalty was asked for by name.
+        let default_penalty = if self.temp == 0.0 { 1.0 } else { 1.1 };
+        let sampling = Sampling {
+            temperature: self.temp,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repeat_penalty.unwrap_or(default_penalty),
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            penalty_window: self.penalty_window,
+            logit_bias: self.logit_bias.clone(),
+            seed: self.seed,
+        };
+        sampling.validate().map_err(|error| crate::failure::Failure::usage(error.to_string()))?;
+        Ok(sampling)
+    }
+}
+
+/// A number of at least one.
+pub fn positive(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("it must be at least 1".to_string()),
+        Ok(number) => Ok(number),
+        Err(_) => Err("it must be a whole number of at least 1".to_string()),
+    }
+}
+
+fn threads(text: &str) -> Result<usize, String> {
+    const MOST: usize = 1024;
+    match text.parse() {
+        Ok(number) if (1..=MOST).contains(&number) => Ok(number),
+        _ => Err(format!("it must be a whole number between 1 and {MOST}")),
+    }
+}
+
+fn device(text: &str) -> Result<Device, String> {
+    match text {
+        "auto" => Ok(Device::Auto),
+        "cpu" => Ok(Device::Cpu),
+        _ => Err("there is no such device here; the devices are cpu and auto".to_string()),
+    }
+}
+
+/// An instruction set that this processor has.
+pub fn level(text: &str) -> Result<Level, String> {
+    let levels = || Level::ALL.iter().filter(|level| level.available());
+    let available = || levels().map(|level| level.name()).collect::<Vec<_>>().join(", ");
+    match Level::ALL.into_iter().find(|level| level.name() == text) {
+        Some(level) if level.available() => Ok(level),
+        Some(_) => Err(format!("this processor does not have it; it has {}", available())),
+        None => Err(format!("there is no such level; this processor has {}", available())),
+    }
+}
+
+/// A type that weights can be quantised to at load.
+pub fn quantisation(text: &str) -> Result<TensorType, String> {
+    match text.parse() {
+        Ok(ty @ (TensorType::Q8_0 | TensorType::Q4_0)) => Ok(ty),
+        _ => Err("weights can be quantised to q8_0 or q4_0".to_string()),
+    }
+}
+
+fn bias(text: &str) -> Result<(u32, f32), String> {
+    let parsed = text.split_once('=').and_then(|(id, amount)| {
+        Some((id.trim().parse().ok()?, amount.trim().parse::<f32>().ok()?))
+    });
+    match parsed {
+        Some((_, amount)) if amount.is_nan() => Err("the amount is not a number".to_string()),
+        Some(pair) => Ok(pair),
+        None => Err("it must be a token's id, '=' and a number, as in 42=-5 or 42=-inf".to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn biases_are_read() {
+        assert_eq!(bias("42=-1.5"), Ok((42, -1.5)));
+        assert_eq!(bias("7=-inf"), Ok((7, f32::NEG_INFINITY)));
+        for wrong in ["", "7", "7=", "=1", "-7=1", "7=nan", "x=1"] {
+            assert!(bias(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn devices_that_are_not_here_are_refused() {
+        assert_eq!(device("cpu"), Ok(Device::Cpu));
+        for name in ["vulkan", "npu", "cuda", ""] {
+            assert!(device(name).unwrap_err().contains("cpu"));
+        }
+    }
+
+    #[test]
+    fn counts_are_positive() {
+        assert_eq!(positive("3"), Ok(3));
+        assert!(positive("0").is_err() && positive("-1").is_err() && positive("x").is_err());
+        assert!(threads("100000").is_err());
+    }
+}

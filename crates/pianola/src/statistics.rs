@@ -1,0 +1,66 @@
+//! What a generation cost, for people and for machines.
+
+use pianola_engine::{Engine, Finish, Timing};
+use serde_json::{Value, json};
+
+/// Name of a reason to stop, for machines.
+pub fn finish_name(finish: Finish) -> &'static str {
+    match finish {
+        Finish::EndOfTurn => "end_of_turn",
+        Finish::StopText => "stop_text",
+        Finish::MaxTokens => "max_tokens",
+        Finish::ContextFull => "context_full",
+        Finish::Cancelled => "cancelled",
+    }
+}
+
+/// Tokens of the prompt a second, those in the cache left out.
+fn prompt_speed(timing: &Timing) -> Option<f64> {
+    speed(timing.prompt_tokens - timing.cached_tokens, timing.prompt_seconds)
+}
+
+/// Tokens generated a second. The first one comes with the prompt.
+fn generation_speed(timing: &Timing) -> Option<f64> {
+    speed(timing.generated_tokens.saturating_sub(1), timing.generation_seconds)
+}
+
+fn speed(tokens: usize, seconds: f64) -> Option<f64> {
+    (tokens > 0 && seconds > 0.0).then(|| tokens as f64 / seconds)
+}
+
+/// One line: what ran where, how fast, and why it ended.
+pub fn line(model: &str, engine: &Engine, timing: &Timing, finish: Finish) -> String {
+    let at = |speed: Option<f64>| speed.map_or(String::new(), |s| format!(" at {s:.1} tokens/s"));
+    let cpu = engine.cpu();
+    let threads = if cpu.threads == 1 { "thread" } else { "threads" };
+    let ended = match finish {
+        Finish::EndOfTurn => "end of turn",
+        Finish::StopText => "stop text",
+        Finish::MaxTokens => "as many tokens as asked for",
+        Finish::ContextFull => "context full",
+        Finish::Cancelled => "interrupted",
+    };
+    format!(
+        "{model} on cpu ({}, {} {threads}): prompt {} tokens{} ({} cached), generated {} tokens{}, ended by: {ended}",
+        cpu.level,
+        cpu.threads,
+        timing.prompt_tokens,
+        at(prompt_speed(timing)),
+        timing.cached_tokens,
+        timing.generated_tokens,
+        at(generation_speed(timing)),
+    )
+}
+
+/// The same as an object.
+pub fn object(timing: &Timing) -> Value {
+    json!({
+        "prompt_tokens": timing.prompt_tokens,
+        "cached_tokens": timing.cached_tokens,
+        "prompt_seconds": timing.prompt_seconds,
+        "prompt_tokens_per_second": prompt_speed(timing),
+        "generated_tokens": timing.generated_tokens,
+        "generation_seconds": timing.generation_seconds,
+        "generation_tokens_per_second": generation_speed(timing),
+    })
+}
