@@ -115,9 +115,10 @@ pub fn table(rows: &[Vec<String>]) -> String {
     };
     let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
     let numeric = |column: usize| {
-        rows.iter().skip(1).filter_map(|row| row.get(column)).all(|cell| {
-            cell.is_empty() || cell.starts_with(|first: char| first.is_ascii_digit())
-        })
+        rows.iter()
+            .skip(1)
+            .filter_map(|row| row.get(column))
+            .all(|cell| cell.is_empty() || cell.starts_with(|first: char| first.is_ascii_digit()))
     };
     let right: Vec<bool> = (0..columns).map(numeric).collect();
     let mut text = String::new();

@@ -1,6 +1,7 @@
 //! Why a command ended early, in the one form that `main` turns into words and an exit code.
 
 use std::io;
+use std::path::Path;
 
 use pianola_engine::EngineError;
 use pianola_model::ModelError;
@@ -31,6 +32,17 @@ impl Failure {
     /// A sensible one that failed.
     pub fn failed(message: impl Into<String>) -> Failure {
         Failure::Failed(message.into())
+    }
+
+    /// The same, beginning with the file it is about, where it does not name it yet.
+    pub fn about(self, path: &Path) -> Failure {
+        let name = path.display().to_string();
+        match self {
+            Failure::Failed(message) if !message.contains(&name) => {
+                Failure::Failed(format!("{name}: {message}"))
+            }
+            other => other,
+        }
     }
 
     /// What the process returns.
@@ -100,10 +112,12 @@ impl From<pianola_text::Error> for Failure {
 impl From<pianola_formats::Error> for Failure {
     fn from(error: pianola_formats::Error) -> Failure {
         let source = std::error::Error::source(&error);
-        let full = source
-            .and_then(|source| source.downcast_ref::<io::Error>())
-            .is_some_and(|source| source.kind() == io::ErrorKind::StorageFull);
-        let advice = if full { "; make room on that disk, or write to another" } else { "" };
+        let source = source.and_then(|source| source.downcast_ref::<io::Error>());
+        let advice = match source.map(io::Error::kind) {
+            Some(io::ErrorKind::StorageFull) => "; make room on that disk, or write to another",
+            Some(io::ErrorKind::NotFound) => "; check the path",
+            _ => "",
+        };
         Failure::Failed(format!("{error}{advice}"))
     }
 }

@@ -31,6 +31,7 @@ use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
+use clap::error::ErrorKind;
 
 fn main() -> ExitCode {
     let cli = match cli::Cli::try_parse() {
@@ -56,7 +57,10 @@ fn answer_parser(error: &clap::Error) -> ExitCode {
             true => text.ansi().to_string(),
             false => text.to_string(),
         };
-        console::to_stderr(format!("pianola: {text}").trim_end());
+        // Without a command the parser answers with help, which is no sentence about an error.
+        let helps = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
+        let name = if helps { "" } else { "pianola: " };
+        console::to_stderr(format!("{name}{text}").trim_end());
         return ExitCode::from(2);
     }
     let text = match std::io::stdout().is_terminal() {

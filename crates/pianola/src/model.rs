@@ -54,7 +54,8 @@ pub fn load(
     tell_device(compute, console);
     let mut bar =
         console.bar("loading [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, {eta} left");
-    let engine = Engine::load(&model.path, options, &mut |done, all| bar.reach(done, all))?;
+    let engine = Engine::load(&model.path, options, &mut |done, all| bar.reach(done, all))
+        .map_err(|error| Failure::from(error).about(&model.path))?;
     drop(bar);
     let timing = engine.timing();
     console.detail(&format!(
@@ -83,6 +84,6 @@ pub fn tell_device(compute: &ComputeOptions, console: Console) {
 /// A model's text side alone, without its weights.
 pub fn text(model: &Located) -> Result<Text, Failure> {
     let file = ModelFile::open(&model.path)?;
-    let missing = || pianola_engine::EngineError::NoTokenizer(model.label.clone()).into();
-    Text::of(&file)?.ok_or_else(missing)
+    let text = Text::of(&file).map_err(|error| Failure::from(error).about(&model.path))?;
+    text.ok_or_else(|| pianola_engine::EngineError::NoTokenizer(model.label.clone()).into())
 }

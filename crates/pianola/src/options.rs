@@ -193,7 +193,9 @@ fn bias(text: &str) -> Result<(u32, f32), String> {
     match parsed {
         Some((_, amount)) if amount.is_nan() => Err("the amount is not a number".to_string()),
         Some(pair) => Ok(pair),
-        None => Err("it must be a token's id, '=' and a number, as in 42=-5 or 42=-inf".to_string()),
+        None => {
+            Err("it must be a token's id, '=' and a number, as in 42=-5 or 42=-inf".to_string())
+        }
     }
 }
 

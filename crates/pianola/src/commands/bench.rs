@@ -124,8 +124,8 @@ fn of_shape(
     let reduced = shape.reduced(CHECKED_LAYERS, CHECKED_VOCABULARY);
     let small = LoadOptions { context: Some(CHECKED_ROWS + 1), ..options };
     let report = check(&mut Engine::random(&reduced, ty, small, &mut |_, _| ())?)?;
-    let mut bar =
-        console.bar("drawing weights [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, {eta} left");
+    let mut bar = console
+        .bar("drawing weights [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, {eta} left");
     let engine = Engine::random(shape, ty, options, &mut |done, all| bar.reach(done, all))?;
     Ok(Subject { label: shape.name.to_string(), engine, check: Some(report) })
 }
@@ -191,9 +191,9 @@ fn quant(subject: &Subject) -> String {
 
 fn object(subject: &Subject, row: &BenchRow) -> Value {
     let cpu = subject.engine.cpu();
-    let check = subject.check.as_ref().map(|report| {
-        json!({ "kernels": report.kernels, "worst_share_of_bound": report.worst_share })
-    });
+    let check = subject.check.as_ref().map(
+        |report| json!({ "kernels": report.kernels, "worst_share_of_bound": report.worst_share }),
+    );
     json!({
         "model": subject.label,
         "quant": quant(subject),

@@ -206,9 +206,9 @@ impl Lines {
         let broken = |error| Failure::failed(format!("cannot edit lines here: {error}"));
         let mut editor = rustyline::Editor::new().map_err(broken)?;
         // Beside the models, where a user's own files of pianola are.
-        let history = Store::open().ok().and_then(|store| {
-            store.models().parent().map(|home| home.join("history"))
-        });
+        let history = Store::open()
+            .ok()
+            .and_then(|store| store.models().parent().map(|home| home.join("history")));
         if let Some(path) = &history {
             // The first chat has none yet.
             let _ = editor.load_history(path);

@@ -43,7 +43,12 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let mut rows = vec![["name", "size", "state", "path"].map(String::from).to_vec()];
     for model in &listed {
         let path = model.path.display().to_string();
-        rows.push(vec![model.name.clone(), megabytes(model.bytes), state(model.state).into(), path]);
+        rows.push(vec![
+            model.name.clone(),
+            megabytes(model.bytes),
+            state(model.state).into(),
+            path,
+        ]);
     }
     if listed.is_empty() {
         console.notice(&format!("there are no models in {} yet", store.models().display()));

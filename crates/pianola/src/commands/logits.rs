@@ -57,6 +57,14 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let tokens = arguments.tokens.read()?.ok_or_else(|| {
         Failure::usage("no tokens were given; use --tokens 2,5,9 or --tokens-file tokens.npy")
     })?;
+    // Before minutes of work that could not be kept.
+    let folder = arguments.output.parent().filter(|folder| !folder.as_os_str().is_empty());
+    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
+        let folder = folder.display();
+        return Err(Failure::failed(format!(
+            "there is no folder {folder} to write to; create it, or give another file with -o"
+        )));
+    }
     let located = model::locate(&arguments.model.model, console)?;
     let mut options = arguments.compute.load();
     options.max_logit_rows = arguments.chunk;

@@ -49,11 +49,15 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let mut engine = model::load(&located, &arguments.compute, options, console)?;
     let start = Instant::now();
     let mut bar = console.bar("[{bar:24}] {pos} of {len} windows, {msg}, {eta} left");
-    let result =
-        pianola_engine::perplexity(&mut engine, &text, arguments.context, &mut |done, all, so_far| {
+    let result = pianola_engine::perplexity(
+        &mut engine,
+        &text,
+        arguments.context,
+        &mut |done, all, so_far| {
             bar.reach(done as u64, all as u64);
             bar.say(format!("perplexity {so_far:.3}"));
-        })?;
+        },
+    )?;
     drop(bar);
     let seconds = start.elapsed().as_secs_f64();
     let numeric = engine.plan().options.numeric.to_string();
@@ -75,6 +79,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         result.perplexity, result.error, numeric, result.scored, result.windows, arguments.context
     ))?;
     let read = result.windows * arguments.context;
-    console.notice(&format!("{read} tokens in {seconds:.1} s: {:.1} tokens/s", read as f64 / seconds));
+    console
+        .notice(&format!("{read} tokens in {seconds:.1} s: {:.1} tokens/s", read as f64 / seconds));
     Ok(())
 }

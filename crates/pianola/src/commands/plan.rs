@@ -52,7 +52,9 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         None => {
             let located = model::locate(&arguments.model.model, console)?;
             let file = ModelFile::open(&located.path)?;
-            Engine::plan_of(&file, &file.config()?, options)?
+            let about = |failure: Failure| failure.about(&located.path);
+            let config = file.config().map_err(|error| about(error.into()))?;
+            Engine::plan_of(&file, &config, options).map_err(|error| about(error.into()))?
         }
     };
     model::tell_device(&arguments.compute, console);

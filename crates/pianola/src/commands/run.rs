@@ -1,5 +1,6 @@
 //! `run`: one prompt, one answer.
 
+use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
 
@@ -113,7 +114,8 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             "the context of {} tokens is full, so the answer is cut short; {}",
             engine.context(),
             match engine.context() < engine.config().context {
-                true => format!("raise --context (the model allows up to {})", engine.config().context),
+                true =>
+                    format!("raise --context (the model allows up to {})", engine.config().context),
                 false => "use a shorter prompt, or bound the answer with -n".to_string(),
             }
         ))),
@@ -187,10 +189,12 @@ pub fn generate(
     let mut text = String::new();
     let mut failure = None;
     let mut out = std::io::stdout();
+    let terminal = out.is_terminal();
     let answer = engine.generate(request, &mut |piece| {
         text.push_str(piece);
         if stream && !piece.is_empty() {
-            let written = out.write_all(piece.as_bytes()).and_then(|()| out.flush());
+            let shown = if terminal { harmless(piece) } else { Cow::Borrowed(piece) };
+            let written = out.write_all(shown.as_bytes()).and_then(|()| out.flush());
             if let Err(error) = written {
                 failure = Some(Failure::of_output(&error));
                 return ControlFlow::Break(());
@@ -204,8 +208,28 @@ pub fn generate(
     // A shell's prompt, or the next line of statistics, begins on a line of its own. Elsewhere
     // too: a text file ends with a newline.
     let unended = !text.is_empty() && !text.ends_with('\n');
-    if stream && (unended || (text.is_empty() && std::io::stdout().is_terminal())) {
+    if stream && (unended || (text.is_empty() && terminal)) {
         console::print("\n")?;
     }
     Ok((answer, text))
+}
+
+/// A model may say anything, escape sequences included; a terminal must not obey them.
+fn harmless(text: &str) -> Cow<'_, str> {
+    let harmful = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
+    match text.contains(harmful) {
+        true => Cow::Owned(text.replace(harmful, "\u{fffd}")),
+        false => Cow::Borrowed(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terminals_get_no_escape_sequences() {
+        assert_eq!(harmless("a\tb\n"), "a\tb\n");
+        assert_eq!(harmless("\u{1b}[31mred\u{9b}"), "\u{fffd}[31mred\u{fffd}");
+    }
 }

@@ -1,0 +1,130 @@
+//! Real models, end to end: what fast mode costs against exact mode, and that the numbers are
+//! llama.cpp's. `scripts/test` fetches the models and names their folder in `PIANOLA_TEST_MODELS`.
+
+use pianola_engine::{
+    Comparison, Engine, Finish, LoadOptions, Request, compare, sampler::Sampling,
+};
+use pianola_plan::Numeric;
+use pianola_text::{Conversation, Message, SpecialTokens};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+
+fn model(name: &str) -> PathBuf {
+    let folder = std::env::var_os("PIANOLA_TEST_MODELS")
+        .expect("PIANOLA_TEST_MODELS is not set: run scripts/test, which fetches the models");
+    PathBuf::from(folder).join(name)
+}
+
+fn load(name: &str, numeric: Numeric) -> Engine {
+    let options = LoadOptions {
+        numeric: Some(numeric),
+        max_logit_rows: 256,
+        context: Some(1024),
+        ..LoadOptions::default()
+    };
+    Engine::load(&model(name), options, &mut |_, _| ()).unwrap()
+}
+
+/// Debian's copy of the GPL, the text whose perplexity llama.cpp was measured on.
+const TEXT: &str = "/usr/share/common-licenses/GPL-3";
+
+fn exact_against_fast(name: &str) -> Comparison {
+    let text = std::fs::read_to_string(TEXT).expect("Debian's base-files carries this text");
+    let (mut exact, mut fast) = (load(name, Numeric::Exact), load(name, Numeric::Fast));
+    let result = compare(&mut exact, &mut fast, &text, 512, &mut |_, _| ()).unwrap();
+    println!(
+        "{name}: divergence {:.5}, perplexities {:?}, agreement {:.3}",
+        result.mean_divergence, result.perplexities, result.top_agreement
+    );
+    assert!(result.mean_divergence < 0.01);
+    assert!((result.perplexities.1 / result.perplexities.0 - 1.0).abs() < 0.005);
+    assert!(result.top_agreement > 0.93);
+    result
+}
+
+/// llama.cpp 0.7.0 says 18.391 and 13.906 for these files, this text and windows of 512.
+#[test]
+fn fast_mode_is_close_to_exact_mode_and_to_llama_cpp() {
+    for (name, peer) in [("smollm2.gguf", 18.391), ("gemma3.gguf", 13.906)] {
+        let (exact, fast) = exact_against_fast(name).perplexities;
+        for found in [exact, fast] {
+            assert!((found / peer - 1.0).abs() < 0.01, "{name}: {found} against {peer}");
+        }
+    }
+}
+
+fn answer(engine: &mut Engine, request: &Request) -> (String, Finish, usize) {
+    let mut text = String::new();
+    let answer = engine
+        .generate(request, &mut |piece| {
+            text.push_str(piece);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    (text, answer.finish, answer.timing.cached_tokens)
+}
+
+fn request(prompt: Vec<u32>, sampling: Sampling, tokens: usize) -> Request {
+    Request { prompt, sampling, max_tokens: Some(tokens), stop: vec![], ignore_end: false }
+}
+
+#[test]
+fn smollm2_answers_and_the_second_turn_keeps_the_first() {
+    let mut engine = load("smollm2.gguf", Numeric::Fast);
+    let mut conversation =
+        Conversation::new(vec![Message::new("user", "Why is the sky blue?")]);
+    let tokens = |engine: &Engine, conversation: &Conversation| {
+        let text = engine.text().unwrap();
+        let (template, _) = text.template.as_ref().unwrap();
+        template.render_tokens(conversation, &text.tokenizer).unwrap()
+    };
+    let prompt = tokens(&engine, &conversation);
+    let (first, finish, cached) =
+        answer(&mut engine, &request(prompt.clone(), Sampling::greedy(), 64));
+    println!("{first}");
+    assert!(first.contains("Paris"));
+    assert_eq!((finish, cached), (Finish::EndOfTurn, 0));
+    conversation.messages.push(Message::new("assistant", first.as_str()));
+    conversation.messages.push(Message::new("user", "And at sunset?"));
+    let second = tokens(&engine, &conversation);
+    let (reply, _, cached) = answer(&mut engine, &request(second.clone(), Sampling::greedy(), 32));
+    assert!(cached >= prompt.len(), "{cached} of {} tokens were kept", prompt.len());
+    // What was kept gives the same text as starting over.
+    engine.reset();
+    assert_eq!(answer(&mut engine, &request(second, Sampling::greedy(), 32)).0, reply);
+}
+
+#[test]
+fn a_seed_decides_the_text_and_stop_texts_end_it() {
+    let mut engine = load("smollm2.gguf", Numeric::Fast);
+    let prompt = engine.text().unwrap().tokenizer.encode("Once upon a time", SpecialTokens::Plain);
+    let sampling = |seed| Sampling { temperature: 1.0, seed, ..Sampling::default() };
+    let mut text = |seed| answer(&mut engine, &request(prompt.clone(), sampling(seed), 40)).0;
+    let (first, second, other) = (text(1), text(1), text(2));
+    assert_eq!(first, second);
+    assert_ne!(first, other);
+    // A stop text from the middle of the answer cuts it there, though it spans tokens.
+    let stop: String = first.chars().skip(10).take(9).collect();
+    let mut stopped = request(prompt, sampling(1), 40);
+    stopped.stop = vec![stop.clone()];
+    let (text, finish, _) = answer(&mut engine, &stopped);
+    assert_eq!((text, finish), (first[..first.find(&stop).unwrap()].to_string(), Finish::StopText));
+}
+
+#[test]
+fn a_full_context_is_said_and_an_overlong_prompt_refused() {
+    let options = LoadOptions { context: Some(24), ..LoadOptions::default() };
+    let mut engine = Engine::load(&model("smollm2.gguf"), options, &mut |_, _| ()).unwrap();
+    let mut filling = request(vec![1; 20], Sampling::greedy(), 100);
+    filling.ignore_end = true;
+    let (_, finish, _) = answer(&mut engine, &filling);
+    assert_eq!(finish, Finish::ContextFull);
+    let error = engine
+        .generate(&request(vec![1; 25], Sampling::greedy(), 1), &mut |_| ControlFlow::Continue(()));
+    let message = error.unwrap_err().to_string();
+    assert!(
+        message.contains("context_length_exceeded")
+            && message.contains("25")
+            && message.contains("24")
+    );
+}
