@@ -94,7 +94,7 @@ impl CpuRecording {
         })?;
         let head_dim = plan.graph.kv_groups.iter().map(|group| group.head_dim).max().unwrap_or(16);
         let scratch =
-            || Mutex::new(WorkerScratch::new(widest_input(&plan).max(head_dim), head_dim, true));
+            || Mutex::new(WorkerScratch::new(widest_input(&plan).max(head_dim), head_dim));
         Ok(CpuRecording {
             claimed: stages.iter().map(|_| AtomicUsize::new(0)).collect(),
             scratch: (0..pool.workers()).map(|_| scratch()).collect(),

@@ -2,25 +2,30 @@
 
 use memmap2::{MmapMut, MmapOptions};
 
-/// A block of bytes, zeroed and page-aligned, on huge pages where the kernel grants them: weights
-/// are read end to end for every token, and with 4 KiB pages the walks of the page table show.
-/// Pages that nobody touches cost nothing.
+/// A block of bytes, zeroed, aligned to huge pages and on them where the kernel grants them:
+/// weights are read end to end for every token, and with 4 KiB pages the walks of the page table
+/// show. Pages that nobody touches cost nothing.
 pub(crate) struct Memory {
     map: MmapMut,
+    /// First aligned byte, behind up to a huge page that is never touched.
+    skipped: usize,
     start: *mut u8,
 }
+
+const HUGE_PAGE: usize = 2 << 20;
 
 impl Memory {
     /// `None` if the system has not that much.
     pub fn zeroed(bytes: usize) -> Option<Memory> {
-        let mut map = MmapOptions::new().len(bytes.max(64)).map_anon().ok()?;
+        let mut map = MmapOptions::new().len(bytes.checked_add(HUGE_PAGE)?).map_anon().ok()?;
         #[cfg(target_os = "linux")]
         {
             // A kernel without huge pages refuses; ordinary ones serve as well, only slower.
             let _ = map.advise(memmap2::Advice::HugePage);
         }
-        let start = map.as_mut_ptr();
-        Some(Memory { map, start })
+        let skipped = map.as_ptr().align_offset(HUGE_PAGE);
+        let start = map[skipped..].as_mut_ptr();
+        Some(Memory { map, skipped, start })
     }
 
     /// First byte. Writing through it is up to callers, who divide the block among themselves.
@@ -30,12 +35,12 @@ impl Memory {
 
     /// Size of the block.
     pub fn len(&self) -> usize {
-        self.map.len()
+        self.map.len() - self.skipped
     }
 
     /// The bytes, while nobody else writes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.map
+        &mut self.map[self.skipped..]
     }
 }
 

@@ -19,6 +19,7 @@
 use crate::memory::Memory;
 use half::f16;
 use pianola_formats::TensorType;
+use std::sync::Arc;
 
 /// Rows in a tile.
 pub(crate) const TILE: usize = 16;
@@ -33,7 +34,8 @@ pub(crate) struct PackedMatrix {
     pub rows: usize,
     pub columns: usize,
     pub tile_bytes: usize,
-    memory: Memory,
+    memory: Arc<Memory>,
+    offset: usize,
 }
 
 /// Bytes of a block's codes in a tile.
@@ -63,11 +65,25 @@ pub(crate) fn tile_bytes(ty: TensorType, columns: usize) -> usize {
 }
 
 impl PackedMatrix {
-    /// Room for a matrix; tiles are filled by [`pack_tile`]. `None` if memory is short.
-    pub fn zeroed(ty: TensorType, rows: usize, columns: usize) -> Option<PackedMatrix> {
+    /// Bytes that a matrix takes.
+    pub fn bytes(ty: TensorType, rows: usize, columns: usize) -> usize {
+        rows.div_ceil(TILE) * tile_bytes(ty, columns)
+    }
+
+    /// A matrix at `offset` of a zeroed block; tiles are filled by [`pack_tile`].
+    ///
+    /// # Safety
+    /// The matrix's bytes lie inside the block and belong to no other.
+    pub unsafe fn at(
+        memory: &Arc<Memory>,
+        offset: usize,
+        ty: TensorType,
+        rows: usize,
+        columns: usize,
+    ) -> PackedMatrix {
         let tile_bytes = tile_bytes(ty, columns);
-        let memory = Memory::zeroed(rows.div_ceil(TILE) * tile_bytes)?;
-        Some(PackedMatrix { ty, rows, columns, tile_bytes, memory })
+        assert!(offset + rows.div_ceil(TILE) * tile_bytes <= memory.len());
+        PackedMatrix { ty, rows, columns, tile_bytes, memory: memory.clone(), offset }
     }
 
     pub fn tiles(&self) -> usize {
@@ -77,14 +93,18 @@ impl PackedMatrix {
     /// The tiles' bytes, to be filled.
     pub fn tiles_mut(&mut self) -> std::slice::ChunksExactMut<'_, u8> {
         let bytes = self.tiles() * self.tile_bytes;
-        self.memory.bytes_mut()[..bytes].chunks_exact_mut(self.tile_bytes)
+        // SAFETY: the bytes are this matrix's alone (see `at`), and it is borrowed exclusively.
+        let all =
+            unsafe { std::slice::from_raw_parts_mut(self.memory.start().add(self.offset), bytes) };
+        all.chunks_exact_mut(self.tile_bytes)
     }
 
     pub fn tile(&self, index: usize) -> &[u8] {
         assert!(index < self.tiles());
-        // SAFETY: the tile lies inside the block; writes ended when `tiles_mut` was returned.
+        // SAFETY: the tile lies inside the block and is this matrix's alone; nobody fills it
+        // while it is borrowed.
         unsafe {
-            let start = self.memory.start().add(index * self.tile_bytes);
+            let start = self.memory.start().add(self.offset + index * self.tile_bytes);
             std::slice::from_raw_parts(start, self.tile_bytes)
         }
     }
@@ -379,7 +399,9 @@ mod tests {
                 // Scales must be finite to compare: clear the exponents' top bit everywhere a
                 // scale may lie, which is cheapest done by limiting every odd byte.
                 file.iter_mut().for_each(|byte| *byte &= 0xbf);
-                let mut packed = PackedMatrix::zeroed(ty, rows, columns).unwrap();
+                let memory = Memory::zeroed(PackedMatrix::bytes(ty, rows, columns)).unwrap();
+                // SAFETY: the block is the matrix's alone.
+                let mut packed = unsafe { PackedMatrix::at(&Arc::new(memory), 0, ty, rows, columns) };
                 let lines: Vec<&[u8]> = file.chunks_exact(bytes).collect();
                 for (tile, rows) in packed.tiles_mut().zip(lines.chunks(TILE)) {
                     pack_tile(ty, columns, rows, tile);

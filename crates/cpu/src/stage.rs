@@ -10,6 +10,7 @@ use crate::simd::attend::{HeadPrologue, MAX_QUERIES, Queries, Scratch};
 use crate::simd::kernels::{Dequantize, Kernels, QuantizedProduct};
 use crate::simd::product::{FloatRows, QuantizedRows};
 use pianola_plan::{Activation, AttentionSpec, PAGE_TOKENS, RopeSpec, Row};
+use std::ops::Range;
 
 /// Rows of an arena buffer, or some columns of them.
 #[derive(Clone, Copy)]
@@ -114,7 +115,7 @@ pub(crate) struct Play<'a> {
     pub rows: &'a [Row],
     pub logits: &'a [u32],
     /// Runs of rows that follow one another in one sequence.
-    pub runs: &'a [std::ops::Range<usize>],
+    pub runs: &'a [Range<usize>],
     pub kv: &'a KvMemory,
     pub kernels: &'static Kernels,
     pub workers: usize,
@@ -124,8 +125,8 @@ pub(crate) struct Play<'a> {
 pub(crate) struct WorkerScratch {
     /// Two products of up to [`ROWS_AT_ONCE`] rows by 16.
     outputs: [Vec<f32>; 2],
-    /// A dequantised tile.
-    panel: Vec<f32>,
+    /// Two dequantised tiles.
+    panels: [Vec<f32>; 2],
     /// Two rows of the widest input.
     rows: [Vec<f32>; 2],
     attend: Scratch,
@@ -135,11 +136,12 @@ pub(crate) struct WorkerScratch {
 const ROWS_AT_ONCE: usize = 32;
 
 impl WorkerScratch {
-    pub fn new(widest: usize, head_dim: usize, panels: bool) -> WorkerScratch {
+    pub fn new(widest: usize, head_dim: usize) -> WorkerScratch {
         let output = || vec![0.0; ROWS_AT_ONCE * TILE];
+        let panel = || vec![0.0; widest * TILE];
         WorkerScratch {
             outputs: [output(), output()],
-            panel: vec![0.0; if panels { widest * TILE } else { 0 }],
+            panels: [panel(), panel()],
             rows: [vec![0.0; widest + 16], vec![0.0; widest + 16]],
             attend: Scratch::new(head_dim),
         }
@@ -287,135 +289,139 @@ impl Product {
         let chunks = tiles.div_ceil(cut.tiles);
         let first = job / chunks * cut.rows;
         let tiles = (job % chunks * cut.tiles)..tiles.min((job % chunks + 1) * cut.tiles);
-        let count = cut.rows.min(rows - first);
+        let rows = first..rows.min(first + cut.rows);
         for tile in tiles {
             unsafe {
                 match self.gate {
-                    Some(activation) => self.gated(play, tile, first, count, activation, scratch),
-                    None => self.plain(play, tile, first, count, scratch),
+                    Some(activation) => self.gated(play, tile, rows.clone(), activation, scratch),
+                    None => self.plain(play, tile, rows.clone(), scratch),
                 }
             }
         }
     }
 
-    /// Products of one tile with `count` rows, `then` being called with up to
-    /// [`ROWS_AT_ONCE`] of them at a time.
-    unsafe fn tile(
+    /// The f32 panel of a tile, where the part has no kernel for its type.
+    unsafe fn panel(&self, part: &Weights, tile: usize, room: &mut [f32]) -> *const f32 {
+        if part.quantized.is_none() {
+            // SAFETY: the room is as large as the widest tile.
+            unsafe {
+                let bytes = (*part.matrix).tile(tile).as_ptr();
+                (part.dequantize)(bytes, self.columns, room.as_mut_ptr());
+            }
+        }
+        room.as_ptr()
+    }
+
+    /// Products of one tile with some rows, at most [`ROWS_AT_ONCE`], bias included.
+    unsafe fn multiply(
         &self,
         play: &Play<'_>,
         part: &Weights,
-        tile: usize,
-        first: usize,
-        count: usize,
-        panel: &mut [f32],
+        tile: Tile,
+        rows: Range<usize>,
         output: &mut [f32],
-        mut then: impl FnMut(usize, usize, &mut [f32]),
     ) {
         unsafe {
             let matrix = &*part.matrix;
-            let bytes = matrix.tile(tile).as_ptr();
-            let quantized = QuantizedRows {
-                codes: self.activations.codes,
-                scales: self.activations.scales,
-                sums: self.activations.sums,
-                columns: self.columns,
-            };
-            let panel = match part.quantized {
-                Some(_) => std::ptr::null(),
-                None => {
-                    (part.dequantize)(bytes, self.columns, panel.as_mut_ptr());
-                    panel.as_ptr()
+            let (start, count, out) = (rows.start, rows.len(), output.as_mut_ptr());
+            match part.quantized {
+                Some(product) => {
+                    let Activations { codes, scales, sums, .. } = self.activations;
+                    let rows = QuantizedRows { codes, scales, sums, columns: self.columns };
+                    product(matrix.tile(tile.index).as_ptr(), &rows, start, count, out);
                 }
-            };
-            for start in (first..first + count).step_by(ROWS_AT_ONCE) {
-                let rows = ROWS_AT_ONCE.min(first + count - start);
-                let out = output.as_mut_ptr();
-                match part.quantized {
-                    Some(product) => product(bytes, &quantized, start, rows, out),
-                    None => (play.kernels.float_rows)(
-                        panel,
+                None => {
+                    (play.kernels.float_rows)(
+                        tile.panel,
                         self.columns,
                         &self.floats,
                         start,
-                        rows,
+                        count,
                         out,
-                    ),
+                    );
                 }
-                if let Some(bias) = part.bias {
-                    let lanes = TILE.min(matrix.rows - tile * TILE);
-                    for row in (0..rows).step_by(if self.refined { 2 } else { 1 }) {
-                        for lane in 0..lanes {
-                            output[row * TILE + lane] += *bias.add(tile * TILE + lane);
-                        }
+            }
+            if let Some(bias) = part.bias {
+                let first = tile.index * TILE;
+                for row in (0..count).step_by(self.rows_per_result()) {
+                    for lane in 0..TILE.min(matrix.rows - first) {
+                        output[row * TILE + lane] += *bias.add(first + lane);
                     }
                 }
-                then(start, rows, output);
             }
         }
+    }
+
+    fn rows_per_result(&self) -> usize {
+        if self.refined { 2 } else { 1 }
     }
 
     unsafe fn plain(
         &self,
         play: &Play<'_>,
         tile: usize,
-        first: usize,
-        count: usize,
+        rows: Range<usize>,
         scratch: &mut WorkerScratch,
     ) {
         let part = self.parts.iter().rfind(|part| part.first_tile <= tile).expect("part of a tile");
-        let tile = tile - part.first_tile;
-        let [output, _] = &mut scratch.outputs;
+        let ([output, _], [panel, _]) = (&mut scratch.outputs, &mut scratch.panels);
+        let step = self.rows_per_result();
         unsafe {
-            self.tile(
-                play,
-                part,
-                tile,
-                first,
-                count,
-                &mut scratch.panel,
-                output,
-                |start, rows, output| {
-                    let step = if self.refined { 2 } else { 1 };
-                    for row in (0..rows).step_by(step) {
-                        let (result, rest) = output[row * TILE..].split_at_mut(TILE);
-                        if self.refined {
-                            result.iter_mut().zip(rest).for_each(|(sum, more)| *sum += *more);
-                        }
-                        if let Some(cap) = self.soft_cap {
-                            (play.kernels.soft_cap)(result.as_mut_ptr(), cap);
-                        }
-                        part.put(tile, (start + row) / step, result);
+            let index = tile - part.first_tile;
+            let tile = Tile { index, panel: self.panel(part, index, panel) };
+            for rows in pieces(rows) {
+                self.multiply(play, part, tile, rows.clone(), output);
+                for row in (0..rows.len()).step_by(step) {
+                    let (result, rest) = output[row * TILE..].split_at_mut(TILE);
+                    if self.refined {
+                        result.iter_mut().zip(rest).for_each(|(sum, more)| *sum += *more);
                     }
-                },
-            );
+                    if let Some(cap) = self.soft_cap {
+                        (play.kernels.soft_cap)(result.as_mut_ptr(), cap);
+                    }
+                    part.put(index, (rows.start + row) / step, result);
+                }
+            }
         }
     }
 
     unsafe fn gated(
         &self,
         play: &Play<'_>,
-        tile: usize,
-        first: usize,
-        count: usize,
+        index: usize,
+        rows: Range<usize>,
         activation: Activation,
         scratch: &mut WorkerScratch,
     ) {
         let [gate, up] = &self.parts[..] else { unreachable!("a gate has two parts") };
-        let [gates, ups] = &mut scratch.outputs;
-        for start in (first..first + count).step_by(ROWS_AT_ONCE) {
-            let rows = ROWS_AT_ONCE.min(first + count - start);
-            unsafe {
-                let panel = &mut scratch.panel;
-                self.tile(play, gate, tile, start, rows, panel, gates, |_, _, _| ());
-                self.tile(play, up, tile, start, rows, panel, ups, |_, _, _| ());
-                for row in 0..rows {
+        let ([gates, ups], [gate_panel, up_panel]) = (&mut scratch.outputs, &mut scratch.panels);
+        unsafe {
+            let gate_tile = Tile { index, panel: self.panel(gate, index, gate_panel) };
+            let up_tile = Tile { index, panel: self.panel(up, index, up_panel) };
+            for rows in pieces(rows) {
+                self.multiply(play, gate, gate_tile, rows.clone(), gates);
+                self.multiply(play, up, up_tile, rows.clone(), ups);
+                for row in 0..rows.len() {
                     let at = row * TILE;
                     (play.kernels.gate)(gates[at..].as_mut_ptr(), ups[at..].as_ptr(), activation);
-                    gate.put(tile, start + row, &gates[at..][..TILE]);
+                    gate.put(index, rows.start + row, &gates[at..][..TILE]);
                 }
             }
         }
     }
+}
+
+/// A tile of a part, and its f32 panel where one was made.
+#[derive(Clone, Copy)]
+struct Tile {
+    index: usize,
+    panel: *const f32,
+}
+
+/// Cuts rows into runs whose results fit a worker's scratch.
+fn pieces(rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let end = rows.end;
+    rows.step_by(ROWS_AT_ONCE).map(move |start| start..end.min(start + ROWS_AT_ONCE))
 }
 
 impl Weights {

@@ -1,9 +1,11 @@
 //! Weights: read from their source, checked, repacked, kept.
 
+use crate::memory::Memory;
 use crate::pack::{PackedMatrix, TILE, pack_tile};
 use crate::pool::Pool;
 use pianola_formats::{Tensor, TensorSource, TensorType, dequantize_row, quantize_row};
 use pianola_plan::{DeviceError, DeviceKind, Plan, WeightShape, WeightSpec};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) enum Weight {
@@ -41,6 +43,15 @@ pub(crate) fn load(
     let total = plan.weight_bytes();
     let mut done = 0;
     let mut weights = Vec::with_capacity(plan.graph.weights.len());
+    // One block for all matrices, so that nearly all of it lies on huge pages.
+    let bytes: usize = plan.graph.weights.iter().map(packed_bytes).sum();
+    let memory = Memory::zeroed(bytes).ok_or_else(|| DeviceError::OutOfMemory {
+        device: DeviceKind::Cpu,
+        what: "the weights".to_string(),
+        bytes: bytes as u64,
+    })?;
+    let memory = Arc::new(memory);
+    let mut offset = 0;
     for spec in &plan.graph.weights {
         let tensor = source
             .tensor(&spec.name)
@@ -53,13 +64,10 @@ pub(crate) fn load(
                 Weight::Vector(values)
             }
             WeightShape::Matrix { rows, columns } => {
-                let mut packed = PackedMatrix::zeroed(spec.ty, rows, columns).ok_or_else(|| {
-                    DeviceError::OutOfMemory {
-                        device: DeviceKind::Cpu,
-                        what: format!("tensor '{}'", spec.name),
-                        bytes: spec.bytes(),
-                    }
-                })?;
+                // SAFETY: each matrix has its own bytes, one behind another.
+                let mut packed =
+                    unsafe { PackedMatrix::at(&memory, offset, spec.ty, rows, columns) };
+                offset += packed_bytes(spec);
                 pack(&tensor, &mut packed, pool);
                 Weight::Matrix(packed)
             }
@@ -68,6 +76,16 @@ pub(crate) fn load(
         progress(done, total);
     }
     Ok(weights)
+}
+
+/// Bytes of a matrix in the block, up to the next cache line.
+fn packed_bytes(spec: &WeightSpec) -> usize {
+    match spec.shape {
+        WeightShape::Matrix { rows, columns } => {
+            PackedMatrix::bytes(spec.ty, rows, columns).next_multiple_of(64)
+        }
+        WeightShape::Vector { .. } => 0,
+    }
 }
 
 fn check_shape(spec: &WeightSpec, tensor: &Tensor<'_>) -> Result<(), DeviceError> {

@@ -148,6 +148,10 @@ unsafe impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn prefetch(from: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+    #[inline(always)]
     unsafe fn load_bytes(from: *const u8) -> Integers {
         unsafe { each((from, from.add(32)), |half| _mm256_loadu_si256(half.cast())) }
     }

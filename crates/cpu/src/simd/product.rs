@@ -24,6 +24,9 @@ pub(crate) struct FloatRows {
     pub stride: usize,
 }
 
+/// Bytes of a cache line.
+const LINE: usize = 64;
+
 /// `out[row][lane] = tile row lane . activation row first + row`, `R` rows at once: the codes are
 /// unpacked once and met by each row in turn.
 ///
@@ -41,10 +44,16 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
         let columns = activations.columns;
         let blocks = columns / BLOCK;
         let scales = tile.add(blocks * C::BYTES);
+        // Few rows are done with a tile sooner than the next arrives by itself.
+        let ahead = tile.wrapping_add(blocks * (C::BYTES + S::BYTES));
+        let lines = if R <= 2 { (C::BYTES + S::BYTES).div_ceil(LINE) } else { 0 };
         let mut sums = [L::splat(0.0); R];
         let codes_of: [*const i8; R] =
             std::array::from_fn(|row| activations.codes.add((first + row) * columns));
         for block in 0..blocks {
+            for line in 0..lines {
+                L::prefetch(ahead.wrapping_add((block * lines + line) * LINE));
+            }
             let codes = C::load::<L>(tile.add(block * C::BYTES));
             let low_scale = S::scale::<L>(scales, blocks, block, 0);
             let high_scale =

@@ -109,6 +109,8 @@ unsafe impl Codes for Bits8 {
 /// # Safety
 /// `scales` points behind the codes of a tile of `blocks` blocks, `block < blocks`.
 pub(crate) unsafe trait Scales {
+    /// Bytes of a block's scales, what it shares with others included.
+    const BYTES: usize;
     /// There is a minimum.
     const MINS: bool = false;
     /// The two halves of a block have scales of their own.
@@ -133,6 +135,7 @@ pub(crate) struct EightBit;
 
 // SAFETY: reads 32 bytes a block.
 unsafe impl Scales for Half {
+    const BYTES: usize = 32;
     #[inline(always)]
     unsafe fn scale<L: Lanes>(scales: *const u8, _: usize, block: usize, _: usize) -> L::F {
         unsafe { L::load_f16(scales.add(32 * block).cast()) }
@@ -141,6 +144,7 @@ unsafe impl Scales for Half {
 
 // SAFETY: reads 64 bytes a block.
 unsafe impl Scales for HalfWithMin {
+    const BYTES: usize = 64;
     const MINS: bool = true;
     #[inline(always)]
     unsafe fn scale<L: Lanes>(scales: *const u8, _: usize, block: usize, _: usize) -> L::F {
@@ -154,6 +158,7 @@ unsafe impl Scales for HalfWithMin {
 
 // SAFETY: reads 32 bytes a block and 64 a super-block behind them.
 unsafe impl Scales for SixBit {
+    const BYTES: usize = 40;
     const MINS: bool = true;
     #[inline(always)]
     unsafe fn scale<L: Lanes>(scales: *const u8, blocks: usize, block: usize, _: usize) -> L::F {
@@ -174,6 +179,7 @@ unsafe impl Scales for SixBit {
 
 // SAFETY: reads 32 bytes a block and 32 a super-block behind them.
 unsafe impl Scales for EightBit {
+    const BYTES: usize = 36;
     const HALVES: bool = true;
     #[inline(always)]
     unsafe fn scale<L: Lanes>(scales: *const u8, blocks: usize, block: usize, half: usize) -> L::F {
