@@ -179,8 +179,7 @@ fn judge(
     {
         let (expected, found) = (f64::from(expected), f64::from(found));
         let error = (expected - found).abs();
-        // Written so that NaN fails.
-        if !(error <= bound) {
+        if error.is_nan() || error > bound {
             return Err(format!(
                 "{name}[{index}] is {found}, expected {expected} within {bound:e}"
             ));

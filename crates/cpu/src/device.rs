@@ -40,8 +40,8 @@ pub struct CpuRecording {
     _activations: Memory,
     level: Level,
     stages: Vec<Recorded>,
-    /// Jobs claimed so far, a counter a stage.
-    claimed: Vec<AtomicUsize>,
+    /// Progress of each stage in the play.
+    progress: Vec<Progress>,
     scratch: Vec<Mutex<WorkerScratch>>,
     runs: Vec<std::ops::Range<usize>>,
     pool: Pool,
@@ -96,7 +96,7 @@ impl CpuRecording {
         let scratch =
             || Mutex::new(WorkerScratch::new(widest_input(&plan).max(head_dim), head_dim));
         Ok(CpuRecording {
-            claimed: stages.iter().map(|_| AtomicUsize::new(0)).collect(),
+            progress: stages.iter().map(|_| Progress::default()).collect(),
             scratch: (0..pool.workers()).map(|_| scratch()).collect(),
             runs: Vec::with_capacity(plan.options.max_rows),
             stages,
@@ -180,7 +180,9 @@ impl CpuRecording {
 
     /// Runs stages `range` of a step whose runs are set.
     pub(crate) fn play_stages(&mut self, step: &Step, range: std::ops::Range<usize>) {
-        self.claimed[range.clone()].iter().for_each(|counter| counter.store(0, Ordering::Relaxed));
+        for progress in &mut self.progress[range.clone()] {
+            *progress = Progress::default();
+        }
         let play = Play {
             rows: &step.rows,
             logits: &step.logits,
@@ -192,9 +194,8 @@ impl CpuRecording {
         let work = Work {
             play,
             stages: &self.stages[range.clone()],
-            claimed: &self.claimed[range],
+            progress: &self.progress[range],
             scratch: &self.scratch,
-            barrier: &self.pool.barrier,
             busy: self.measure_busy.then_some(&self.busy_nanoseconds),
         };
         self.pool.run(&|worker| work.run(worker));
@@ -219,13 +220,22 @@ fn out_of_memory(what: &str, bytes: u64) -> DeviceError {
     DeviceError::OutOfMemory { device: DeviceKind::Cpu, what: what.to_string(), bytes }
 }
 
+/// How far a stage has come. A cache line of its own, because workers write it at once.
+#[repr(align(64))]
+#[derive(Default)]
+struct Progress {
+    /// Jobs that a worker has taken.
+    claimed: AtomicUsize,
+    /// Jobs that are done.
+    done: AtomicUsize,
+}
+
 /// What the workers of one play share.
 struct Work<'a> {
     play: Play<'a>,
     stages: &'a [Recorded],
-    claimed: &'a [AtomicUsize],
+    progress: &'a [Progress],
     scratch: &'a [Mutex<WorkerScratch>],
-    barrier: &'a crate::pool::Barrier,
     busy: Option<&'a AtomicU64>,
 }
 
@@ -238,24 +248,48 @@ impl Work<'_> {
         let mut scratch =
             self.scratch[worker].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         let mut busy = 0;
-        for (recorded, claimed) in self.stages.iter().zip(self.claimed) {
+        // First stage that is not known to be done.
+        let mut open = 0;
+        for (index, recorded) in self.stages.iter().enumerate() {
             if recorded.barrier {
-                self.barrier.meet(|| ());
+                while open < index {
+                    self.wait(open);
+                    open += 1;
+                }
             }
             let start = self.busy.map(|_| Instant::now());
             let jobs = recorded.stage.jobs(&self.play);
+            let progress = &self.progress[index];
             loop {
-                let job = claimed.fetch_add(1, Ordering::Relaxed);
+                let job = progress.claimed.fetch_add(1, Ordering::Relaxed);
                 if job >= jobs {
                     break;
                 }
-                // SAFETY: claimed by this worker alone; barriers order the stages.
+                // SAFETY: claimed by this worker alone; waits order the stages.
                 unsafe { recorded.stage.run(&self.play, job, &mut scratch) };
+                progress.done.fetch_add(1, Ordering::AcqRel);
             }
             busy += start.map_or(0, |start| start.elapsed().as_nanos() as u64);
         }
         if let Some(total) = self.busy {
             total.fetch_add(busy, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until every job of a stage is done. Jobs are counted, not workers: one that the
+    /// system has put aside holds up nobody unless it has a job in hand.
+    fn wait(&self, stage: usize) {
+        // Longer than an even finish takes, shorter than anyone else would mind.
+        const SPINS: usize = 2_000;
+        let jobs = self.stages[stage].stage.jobs(&self.play);
+        let mut spins = 0;
+        while self.progress[stage].done.load(Ordering::Acquire) < jobs {
+            if spins < SPINS {
+                spins += 1;
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
         }
     }
 }

@@ -19,8 +19,8 @@ pub(crate) fn cut_product(
 ) -> ProductCut {
     let cached = (CACHED_ACTIVATIONS / row_bytes.max(1)).max(8) / 8 * 8;
     let rows = if rows <= cached { rows } else { cached };
-    // About eight jobs a worker: few enough to claim cheaply, enough to even out a slow core.
-    let tiles = (tiles / (8 * workers)).clamp(1, 32);
+    // About sixteen jobs a worker: few enough to claim cheaply, enough to even out a slow core.
+    let tiles = (tiles / (16 * workers)).clamp(1, 32);
     ProductCut { tiles, rows: rows.max(1) }
 }
 
@@ -53,9 +53,9 @@ mod tests {
 
     #[test]
     fn products_stay_in_cache_and_balance() {
-        assert_eq!(cut_product(96, 1, 600, 2), ProductCut { tiles: 6, rows: 1 });
+        assert_eq!(cut_product(96, 1, 600, 2), ProductCut { tiles: 3, rows: 1 });
         let cut = cut_product(96, 512, 9000, 2);
-        assert!(cut.rows * 9000 <= CACHED_ACTIVATIONS && cut.rows % 8 == 0 && cut.rows > 8);
+        assert!(cut.rows * 9000 <= CACHED_ACTIVATIONS && cut.rows.is_multiple_of(8) && cut.rows > 8);
         assert_eq!(cut_product(1, 512, 600, 2).tiles, 1);
     }
 

@@ -51,8 +51,8 @@ impl Gate {
     }
 }
 
-/// Lets all workers of a play meet before the next stage.
-pub(crate) struct Barrier {
+/// Lets all workers meet.
+struct Barrier {
     workers: usize,
     arrived: AtomicUsize,
     gate: Gate,
@@ -63,11 +63,10 @@ impl Barrier {
         Barrier { workers, arrived: AtomicUsize::new(0), gate: Gate::new() }
     }
 
-    /// Returns when all have called it. The last to arrive runs `last` before the others go on.
-    pub fn meet(&self, last: impl FnOnce()) {
+    /// Returns when all have called it.
+    fn meet(&self) {
         let seen = self.gate.value.load(Ordering::Acquire);
         if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.workers {
-            last();
             self.arrived.store(0, Ordering::Relaxed);
             self.gate.open();
         } else {
@@ -98,8 +97,6 @@ unsafe impl Sync for Shared {}
 pub(crate) struct Pool {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-    /// For jobs made of stages.
-    pub barrier: Barrier,
 }
 
 impl Pool {
@@ -112,8 +109,7 @@ impl Pool {
             stop: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
         });
-        let mut pool =
-            Pool { shared: shared.clone(), threads: Vec::new(), barrier: Barrier::new(workers) };
+        let mut pool = Pool { shared: shared.clone(), threads: Vec::new() };
         for worker in 1..workers {
             let shared = shared.clone();
             let name = format!("pianola-{worker}");
@@ -141,7 +137,7 @@ impl Pool {
             Some(job_pointer);
         self.shared.start.open();
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job(0)));
-        self.shared.finished.meet(|| ());
+        self.shared.finished.meet();
         if let Err(panic) = result {
             std::panic::resume_unwind(panic);
         }
@@ -166,7 +162,7 @@ fn work(shared: &Shared, worker: usize) {
                 shared.panicked.store(true, Ordering::SeqCst);
             }
         }
-        shared.finished.meet(|| ());
+        shared.finished.meet();
     }
 }
 
@@ -185,15 +181,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_worker_runs_every_round_and_stages_are_ordered() {
+    fn every_worker_runs_every_round() {
         let pool = Pool::new(3).unwrap();
         let total = AtomicUsize::new(0);
         for round in 1..=200 {
             pool.run(&|_| {
                 total.fetch_add(1, Ordering::SeqCst);
-                pool.barrier.meet(|| ());
-                // Behind the barrier everyone sees what all did before it.
-                assert!(total.load(Ordering::SeqCst) >= 3 * round);
             });
             assert_eq!(total.load(Ordering::SeqCst), 3 * round);
         }

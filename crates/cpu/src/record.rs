@@ -135,7 +135,7 @@ impl Recorder<'_> {
         for part in &project.parts {
             let matrix = self.weights[part.weight.0].matrix();
             let quantized = match self.plan.options.numeric {
-                Numeric::Fast if width % BLOCK == 0 => (self.kernels.product)(matrix.ty),
+                Numeric::Fast if width.is_multiple_of(BLOCK) => (self.kernels.product)(matrix.ty),
                 _ => None,
             };
             let epilogue = project.gate.map(|gate| gate.1).or(project.soft_cap.map(|cap| cap.1));

@@ -71,8 +71,7 @@ fn request(prompt: Vec<u32>, sampling: Sampling, tokens: usize) -> Request {
 #[test]
 fn smollm2_answers_and_the_second_turn_keeps_the_first() {
     let mut engine = load("smollm2.gguf", Numeric::Fast);
-    let mut conversation =
-        Conversation::new(vec![Message::new("user", "Why is the sky blue?")]);
+    let mut conversation = Conversation::new(vec![Message::new("user", "Why is the sky blue?")]);
     let tokens = |engine: &Engine, conversation: &Conversation| {
         let text = engine.text().unwrap();
         let (template, _) = text.template.as_ref().unwrap();

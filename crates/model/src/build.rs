@@ -206,5 +206,5 @@ impl Build<'_> {
 fn quantized(role: Role, wanted: TensorType, columns: usize) -> Option<TensorType> {
     let embedding = matches!(role, Role::Embedding | Role::Head);
     let ty = if embedding { TensorType::Q8_0 } else { wanted };
-    (columns % ty.block_len() == 0).then_some(ty)
+    columns.is_multiple_of(ty.block_len()).then_some(ty)
 }

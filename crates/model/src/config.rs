@@ -167,11 +167,11 @@ impl Config {
                 ));
             }
         }
-        if self.heads % self.kv_heads != 0 {
+        if !self.heads.is_multiple_of(self.kv_heads) {
             let expected = format!("the {} heads must be a multiple of it", self.heads);
             return Err(ModelError::value("kv heads", self.kv_heads, expected));
         }
-        if self.head_dim % 2 != 0 {
+        if !self.head_dim.is_multiple_of(2) {
             return Err(ModelError::value(
                 "head size",
                 self.head_dim,

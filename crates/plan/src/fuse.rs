@@ -123,11 +123,11 @@ pub fn fuse(graph: &Graph) -> Vec<Fused> {
             fused.push((index, found));
         }
     }
-    for index in 0..graph.nodes.len() {
-        if owner[index].is_none() {
-            fused.push((index, Fused { kernel: Kernel::Single(index), nodes: vec![index] }));
-        }
-    }
+    let alone = owner.iter().enumerate().filter(|(_, owner)| owner.is_none());
+    fused
+        .extend(alone.map(|(index, _)| {
+            (index, Fused { kernel: Kernel::Single(index), nodes: vec![index] })
+        }));
     fused.sort_by_key(|&(position, _)| position);
     fused.into_iter().map(|(_, fused)| fused).collect()
 }

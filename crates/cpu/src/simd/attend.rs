@@ -2,7 +2,7 @@
 
 use super::lanes::Lanes;
 use super::math;
-use super::product::float_block;
+use super::product::{Matrix, float_block};
 use super::rows;
 use pianola_plan::{KvType, PAGE_TOKENS, RopePairing};
 
@@ -151,21 +151,12 @@ pub(crate) unsafe fn attend<L: Lanes>(
         // SAFETY: see the function's promise; scratch is sized for `head_dim`.
         unsafe {
             let (keys, values) = floats::<L>(page_of(page), ty, head_dim, used, scratch);
-            let scores = scratch.scores.as_mut_ptr();
-            product::<L>(
-                queries.values,
-                head_dim,
-                count,
-                keys,
-                PAGE_TOKENS,
-                head_dim,
-                scores,
-                PAGE_TOKENS,
-                PAGE_TOKENS,
-                false,
-            );
+            let scores = Matrix { start: scratch.scores.as_mut_ptr(), stride: PAGE_TOKENS };
+            let (keys, values) = (Matrix::read(keys, PAGE_TOKENS), Matrix::read(values, stride));
+            let rows = Matrix::read(queries.values, head_dim);
+            product::<L>(rows, count, keys, head_dim, scores, false);
             for (query, &position) in positions.iter().enumerate() {
-                let row = scores.add(query * PAGE_TOKENS);
+                let row = scores.from(query, 0).start;
                 let visible = first_visible(position).saturating_sub(base).min(PAGE_TOKENS)
                     ..(position as usize + 1).saturating_sub(base).min(PAGE_TOKENS);
                 if visible.is_empty() {
@@ -183,19 +174,8 @@ pub(crate) unsafe fn attend<L: Lanes>(
                     }
                 }
             }
-            let output = scratch.output.as_mut_ptr();
-            product::<L>(
-                scores,
-                PAGE_TOKENS,
-                count,
-                values,
-                stride,
-                used,
-                output,
-                stride,
-                stride,
-                true,
-            );
+            let output = Matrix { start: scratch.output.as_mut_ptr(), stride };
+            product::<L>(scores, count, values, used, output, true);
         }
     }
     for (query, &sum) in scratch.sums[..count].iter().enumerate() {
@@ -276,58 +256,46 @@ unsafe fn floats<L: Lanes>(
     }
 }
 
-/// `out[rows][columns] (+)= a[rows][inner] . b[inner][columns]`, `columns` a multiple of 16.
+/// `out[rows][columns] (+)= a[rows][inner] . b[inner][columns]`, `columns` being those of `b` and a
+/// multiple of 16.
 #[inline(always)]
-#[allow(clippy::too_many_arguments)]
 unsafe fn product<L: Lanes>(
-    a: *const f32,
-    a_stride: usize,
+    a: Matrix,
     rows: usize,
-    b: *const f32,
-    b_stride: usize,
+    b: Matrix,
     inner: usize,
-    out: *mut f32,
-    out_stride: usize,
-    columns: usize,
+    out: Matrix,
     add: bool,
 ) {
-    unsafe {
-        let mut column = 0;
-        while column < columns {
-            let wide = columns - column >= 64;
-            let mut row = 0;
-            while row < rows {
-                let a = a.add(row * a_stride);
-                let b = b.add(column);
-                let out = out.add(row * out_stride + column);
+    let columns = b.stride;
+    let mut column = 0;
+    while column < columns {
+        let wide = columns - column >= 64;
+        let b = b.from(0, column);
+        let mut row = 0;
+        while row < rows {
+            let (a, out) = (a.from(row, 0), out.from(row, column));
+            unsafe {
                 row += match (wide, rows - row) {
                     (true, 4..) => {
-                        float_block::<L, 4, 4>(
-                            a, a_stride, b, b_stride, inner, out, out_stride, add,
-                        );
+                        float_block::<L, 4, 4>(a, b, inner, out, add);
                         4
                     }
                     (true, 2..) => {
-                        float_block::<L, 2, 4>(
-                            a, a_stride, b, b_stride, inner, out, out_stride, add,
-                        );
+                        float_block::<L, 2, 4>(a, b, inner, out, add);
                         2
                     }
                     (true, _) => {
-                        float_block::<L, 1, 4>(
-                            a, a_stride, b, b_stride, inner, out, out_stride, add,
-                        );
+                        float_block::<L, 1, 4>(a, b, inner, out, add);
                         1
                     }
                     (false, _) => {
-                        float_block::<L, 1, 1>(
-                            a, a_stride, b, b_stride, inner, out, out_stride, add,
-                        );
+                        float_block::<L, 1, 1>(a, b, inner, out, add);
                         1
                     }
                 };
             }
-            column += if wide { 64 } else { 16 };
         }
+        column += if wide { 64 } else { 16 };
     }
 }

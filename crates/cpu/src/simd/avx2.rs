@@ -149,7 +149,7 @@ unsafe impl Lanes for Avx2 {
 
     #[inline(always)]
     unsafe fn prefetch(from: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
     }
     #[inline(always)]
     unsafe fn load_bytes(from: *const u8) -> Integers {

@@ -108,7 +108,7 @@ unsafe impl Lanes for Avx512 {
 
     #[inline(always)]
     unsafe fn prefetch(from: *const u8) {
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
     }
     #[inline(always)]
     unsafe fn load_bytes(from: *const u8) -> __m512i {

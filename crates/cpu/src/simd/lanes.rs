@@ -45,7 +45,7 @@ pub(crate) unsafe trait Lanes: Copy + 'static {
     unsafe fn splat_i32(x: i32) -> Self::I;
     unsafe fn to_f32(x: Self::I) -> Self::F;
 
-    /// Asks for the cache line at `from`, which need not be valid, to be brought near.
+    /// Asks for the cache line at `from`, which need not be valid, to be brought to the second-level cache.
     unsafe fn prefetch(from: *const u8);
     unsafe fn load_bytes(from: *const u8) -> Self::B;
     /// `byte & 15`

@@ -34,7 +34,7 @@ pub(crate) unsafe fn silu<L: Lanes>(x: L::F) -> L::F {
 pub(crate) unsafe fn gelu_tanh<L: Lanes>(x: L::F) -> L::F {
     unsafe {
         // sqrt(8 / pi)
-        let factor = L::splat(1.595_769_1);
+        let factor = L::splat(1.595_769);
         let cube = L::mul(L::mul(x, x), L::mul(x, L::splat(0.044715)));
         let twice_u = L::mul(factor, L::add(x, cube));
         let e = exp::<L>(L::sub(L::splat(0.0), twice_u));

@@ -5,6 +5,9 @@
 //! themselves. The promises are stated at each function; `device` keeps them.
 
 #![allow(unsafe_code)]
+// Whole functions are unsafe here, under the promise in their `Safety` section; a reason at every
+// intrinsic would repeat it.
+#![allow(clippy::undocumented_unsafe_blocks)]
 
 pub(crate) mod attend;
 #[cfg(target_arch = "x86_64")]

@@ -26,6 +26,10 @@ pub(crate) struct FloatRows {
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
+/// How far ahead of the codes in use the next are asked for, in bytes: the best of 1 to 16 KiB
+/// and of a whole tile. They go to the second-level cache; asked into the first they crowd out
+/// its few outstanding misses and a quarter of the bandwidth is lost.
+const AHEAD: usize = 8 << 10;
 
 /// `out[row][lane] = tile row lane . activation row first + row`, `R` rows at once: the codes are
 /// unpacked once and met by each row in turn.
@@ -45,7 +49,7 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
         let blocks = columns / BLOCK;
         let scales = tile.add(blocks * C::BYTES);
         // Few rows are done with a tile sooner than the next arrives by itself.
-        let ahead = tile.wrapping_add(blocks * (C::BYTES + S::BYTES));
+        let ahead = tile.wrapping_add(AHEAD);
         let lines = if R <= 2 { (C::BYTES + S::BYTES).div_ceil(LINE) } else { 0 };
         let mut sums = [L::splat(0.0); R];
         let codes_of: [*const i8; R] =
@@ -162,21 +166,42 @@ pub(crate) unsafe fn dequantize_tile<L: Lanes, C: Codes, S: Scales, const ZERO: 
     }
 }
 
+/// Rows of f32 values in memory, `stride` apart.
+#[derive(Clone, Copy)]
+pub(crate) struct Matrix {
+    pub start: *mut f32,
+    pub stride: usize,
+}
+
+impl Matrix {
+    /// For values that are only read.
+    pub fn read(start: *const f32, stride: usize) -> Matrix {
+        Matrix { start: start.cast_mut(), stride }
+    }
+
+    /// The part from `row` and `column` on.
+    #[inline(always)]
+    pub fn from(self, row: usize, column: usize) -> Matrix {
+        Matrix { start: self.start.wrapping_add(row * self.stride + column), ..self }
+    }
+
+    #[inline(always)]
+    unsafe fn at(self, row: usize, column: usize) -> *mut f32 {
+        unsafe { self.start.add(row * self.stride + column) }
+    }
+}
+
 /// `out[row][..16 * N] (+)= a[row][k] * b[k][..16 * N]`, the one f32 product: weights, scores and
 /// values of attention all have this form.
 ///
 /// # Safety
-/// `a` has `R` rows of `inner` values `a_stride` apart, `b` `inner` rows of `16 * N` values
-/// `b_stride` apart, `out` `R` rows of `16 * N` values `out_stride` apart.
+/// `a` has `R` rows of `inner` values, `b` `inner` rows of `16 * N`, `out` `R` rows of `16 * N`.
 #[inline(always)]
 pub(crate) unsafe fn float_block<L: Lanes, const R: usize, const N: usize>(
-    a: *const f32,
-    a_stride: usize,
-    b: *const f32,
-    b_stride: usize,
+    a: Matrix,
+    b: Matrix,
     inner: usize,
-    out: *mut f32,
-    out_stride: usize,
+    out: Matrix,
     add: bool,
 ) {
     unsafe {
@@ -184,25 +209,25 @@ pub(crate) unsafe fn float_block<L: Lanes, const R: usize, const N: usize>(
         if add {
             for (row, sums) in sums.iter_mut().enumerate() {
                 for (column, sum) in sums.iter_mut().enumerate() {
-                    *sum = L::load(out.add(row * out_stride + column * 16));
+                    *sum = L::load(out.at(row, column * 16));
                 }
             }
         }
         for k in 0..inner {
             let mut right = [L::splat(0.0); N];
             for (column, right) in right.iter_mut().enumerate() {
-                *right = L::load(b.add(k * b_stride + column * 16));
+                *right = L::load(b.at(k, column * 16));
             }
-            for row in 0..R {
-                let left = L::splat(*a.add(row * a_stride + k));
-                for column in 0..N {
-                    sums[row][column] = L::fma(left, right[column], sums[row][column]);
+            for (row, sums) in sums.iter_mut().enumerate() {
+                let left = L::splat(*a.at(row, k));
+                for (sum, right) in sums.iter_mut().zip(right) {
+                    *sum = L::fma(left, right, *sum);
                 }
             }
         }
         for (row, sums) in sums.into_iter().enumerate() {
             for (column, sum) in sums.into_iter().enumerate() {
-                L::store(out.add(row * out_stride + column * 16), sum);
+                L::store(out.at(row, column * 16), sum);
             }
         }
     }
@@ -222,16 +247,16 @@ pub(crate) unsafe fn float_rows<L: Lanes>(
     out: *mut f32,
 ) {
     unsafe {
+        let (a, b) =
+            (Matrix::read(activations.values, activations.stride), Matrix::read(panel, 16));
+        let out = Matrix { start: out, stride: 16 };
         let mut row = 0;
-        let stride = activations.stride;
         while row + 8 <= rows {
-            let a = activations.values.add((first + row) * stride);
-            float_block::<L, 8, 1>(a, stride, panel, 16, columns, out.add(row * 16), 16, false);
+            float_block::<L, 8, 1>(a.from(first + row, 0), b, columns, out.from(row, 0), false);
             row += 8;
         }
         while row < rows {
-            let a = activations.values.add((first + row) * stride);
-            float_block::<L, 1, 1>(a, stride, panel, 16, columns, out.add(row * 16), 16, false);
+            float_block::<L, 1, 1>(a.from(first + row, 0), b, columns, out.from(row, 0), false);
             row += 1;
         }
     }

@@ -1,0 +1,158 @@
+//! Stages: the tile lists that a plan's kernels become on the CPU.
+//!
+//! Each kernel is one or two stages; workers claim a stage's jobs one by one and meet before the
+//! next. A stage holds only resolved pointers and shapes: nothing is looked up while playing.
+
+// Jobs run under the promise of [`Stage::run`], stated there once for all of them.
+#![allow(clippy::undocumented_unsafe_blocks)]
+
+mod heads;
+mod product;
+mod prologue;
+
+pub(crate) use heads::Heads;
+pub(crate) use product::{Product, Weights};
+pub(crate) use prologue::Prologue;
+
+use crate::kv::KvMemory;
+use crate::pack::{PackedMatrix, TILE};
+use crate::simd::attend::Scratch;
+use crate::simd::kernels::Kernels;
+use pianola_plan::{RopeSpec, Row};
+use product::ROWS_AT_ONCE;
+use std::ops::Range;
+
+/// Rows of an arena buffer, or some columns of them.
+#[derive(Clone, Copy)]
+pub(crate) struct Slab {
+    pub start: *mut f32,
+    pub stride: usize,
+}
+
+impl Slab {
+    /// # Safety
+    /// `index` is below the buffer's rows.
+    unsafe fn row(self, index: usize) -> *mut f32 {
+        unsafe { self.start.add(index * self.stride) }
+    }
+}
+
+/// A norm's scale and epsilon.
+pub(crate) type Norm = (*const f32, f32);
+
+/// Room for what prologues leave and products read.
+#[derive(Clone, Copy)]
+pub(crate) struct Activations {
+    pub floats: *mut f32,
+    pub codes: *mut i8,
+    pub scales: *mut f32,
+    pub sums: *mut i32,
+}
+
+pub(crate) struct Embed {
+    pub table: *const PackedMatrix,
+    pub scale: f32,
+    pub output: Slab,
+}
+
+pub(crate) struct Angles {
+    pub rope: RopeSpec,
+    pub output: Slab,
+}
+
+pub(crate) enum Stage {
+    Embed(Embed),
+    Angles(Angles),
+    Prologue(Prologue),
+    Product(Product),
+    StoreKv(Heads),
+    Attend(Heads),
+}
+
+/// What all workers see of a play.
+pub(crate) struct Play<'a> {
+    pub rows: &'a [Row],
+    pub logits: &'a [u32],
+    /// Runs of rows that follow one another in one sequence.
+    pub runs: &'a [Range<usize>],
+    pub kv: &'a KvMemory,
+    pub kernels: &'static Kernels,
+    pub workers: usize,
+}
+
+/// What a worker has to itself.
+pub(crate) struct WorkerScratch {
+    /// Products of up to [`ROWS_AT_ONCE`] rows by 16.
+    output: Vec<f32>,
+    /// A dequantised tile.
+    panel: Vec<f32>,
+    /// Two rows of the widest input.
+    rows: [Vec<f32>; 2],
+    attend: Scratch,
+}
+
+impl WorkerScratch {
+    pub fn new(widest: usize, head_dim: usize) -> WorkerScratch {
+        WorkerScratch {
+            output: vec![0.0; ROWS_AT_ONCE * TILE],
+            panel: vec![0.0; widest * TILE],
+            rows: [vec![0.0; widest + 16], vec![0.0; widest + 16]],
+            attend: Scratch::new(head_dim),
+        }
+    }
+}
+
+impl Stage {
+    /// Jobs in this play.
+    pub fn jobs(&self, play: &Play<'_>) -> usize {
+        match self {
+            Stage::Embed(_) | Stage::Angles(_) | Stage::StoreKv(_) => play.rows.len(),
+            Stage::Prologue(prologue) => prologue.rows(play),
+            Stage::Product(product) => product.jobs(play),
+            Stage::Attend(heads) => heads.jobs(play),
+        }
+    }
+
+    /// Runs one job.
+    ///
+    /// # Safety
+    /// The pointers are those of a living recording, `job` is below [`Stage::jobs`], no other
+    /// worker runs the same job, and stages that this one depends on are done.
+    pub unsafe fn run(&self, play: &Play<'_>, job: usize, scratch: &mut WorkerScratch) {
+        unsafe {
+            match self {
+                Stage::Embed(embed) => embed.run(play, job),
+                Stage::Angles(angles) => angles.run(play, job),
+                Stage::Prologue(prologue) => prologue.run(play, job, scratch),
+                Stage::Product(product) => product.run(play, job, scratch),
+                Stage::StoreKv(heads) => heads.store(play, job, scratch),
+                Stage::Attend(heads) => heads.attend(play, job, scratch),
+            }
+        }
+    }
+}
+
+impl Embed {
+    unsafe fn run(&self, play: &Play<'_>, job: usize) {
+        unsafe {
+            let table = &*self.table;
+            let out = std::slice::from_raw_parts_mut(self.output.row(job), table.columns);
+            table.row(play.rows[job].token as usize, out);
+            out.iter_mut().for_each(|value| *value *= self.scale);
+        }
+    }
+}
+
+impl Angles {
+    unsafe fn run(&self, play: &Play<'_>, job: usize) {
+        let pairs = self.rope.frequencies.len();
+        let position = play.rows[job].position as f32;
+        // SAFETY: the buffer is `2 * pairs` wide.
+        let out = unsafe { std::slice::from_raw_parts_mut(self.output.row(job), 2 * pairs) };
+        for (pair, frequency) in self.rope.frequencies.iter().enumerate() {
+            let (sine, cosine) = (position * frequency).sin_cos();
+            out[pair] = cosine * self.rope.magnitude;
+            out[pairs + pair] = sine * self.rope.magnitude;
+        }
+    }
+}

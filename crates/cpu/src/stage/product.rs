@@ -1,0 +1,187 @@
+//! Products: tiles of weights against rows of activations.
+
+use super::{Activations, Play, Slab, WorkerScratch};
+use crate::pack::{PackedMatrix, TILE};
+use crate::policy::cut_product;
+use crate::simd::kernels::{Dequantize, QuantizedProduct};
+use crate::simd::product::{FloatRows, QuantizedRows};
+use pianola_plan::Activation;
+use std::ops::Range;
+
+/// Rows of a product whose results wait in a worker's scratch.
+pub(super) const ROWS_AT_ONCE: usize = 32;
+
+/// One weight of a product, with the kernel for its type.
+pub(crate) struct Weights {
+    pub matrix: *const PackedMatrix,
+    pub bias: Option<*const f32>,
+    /// None: dequantise and multiply in f32.
+    pub quantized: Option<QuantizedProduct>,
+    pub dequantize: Dequantize,
+    pub output: Slab,
+    /// First tile of this part in the stage's count.
+    pub first_tile: usize,
+}
+
+pub(crate) struct Product {
+    pub parts: Vec<Weights>,
+    pub gate: Option<Activation>,
+    pub soft_cap: Option<f32>,
+    pub logits: bool,
+    /// Rows come in pairs whose results are added; see [`Prologue::refined`].
+    pub refined: bool,
+    pub columns: usize,
+    pub floats: FloatRows,
+    pub activations: Activations,
+}
+
+impl Product {
+    fn rows(&self, play: &Play<'_>) -> usize {
+        let rows = if self.logits { play.logits.len() } else { play.rows.len() };
+        if self.refined { 2 * rows } else { rows }
+    }
+
+    fn tiles(&self) -> usize {
+        let last = &self.parts[if self.gate.is_some() { 0 } else { self.parts.len() - 1 }];
+        // SAFETY: matrices outlive the recording's stages.
+        last.first_tile + unsafe { &*last.matrix }.tiles()
+    }
+
+    pub fn jobs(&self, play: &Play<'_>) -> usize {
+        let cut = cut_product(self.tiles(), self.rows(play), self.columns, play.workers);
+        self.tiles().div_ceil(cut.tiles) * self.rows(play).div_ceil(cut.rows)
+    }
+
+    pub unsafe fn run(&self, play: &Play<'_>, job: usize, scratch: &mut WorkerScratch) {
+        let (tiles, rows) = (self.tiles(), self.rows(play));
+        let cut = cut_product(tiles, rows, self.columns, play.workers);
+        // Rows vary slowest: workers stream through the weights side by side.
+        let chunks = tiles.div_ceil(cut.tiles);
+        let first = job / chunks * cut.rows;
+        let tiles = (job % chunks * cut.tiles)..tiles.min((job % chunks + 1) * cut.tiles);
+        let rows = first..rows.min(first + cut.rows);
+        // One weight after the other, so that each is read as one stream.
+        for tile in tiles.clone() {
+            let part = match self.gate {
+                Some(_) => &self.parts[0],
+                None => self.parts.iter().rfind(|part| part.first_tile <= tile).expect("a part"),
+            };
+            unsafe { self.tile(play, part, tile - part.first_tile, rows.clone(), None, scratch) };
+        }
+        if let Some(activation) = self.gate {
+            for tile in tiles {
+                let (part, rows) = (&self.parts[1], rows.clone());
+                unsafe { self.tile(play, part, tile, rows, Some(activation), scratch) };
+            }
+        }
+    }
+
+    /// One tile's products with `rows`, put where they belong; with `gate`, times the activation of
+    /// what stands there already.
+    unsafe fn tile(
+        &self,
+        play: &Play<'_>,
+        part: &Weights,
+        index: usize,
+        rows: Range<usize>,
+        gate: Option<Activation>,
+        scratch: &mut WorkerScratch,
+    ) {
+        let step = if self.refined { 2 } else { 1 };
+        let output = &mut scratch.output[..];
+        unsafe {
+            let tile = Tile { index, panel: self.panel(part, index, &mut scratch.panel) };
+            for rows in pieces(rows) {
+                self.multiply(play, part, tile, rows.clone(), output);
+                for row in (0..rows.len()).step_by(step) {
+                    let (result, rest) = output[row * TILE..].split_at_mut(TILE);
+                    let place = part.place(index, (rows.start + row) / step);
+                    if self.refined {
+                        result.iter_mut().zip(rest).for_each(|(sum, more)| *sum += *more);
+                    }
+                    if let Some(bias) = part.bias {
+                        let bias = std::slice::from_raw_parts(bias.add(index * TILE), place.len());
+                        result.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
+                    }
+                    if let Some(activation) = gate {
+                        let mut gates = [0.0; TILE];
+                        gates[..place.len()].copy_from_slice(place);
+                        (play.kernels.gate)(gates.as_mut_ptr(), result.as_ptr(), activation);
+                        result.copy_from_slice(&gates);
+                    }
+                    if let Some(cap) = self.soft_cap {
+                        (play.kernels.soft_cap)(result.as_mut_ptr(), cap);
+                    }
+                    place.copy_from_slice(&result[..place.len()]);
+                }
+            }
+        }
+    }
+
+    /// The f32 panel of a tile, where the part has no kernel for its type.
+    unsafe fn panel(&self, part: &Weights, tile: usize, room: &mut [f32]) -> *const f32 {
+        if part.quantized.is_none() {
+            // SAFETY: the room is as large as the widest tile.
+            unsafe {
+                let bytes = (*part.matrix).tile(tile).as_ptr();
+                (part.dequantize)(bytes, self.columns, room.as_mut_ptr());
+            }
+        }
+        room.as_ptr()
+    }
+
+    /// Products of one tile with some rows, at most [`ROWS_AT_ONCE`].
+    unsafe fn multiply(
+        &self,
+        play: &Play<'_>,
+        part: &Weights,
+        tile: Tile,
+        rows: Range<usize>,
+        output: &mut [f32],
+    ) {
+        unsafe {
+            let matrix = &*part.matrix;
+            let (start, count, out) = (rows.start, rows.len(), output.as_mut_ptr());
+            match part.quantized {
+                Some(product) => {
+                    let Activations { codes, scales, sums, .. } = self.activations;
+                    let rows = QuantizedRows { codes, scales, sums, columns: self.columns };
+                    product(matrix.tile(tile.index).as_ptr(), &rows, start, count, out);
+                }
+                None => {
+                    (play.kernels.float_rows)(
+                        tile.panel,
+                        self.columns,
+                        &self.floats,
+                        start,
+                        count,
+                        out,
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// A tile of a part, and its f32 panel where one was made.
+#[derive(Clone, Copy)]
+struct Tile {
+    index: usize,
+    panel: *const f32,
+}
+
+/// Cuts rows into runs whose results fit a worker's scratch.
+fn pieces(rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
+    let end = rows.end;
+    rows.step_by(ROWS_AT_ONCE).map(move |start| start..end.min(start + ROWS_AT_ONCE))
+}
+
+impl Weights {
+    /// Where a row of a tile's results belongs: 16 values, fewer in the last tile.
+    unsafe fn place<'a>(&self, tile: usize, row: usize) -> &'a mut [f32] {
+        unsafe {
+            let lanes = TILE.min((*self.matrix).rows - tile * TILE);
+            std::slice::from_raw_parts_mut(self.output.row(row).add(tile * TILE), lanes)
+        }
+    }
+}

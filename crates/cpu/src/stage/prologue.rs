@@ -1,0 +1,82 @@
+//! The prologue of a product: what its input goes through, row by row.
+
+use super::{Activations, Norm, Play, Slab, WorkerScratch};
+use crate::pack::BLOCK;
+
+/// Residual sum, norm and quantisation of a product's input, row by row.
+pub(crate) struct Prologue {
+    pub input: Slab,
+    /// What is added to the input, its norm, and where the sum goes if it is kept.
+    pub residual: Option<(Slab, Option<Norm>, Option<Slab>)>,
+    pub select: bool,
+    pub norm: Option<Norm>,
+    pub width: usize,
+    /// Whether products want f32 rows, int8 rows, or both.
+    pub floats: bool,
+    pub quantized: bool,
+    /// Each int8 row is followed by one of what its rounding left out: 15 bits in all.
+    pub refined: bool,
+    pub activations: Activations,
+}
+
+impl Prologue {
+    pub fn rows(&self, play: &Play<'_>) -> usize {
+        if self.select { play.logits.len() } else { play.rows.len() }
+    }
+
+    pub unsafe fn run(&self, play: &Play<'_>, job: usize, scratch: &mut WorkerScratch) {
+        let row = if self.select { play.logits[job] as usize } else { job };
+        let (kernels, width) = (play.kernels, self.width);
+        let [sum, normed] = &mut scratch.rows;
+        unsafe {
+            let mut x: *const f32 = self.input.row(row);
+            if let Some((delta, norm, kept)) = self.residual {
+                let mut delta: *const f32 = delta.row(row);
+                if let Some((weight, epsilon)) = norm {
+                    (kernels.rms_norm)(delta, weight, epsilon, width, normed.as_mut_ptr());
+                    delta = normed.as_ptr();
+                }
+                let out = kept.map_or(sum.as_mut_ptr(), |kept| kept.row(row));
+                (kernels.add)(x, delta, width, out);
+                x = out;
+            }
+            let floats = self.activations.floats.add(job * width);
+            if let Some((weight, epsilon)) = self.norm {
+                let out = if self.floats { floats } else { normed.as_mut_ptr() };
+                (kernels.rms_norm)(x, weight, epsilon, width, out);
+                x = out;
+            } else if self.floats {
+                std::ptr::copy_nonoverlapping(x, floats, width);
+            }
+            if self.quantized {
+                let job = if self.refined { 2 * job } else { job };
+                self.quantize(play, x, job);
+                if self.refined {
+                    self.left_out(x, job, sum.as_mut_ptr());
+                    self.quantize(play, sum.as_ptr(), job + 1);
+                }
+            }
+        }
+    }
+
+    unsafe fn quantize(&self, play: &Play<'_>, x: *const f32, row: usize) {
+        let Activations { codes, scales, sums, .. } = self.activations;
+        let (width, blocks) = (self.width, self.width / BLOCK);
+        unsafe {
+            let (codes, scales) = (codes.add(row * width), scales.add(row * blocks));
+            (play.kernels.quantize)(x, width, codes, scales, sums.add(2 * row * blocks));
+        }
+    }
+
+    /// `x` less what row `row` of the int8 rows holds of it.
+    unsafe fn left_out(&self, x: *const f32, row: usize, out: *mut f32) {
+        let blocks = self.width / BLOCK;
+        for at in 0..self.width {
+            unsafe {
+                let code = f32::from(*self.activations.codes.add(row * self.width + at));
+                let step = *self.activations.scales.add(row * blocks + at / BLOCK);
+                *out.add(at) = *x.add(at) - code * step;
+            }
+        }
+    }
+}
