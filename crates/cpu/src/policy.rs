@@ -55,7 +55,9 @@ mod tests {
     fn products_stay_in_cache_and_balance() {
         assert_eq!(cut_product(96, 1, 600, 2), ProductCut { tiles: 3, rows: 1 });
         let cut = cut_product(96, 512, 9000, 2);
-        assert!(cut.rows * 9000 <= CACHED_ACTIVATIONS && cut.rows.is_multiple_of(8) && cut.rows > 8);
+        assert!(
+            cut.rows * 9000 <= CACHED_ACTIVATIONS && cut.rows.is_multiple_of(8) && cut.rows > 8
+        );
         assert_eq!(cut_product(1, 512, 600, 2).tiles, 1);
     }
 

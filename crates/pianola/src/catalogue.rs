@@ -13,6 +13,8 @@ pub struct Entry {
     pub aliases: &'static [&'static str],
     /// What people call it.
     pub title: &'static str,
+    /// Trained to continue text, not to chat.
+    pub base: bool,
     /// As the GGUF names it.
     pub architecture: &'static str,
     /// The quantisation of most of its weights.
@@ -72,6 +74,7 @@ pub static CATALOGUE: &[Entry] = &[
         name: "smollm2:135m",
         aliases: &["smollm2"],
         title: "SmolLM2 135M Instruct",
+        base: false,
         architecture: "llama",
         quantisation: "Q4_1",
         bytes: 98_362_432,
@@ -89,6 +92,7 @@ pub static CATALOGUE: &[Entry] = &[
         name: "gemma3:270m",
         aliases: &["gemma3"],
         title: "Gemma 3 270M (base)",
+        base: true,
         architecture: "gemma3",
         quantisation: "Q4_K_M",
         bytes: 253_113_024,
@@ -115,6 +119,7 @@ pub static CATALOGUE: &[Entry] = &[
         name: "qwen2.5-coder:1.5b",
         aliases: &["qwen2.5-coder"],
         title: "Qwen2.5 Coder 1.5B Instruct",
+        base: false,
         architecture: "qwen2",
         quantisation: "Q4_K_M",
         bytes: 1_117_320_768,

@@ -88,7 +88,7 @@ impl ComputeOptions {
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingOptions {
     /// Temperature: 0 always takes the likeliest token, higher values dare more
-    #[arg(long, visible_alias = "temperature", value_name = "T", default_value_t = 0.7)]
+    #[arg(long, visible_alias = "temperature", value_name = "T", default_value_t = 0.3)]
     #[arg(allow_negative_numbers = true)]
     pub temp: f32,
     /// Choose among this many of the likeliest tokens; 0: all
@@ -100,7 +100,7 @@ pub struct SamplingOptions {
     /// Leave out tokens less likely than this share of the likeliest; 0: none
     #[arg(long, value_name = "P", default_value_t = 0.05, allow_negative_numbers = true)]
     pub min_p: f32,
-    /// Make tokens seen before less likely; 1: off [default: 1.1, or 1 with --temp 0]
+    /// Make tokens seen before less likely; 1: off [default: 1.05, or 1 with --temp 0]
     #[arg(long, value_name = "X", allow_negative_numbers = true)]
     pub repeat_penalty: Option<f32>,
     /// Subtract this from the logit of every token seen before
@@ -124,7 +124,7 @@ impl SamplingOptions {
     /// The sampler's options, checked.
     pub fn sampling(&self) -> Result<Sampling, crate::failure::Failure> {
         // Greedy means the model's own choice, unless a penalty was asked for by name.
-        let default_penalty = if self.temp == 0.0 { 1.0 } else { 1.1 };
+        let default_penalty = if self.temp == 0.0 { 1.0 } else { 1.05 };
         let sampling = Sampling {
             temperature: self.temp,
             top_k: self.top_k,

@@ -9,6 +9,7 @@ use pianola_engine::{Answer, Engine, Finish, Request};
 use pianola_text::{Conversation, Message, SpecialTokens, TemplateOrigin};
 use serde_json::json;
 
+use crate::catalogue;
 use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::input::{self, TokenInput};
@@ -148,6 +149,14 @@ fn encode(
     let side = engine.text()?;
     let raw = || side.tokenizer.encode_prompt(text, SpecialTokens::Parse);
     if arguments.raw {
+        return Ok(raw());
+    }
+    let base = catalogue::find(&arguments.model.model).is_some_and(|entry| entry.base);
+    if base && arguments.system.is_none() {
+        console.notice(&format!(
+            "{} is a base model, not made to chat: the prompt is continued as it is (as with --raw)",
+            model.label
+        ));
         return Ok(raw());
     }
     let Some((template, origin)) = &side.template else {
