@@ -13,6 +13,7 @@ const FAKE: Entry = Entry {
     name: "fake:2p",
     aliases: &[],
     title: "",
+    base: false,
     architecture: "",
     quantisation: "",
     bytes: 24,
