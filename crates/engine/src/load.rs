@@ -150,7 +150,7 @@ impl Engine {
             config,
             text,
             pages,
-            tokens: Vec::new(),
+            tokens: Vec::with_capacity(recording.plan().options.context),
             step: Step::default(),
             recording,
             timing,

@@ -21,7 +21,7 @@ impl Pages {
             group: group.clone(),
             // The lowest pages first, so that a short conversation touches little memory.
             free: (0..plan.kv_pages(index) as u32).rev().collect(),
-            held: Vec::new(),
+            held: Vec::with_capacity(plan.options.context.div_ceil(PAGE_TOKENS)),
         };
         Pages { groups: plan.graph.kv_groups.iter().enumerate().map(group).collect() }
     }

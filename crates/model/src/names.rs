@@ -84,7 +84,8 @@ impl Role {
                 match (self, layer) {
                     // The head stands beside the model, not in it.
                     (Role::Head, _) => {
-                        let outer = prefix.strip_suffix("model.").unwrap_or("");
+                        let outer =
+                            if prefix == "language_model.model." { "language_model." } else { "" };
                         format!("{outer}{name}.{kind}")
                     }
                     (_, Some(layer)) => format!("{prefix}layers.{layer}.{name}.{kind}"),
