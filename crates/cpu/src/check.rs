@@ -232,19 +232,19 @@ fn bound(machine: &Machine<'_>, node: &Node, tensors: &Tensors, bounds: &[Vec<f6
             let from = |i: usize| machine.step.logits[i / width] as usize * width + i % width;
             (0..out.len()).map(|i| incoming(0)[from(i)]).collect()
         }
-        Op::RmsNorm { weight, .. } => {
+        Op::RmsNorm { weight, epsilon: epsilon_of_norm, .. } => {
             let scale = machine.weights[weight.0].vector();
             let group = scale.len();
             let mut result = Vec::with_capacity(out.len());
             for (g, values) in input(0).chunks_exact(group).enumerate() {
                 let squares: f64 = values.iter().map(|&x| f64::from(x).powi(2)).sum();
                 let norm = squares.sqrt().max(1e-30);
+                let root_mean = (squares / group as f64 + f64::from(*epsilon_of_norm)).sqrt();
                 let moved: f64 =
                     incoming(0)[g * group..][..group].iter().map(|b| b * b).sum::<f64>().sqrt();
-                for (i, &x) in values.iter().enumerate() {
+                for i in 0..group {
                     let value = f64::from(out[g * group + i].abs());
-                    let local = if x == 0.0 { 0.0 } else { value / f64::from(x.abs()) };
-                    let factor = if x == 0.0 { f64::from(scale[i].abs()) } else { local };
+                    let factor = f64::from(scale[i].abs()) / root_mean;
                     let relative = moved / norm + epsilon * (group as f64 / 16.0 + 16.0);
                     result.push(factor * incoming(0)[g * group + i] + value * relative);
                 }

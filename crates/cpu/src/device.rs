@@ -9,9 +9,12 @@ use crate::simd::Level;
 use crate::stage::{Play, Stage, WorkerScratch};
 use crate::weights::{self, Weight};
 use pianola_formats::TensorSource;
-use pianola_plan::{DeviceError, DeviceKind, PAGE_TOKENS, Plan, PlayStatistics, Recording, Step};
+use pianola_plan::{
+    DeviceError, DeviceKind, PAGE_TOKENS, Plan, PlayStatistics, Recording, Row, Step,
+};
+use std::ops::Range;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 /// How to use the processor.
@@ -69,6 +72,16 @@ impl CpuRecording {
                 options.level,
                 Level::best()
             )));
+        }
+        // Memory is granted before it is there; a model too large would be killed half-way.
+        let needed = plan.weight_bytes();
+        if let Some((_, available)) = crate::measure::describe().memory
+            && needed > available
+        {
+            return Err(out_of_memory(
+                &format!("the weights ({available} bytes are available)"),
+                needed,
+            ));
         }
         let memory = |what: &str, bytes: usize| {
             Memory::zeroed(bytes).ok_or_else(|| out_of_memory(what, bytes as u64))
@@ -157,6 +170,21 @@ impl CpuRecording {
         if step.logits.iter().any(|&row| row as usize >= step.rows.len()) {
             return bad("logits of a row that is not there".to_string());
         }
+        // Two rows at one place would be written at once.
+        let follows = |pair: &[Row]| {
+            pair[0].sequence != pair[1].sequence || pair[0].position < pair[1].position
+        };
+        let apart = |(index, run): (usize, Range<usize>)| {
+            let sequence = step.rows[run.start].sequence;
+            let mut earlier = step.runs().take(index);
+            !earlier.any(|earlier| {
+                step.rows[earlier.start].sequence == sequence
+                    && step.rows[earlier.end].sequence != sequence
+            })
+        };
+        if !step.rows.windows(2).all(follows) || !step.runs().enumerate().all(apart) {
+            return bad("rows of one sequence do not stand together in rising order".to_string());
+        }
         for row in &step.rows {
             if row.token as usize >= self.plan.graph.vocabulary {
                 return bad(format!("token {} of {}", row.token, self.plan.graph.vocabulary));
@@ -197,6 +225,7 @@ impl CpuRecording {
             progress: &self.progress[range],
             scratch: &self.scratch,
             busy: self.measure_busy.then_some(&self.busy_nanoseconds),
+            failed: AtomicBool::new(false),
         };
         self.pool.run(&|worker| work.run(worker));
     }
@@ -237,6 +266,19 @@ struct Work<'a> {
     progress: &'a [Progress],
     scratch: &'a [Mutex<WorkerScratch>],
     busy: Option<&'a AtomicU64>,
+    /// A worker panicked: its job will never be done, and nobody may wait for it.
+    failed: AtomicBool,
+}
+
+/// Tells the other workers if this one unwinds.
+struct Alarm<'a>(&'a AtomicBool);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
 }
 
 // SAFETY: the stages' raw pointers lead to memory that the workers divide by jobs: a job is
@@ -247,6 +289,7 @@ impl Work<'_> {
     fn run(&self, worker: usize) {
         let mut scratch =
             self.scratch[worker].lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let _alarm = Alarm(&self.failed);
         let mut busy = 0;
         // First stage that is not known to be done.
         let mut open = 0;
@@ -288,6 +331,7 @@ impl Work<'_> {
                 spins += 1;
                 std::hint::spin_loop();
             } else {
+                assert!(!self.failed.load(Ordering::SeqCst), "another worker panicked");
                 std::thread::yield_now();
             }
         }
@@ -329,6 +373,10 @@ impl Recording for CpuRecording {
 
     fn map_page(&mut self, group: usize, sequence: usize, index: usize, page: u32) {
         self.kv.groups[group].map(sequence, index, page);
+    }
+
+    fn unmap_page(&mut self, group: usize, sequence: usize, index: usize) {
+        self.kv.groups[group].unmap(sequence, index);
     }
 
     fn statistics(&self) -> PlayStatistics {

@@ -42,7 +42,13 @@ impl KvMemory {
 impl KvPages {
     pub fn map(&mut self, sequence: usize, index: usize, page: u32) {
         assert!((page as usize) < self.pages, "page {page} of {}", self.pages);
+        assert!(index < self.entries, "entry {index} of {}", self.entries);
         self.table[sequence * self.entries + index] = page;
+    }
+
+    pub fn unmap(&mut self, sequence: usize, index: usize) {
+        assert!(index < self.entries, "entry {index} of {}", self.entries);
+        self.table[sequence * self.entries + index] = UNMAPPED;
     }
 
     pub fn is_mapped(&self, sequence: usize, index: usize) -> bool {

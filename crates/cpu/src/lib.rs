@@ -4,15 +4,15 @@
 //! Plan + weights ──► CpuRecording { tiles16 weights, arena, KV pages, stages }
 //!                         │ play(step)
 //!                         ▼
-//!      workers claim the jobs of a stage, meet, go on to the next
+//!      workers claim the jobs of a stage; the next waits until they are done
 //! ```
 //!
 //! [`reference`] holds every operation in plain code, the measure of all others; [`simd`] holds
 //! the kernels that run. Nothing is allocated while playing, and nothing is chosen: a stage has
 //! its pointers, shapes and kernel from the recording.
 //!
-//! Unsafe code lives in `simd` (kernels on raw pointers), `stage`, `record`, `device` (workers
-//! share one arena and divide it by jobs), `pool`, `memory`, `pack` and `kv`.
+//! Unsafe code is all over this crate: kernels on raw pointers (`simd`), an arena that workers
+//! divide by jobs (`stage`, `record`, `device`), and the memory under both.
 
 #![allow(unsafe_code)]
 

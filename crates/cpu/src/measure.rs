@@ -43,6 +43,9 @@ pub fn describe() -> CpuDescription {
 /// Measures what `options` can read and compute at best: a plain read of a block larger than the
 /// caches, and chains of the multiply-adds that `numeric` rests on. Takes some tenths of a second.
 pub fn measure(options: CpuOptions, numeric: Numeric) -> Option<Ceilings> {
+    if !options.level.available() {
+        return None;
+    }
     const BYTES: usize = 256 << 20;
     const SLICE: usize = 1 << 20;
     let pool = Pool::new(options.threads.max(1)).ok()?;

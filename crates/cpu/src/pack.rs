@@ -396,8 +396,7 @@ mod tests {
                     state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                     (state >> 56) as u8
                 }).collect();
-                // Scales must be finite to compare: clear the exponents' top bit everywhere a
-                // scale may lie, which is cheapest done by limiting every odd byte.
+                // Scales must be finite to compare: clear the exponent's top bit wherever it may lie.
                 file.iter_mut().for_each(|byte| *byte &= 0xbf);
                 let memory = Memory::zeroed(PackedMatrix::bytes(ty, rows, columns)).unwrap();
                 // SAFETY: the block is the matrix's alone.

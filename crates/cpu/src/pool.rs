@@ -141,7 +141,7 @@ impl Pool {
         if let Err(panic) = result {
             std::panic::resume_unwind(panic);
         }
-        assert!(!self.shared.panicked.load(Ordering::SeqCst), "a worker panicked");
+        assert!(!self.shared.panicked.swap(false, Ordering::SeqCst), "a worker panicked");
     }
 }
 

@@ -61,6 +61,12 @@ impl Recorder<'_> {
             match &planned.kernel {
                 Kernel::Project(project) => {
                     let (prologue, product) = self.project(project);
+                    // All prologues leave their rows in one place, which the plan does not see.
+                    barrier |= prologue.is_some();
+                    let mut push = |stage: Stage| {
+                        stages.push(Recorded { stage, barrier, op });
+                        barrier = true;
+                    };
                     prologue.map(Stage::Prologue).into_iter().for_each(&mut push);
                     push(Stage::Product(product));
                 }

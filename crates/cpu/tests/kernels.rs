@@ -192,7 +192,7 @@ fn every_type_on_every_level() {
     }
 }
 
-/// A check that cannot fail proves nothing: a corrupted weight must be noticed.
+/// A check that cannot fail proves nothing: a kernel that drops columns must be noticed.
 #[test]
 fn the_check_notices_a_wrong_kernel() {
     let case = Case {

@@ -44,6 +44,22 @@ pub enum EngineError {
         /// Entries.
         vocabulary: usize,
     },
+    /// The model computed NaN.
+    #[error(
+        "the logits after {position} tokens are not numbers: the model file is damaged, or a kernel is wrong (`pianola run --exact --simd reference` tells which)"
+    )]
+    NotANumber {
+        /// Tokens read so far.
+        position: usize,
+    },
+    /// A file that is there but cannot be read.
+    #[error("{path} cannot be read: {reason}")]
+    Unreadable {
+        /// File.
+        path: String,
+        /// What the system says.
+        reason: String,
+    },
     /// Nothing to evaluate.
     #[error("the prompt is empty; give some text or at least one token")]
     EmptyPrompt,

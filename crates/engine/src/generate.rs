@@ -98,12 +98,15 @@ impl Engine {
         };
         let start = Instant::now();
         let rows = self.plan().options.max_rows;
-        for part in request.prompt[cached..].chunks(rows) {
+        let mut parts = request.prompt[cached..].chunks(rows).peekable();
+        while let Some(part) = parts.next() {
             if emit("").is_break() {
                 timing.prompt_seconds = start.elapsed().as_secs_f64();
                 return Ok(Answer { tokens: Vec::new(), finish: Finish::Cancelled, timing });
             }
-            self.feed(part, rows, Wanted::Last, &mut |_, _| ())?;
+            // Only the last part's last row is sampled from.
+            let wanted = if parts.peek().is_some() { Wanted::Nothing } else { Wanted::Last };
+            self.feed(part, rows, wanted, &mut |_, _| ())?;
         }
         timing.prompt_seconds = start.elapsed().as_secs_f64();
 
@@ -119,7 +122,14 @@ impl Engine {
             if request.max_tokens.is_some_and(|most| tokens.len() >= most) {
                 break Finish::MaxTokens;
             }
-            let token = sampler.sample(self.recording.logits(0), self.tokens.len() as u64);
+            let logits = self.recording.logits(0);
+            // A sum is NaN if anything in it is: weights or kernels are broken, and any token
+            // would be a lie.
+            if logits.iter().sum::<f32>().is_nan() {
+                failure = Some(EngineError::NotANumber { position: self.tokens.len() });
+                break Finish::Cancelled;
+            }
+            let token = sampler.sample(logits, self.tokens.len() as u64);
             sampler.accept(token);
             tokens.push(token);
             if !request.ignore_end && ends.contains(&token) {

@@ -5,7 +5,9 @@ use crate::pages::Pages;
 use pianola_cpu::{CpuOptions, CpuRecording};
 use pianola_formats::{TensorSource, TensorType};
 use pianola_model::{Config, ModelFile, RandomWeights, Shape};
-use pianola_plan::{BUCKETS, DeviceKind, Numeric, Plan, PlanOptions, Step};
+use pianola_plan::{
+    BUCKETS, DeviceKind, Numeric, Plan, PlanOptions, Step, WeightShape, WeightSpec,
+};
 use pianola_text::{ChatTemplate, TemplateOrigin, Tokenizer};
 use std::path::Path;
 use std::time::Instant;
@@ -15,7 +17,7 @@ use std::time::Instant;
 pub struct LoadOptions {
     /// Workers and instruction set.
     pub cpu: CpuOptions,
-    /// Numeric mode; by default exact for folders of unquantised weights, fast for the rest.
+    /// Numeric mode; by default fast where a weight is quantised, exact where none is.
     pub numeric: Option<Numeric>,
     /// Tokens of context; by default all that the model allows.
     pub context: Option<usize>,
@@ -89,8 +91,9 @@ impl Engine {
         let start = Instant::now();
         let text = Text::of(&file)?;
         let text_seconds = start.elapsed().as_secs_f64();
-        let name =
-            path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
+        // A folder's name may have dots of its own.
+        let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
+        let name = name.map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         let mut engine =
             Engine::record(name, config, text, plan, file.source(), options, progress)?;
         engine.timing.open = open;
@@ -106,7 +109,7 @@ impl Engine {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Engine, EngineError> {
         let (config, weights) = random_weights(shape, ty);
-        let plan = Engine::plan_of_random(shape, ty, options)?;
+        let plan = plan(&config, &weights, options)?;
         let name = format!("{} {ty} (random weights)", shape.name);
         Engine::record(name, config, None, plan, &weights, options, progress)
     }
@@ -118,7 +121,7 @@ impl Engine {
         options: LoadOptions,
     ) -> Result<Plan, EngineError> {
         let (config, weights) = random_weights(shape, ty);
-        plan(&config, &weights, options.numeric.unwrap_or(Numeric::Fast), options)
+        plan(&config, &weights, options)
     }
 
     /// The plan that loading with these options would record.
@@ -127,9 +130,7 @@ impl Engine {
         config: &Config,
         options: LoadOptions,
     ) -> Result<Plan, EngineError> {
-        let unquantised_folder = matches!(file, ModelFile::Folder(_)) && options.quantize.is_none();
-        let default = if unquantised_folder { Numeric::Exact } else { Numeric::Fast };
-        plan(config, file.source(), options.numeric.unwrap_or(default), options)
+        plan(config, file.source(), options)
     }
 
     fn record(
@@ -212,9 +213,15 @@ impl Text {
                 Ok(Some(Text { tokenizer, template }))
             }
             ModelFile::Folder(folder) => {
-                let read = |name: &str| folder.file(name).and_then(|path| std::fs::read(path).ok());
-                let Some(json) = read("tokenizer.json") else { return Ok(None) };
-                let settings = read("tokenizer_config.json");
+                let read = |name: &str| match folder.file(name) {
+                    None => Ok(None),
+                    Some(path) => std::fs::read(&path).map(Some).map_err(|error| {
+                        let (path, reason) = (path.display().to_string(), error.to_string());
+                        EngineError::Unreadable { path, reason }
+                    }),
+                };
+                let Some(json) = read("tokenizer.json")? else { return Ok(None) };
+                let settings = read("tokenizer_config.json")?;
                 let mut tokenizer = Tokenizer::from_tokenizer_json(&json, settings.as_deref())?;
                 for id in end_tokens(folder.generation_config()) {
                     tokenizer.add_stop_token(id);
@@ -248,10 +255,23 @@ fn end_tokens(config: Option<&serde_json::Value>) -> Vec<u32> {
 fn plan(
     config: &Config,
     source: &dyn TensorSource,
-    numeric: Numeric,
     options: LoadOptions,
 ) -> Result<Plan, EngineError> {
     let graph = pianola_model::graph(config, source, options.quantize)?;
+    let matrices =
+        || graph.weights.iter().filter(|weight| matches!(weight.shape, WeightShape::Matrix { .. }));
+    let converted =
+        |weight: &WeightSpec| source.info(&weight.name).is_some_and(|info| info.ty != weight.ty);
+    if options.quantize.is_some() && !matrices().any(converted) {
+        return Err(EngineError::Option(
+            "--quantize has nothing to convert: the model's weights are quantised already, or their \
+             rows are no whole number of blocks; leave it out"
+                .to_string(),
+        ));
+    }
+    let quantized = matrices().any(|weight| weight.ty.is_quantized());
+    let default = if quantized { Numeric::Fast } else { Numeric::Exact };
+    let numeric = options.numeric.unwrap_or(default);
     let plan_options = PlanOptions {
         device: DeviceKind::Cpu,
         numeric,

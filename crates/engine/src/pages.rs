@@ -34,8 +34,11 @@ impl Pages {
     pub fn extend(&mut self, start: usize, end: usize, recording: &mut dyn Recording) {
         for (index, pages) in self.groups.iter_mut().enumerate() {
             let first = pages.group.first_visible(start) / PAGE_TOKENS;
-            for held in pages.held.iter_mut().take(first) {
-                pages.free.extend(held.take());
+            for (entry, held) in pages.held.iter_mut().enumerate().take(first) {
+                if let Some(page) = held.take() {
+                    pages.free.push(page);
+                    recording.unmap_page(index, 0, entry);
+                }
             }
             let last = end.div_ceil(PAGE_TOKENS);
             for entry in pages.held.len().max(first)..last {
@@ -49,12 +52,16 @@ impl Pages {
 
     /// Gives back what lies wholly behind `length` tokens. Returns whether every page that a row
     /// at `length` sees is still there; if not, the sequence has to start over.
-    pub fn truncate(&mut self, length: usize) -> bool {
+    pub fn truncate(&mut self, length: usize, recording: &mut dyn Recording) -> bool {
         let mut whole = true;
-        for pages in &mut self.groups {
+        for (index, pages) in self.groups.iter_mut().enumerate() {
             let keep = length.div_ceil(PAGE_TOKENS);
-            for page in pages.held.drain(keep.min(pages.held.len())..).flatten() {
-                pages.free.push(page);
+            let dropped = keep.min(pages.held.len());
+            for (entry, page) in pages.held.drain(dropped..).enumerate() {
+                if let Some(page) = page {
+                    pages.free.push(page);
+                    recording.unmap_page(index, 0, dropped + entry);
+                }
             }
             let first = pages.group.first_visible(length) / PAGE_TOKENS;
             whole &=
@@ -64,10 +71,8 @@ impl Pages {
     }
 
     /// Gives everything back.
-    pub fn clear(&mut self) {
-        for pages in &mut self.groups {
-            pages.free.extend(pages.held.drain(..).flatten());
-        }
+    pub fn clear(&mut self, recording: &mut dyn Recording) {
+        self.truncate(0, recording);
     }
 }
 
@@ -89,6 +94,9 @@ mod tests {
         }
         fn map_page(&mut self, group: usize, _: usize, index: usize, page: u32) {
             self.0.insert((group, index), page);
+        }
+        fn unmap_page(&mut self, group: usize, _: usize, index: usize) {
+            assert!(self.0.remove(&(group, index)).is_some(), "page {index} was not mapped");
         }
         fn statistics(&self) -> PlayStatistics {
             PlayStatistics::default()
@@ -132,11 +140,12 @@ mod tests {
         let mut tables = Tables::default();
         pages.extend(0, 64, &mut tables);
         pages.extend(64, 128, &mut tables);
-        assert!(pages.truncate(100));
+        assert!(pages.truncate(100, &mut tables));
         pages.extend(100, 400, &mut tables);
         pages.extend(400, 401, &mut tables);
-        assert!(!pages.truncate(100));
-        pages.clear();
+        assert!(!pages.truncate(100, &mut tables));
+        pages.clear(&mut tables);
+        assert!(tables.0.is_empty());
         assert_eq!(pages.groups[0].free.len(), 10);
     }
 }

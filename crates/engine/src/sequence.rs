@@ -7,6 +7,8 @@ use pianola_plan::Recording;
 /// Which rows of a [`Engine::feed`] want logits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wanted {
+    /// None.
+    Nothing,
     /// Only the last.
     Last,
     /// Those at this index of the fed tokens, and all behind it.
@@ -41,6 +43,7 @@ impl Engine {
             self.step.clear();
             for (index, &token) in tokens[done..done + rows].iter().enumerate() {
                 let logits = match wanted {
+                    Wanted::Nothing => false,
                     Wanted::Last => done + index + 1 == tokens.len(),
                     Wanted::From(first) => done + index >= first,
                 };
@@ -72,7 +75,7 @@ impl Engine {
     /// Forgets the sequence.
     pub fn reset(&mut self) {
         self.tokens.clear();
-        self.pages.clear();
+        self.pages.clear(&mut self.recording);
     }
 
     /// Keeps the longest part of the sequence that `tokens` begins with, but leaves at least one
@@ -80,7 +83,7 @@ impl Engine {
     pub fn keep_prefix(&mut self, tokens: &[u32]) -> usize {
         let common = self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         let common = common.min(tokens.len().saturating_sub(1));
-        if common == 0 || !self.pages.truncate(common) {
+        if common == 0 || !self.pages.truncate(common, &mut self.recording) {
             self.reset();
             return 0;
         }

@@ -147,7 +147,7 @@ pub struct Config {
 
 impl Config {
     /// Refuses what cannot be a model, so that arithmetic on these numbers is safe.
-    pub(crate) fn validate(self) -> Result<Config, ModelError> {
+    pub(crate) fn validate(mut self) -> Result<Config, ModelError> {
         let positive = [
             ("context length", self.context, 1 << 28),
             ("vocabulary", self.vocabulary, 1 << 28),
@@ -178,19 +178,58 @@ impl Config {
                 "it must be even to be rotated",
             ));
         }
+        // A window longer than the context is no window.
+        for window in &mut self.windows {
+            *window = window.filter(|&window| window < self.context);
+        }
         if self.windows.contains(&Some(0)) {
             return Err(ModelError::value("sliding window", 0, "it must be at least 1"));
         }
-        let numbers = [
+        let mut numbers = vec![
             ("norm epsilon", f64::from(self.epsilon)),
             ("attention scale", f64::from(self.attention_scale)),
-            ("rope base", self.rope.base),
         ];
+        numbers.extend(self.attention_soft_cap.map(|cap| ("attention soft cap", f64::from(cap))));
+        numbers.extend(self.final_soft_cap.map(|cap| ("logit soft cap", f64::from(cap))));
+        for rope in std::iter::once(&self.rope).chain(&self.window_rope) {
+            // At a base of 1 all wavelengths would be the same.
+            numbers.push(("rope base less one", rope.base - 1.0));
+            match &rope.scaling {
+                RopeScaling::None => {}
+                RopeScaling::Linear { factor } => numbers.push(("rope factor", *factor)),
+                RopeScaling::Llama3 { factor, low, high, original } => numbers.extend([
+                    ("rope factor", *factor),
+                    ("rope low_freq_factor", *low),
+                    ("rope high_freq_factor less low_freq_factor", high - low),
+                    ("original context", *original),
+                ]),
+                RopeScaling::Yarn { factor, fast, slow, original, magnitude } => numbers.extend([
+                    ("rope factor", *factor),
+                    ("rope beta_slow", *slow),
+                    ("rope beta_fast less beta_slow", fast - slow),
+                    ("original context", *original),
+                    ("rope attention factor", *magnitude),
+                ]),
+                RopeScaling::Factors(factors) => {
+                    numbers
+                        .extend(factors.iter().map(|&factor| ("rope factor", f64::from(factor))));
+                }
+            }
+        }
         for (key, found) in numbers {
             if !(found.is_finite() && found > 0.0) {
                 return Err(ModelError::value(key, found, "it must be a positive number"));
             }
         }
         Ok(self)
+    }
+}
+
+/// Refuses a number of layers that no model has, before anything is made for each of them.
+pub(crate) fn checked_layers(layers: usize) -> Result<usize, ModelError> {
+    const MOST: usize = 1 << 12;
+    match layers {
+        1..=MOST => Ok(layers),
+        _ => Err(ModelError::value("layers", layers, format!("it must be between 1 and {MOST}"))),
     }
 }

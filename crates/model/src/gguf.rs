@@ -43,8 +43,14 @@ impl Keys<'_> {
         self.count(key)?.ok_or_else(|| ModelError::MissingKey(self.key(key)))
     }
 
-    fn float(&self, key: &str) -> Option<f64> {
-        self.file.float(&self.key(key))
+    fn float(&self, key: &str) -> Result<Option<f64>, ModelError> {
+        let full = self.key(key);
+        match self.file.float(&full) {
+            None if self.file.get(&full).is_some() => {
+                Err(ModelError::value(&full, "not a number", "it must be a number"))
+            }
+            value => Ok(value),
+        }
     }
 }
 
@@ -56,7 +62,7 @@ pub(crate) fn config(file: &Gguf) -> Result<Config, ModelError> {
     let keys = Keys { file, architecture: name };
     let hidden = keys.needed("embedding_length")?;
     let heads = keys.needed("attention.head_count")?;
-    let layers = keys.needed("block_count")?;
+    let layers = crate::config::checked_layers(keys.needed("block_count")?)?;
     let head_dim = match keys.count("attention.key_length")? {
         Some(length) => length,
         None => keys.count("rope.dimension_count")?.unwrap_or(hidden / heads.max(1)),
@@ -76,9 +82,10 @@ pub(crate) fn config(file: &Gguf) -> Result<Config, ModelError> {
     let windows =
         (0..layers).map(|layer| window.filter(|_| gemma && (layer + 1) % pattern != 0)).collect();
     let rope = RopeConfig {
-        base: keys.float("rope.freq_base").unwrap_or(10_000.0),
+        base: keys.float("rope.freq_base")?.unwrap_or(10_000.0),
         scaling: rope_scaling(&keys, architecture, head_dim)?,
     };
+    let window_base = keys.float("rope.freq_base_swa")?.unwrap_or(GEMMA3_WINDOW_BASE);
     let scale_base =
         if gemma && layers == GEMMA3_27B_LAYERS { hidden / heads.max(1) } else { head_dim };
     let vocabulary = match file.info("token_embd.weight") {
@@ -98,13 +105,10 @@ pub(crate) fn config(file: &Gguf) -> Result<Config, ModelError> {
         heads,
         kv_heads: keys.count("attention.head_count_kv")?.unwrap_or(heads),
         head_dim,
-        epsilon: keys.float("attention.layer_norm_rms_epsilon").unwrap_or(1e-6) as f32,
+        epsilon: keys.float("attention.layer_norm_rms_epsilon")?.unwrap_or(1e-6) as f32,
         activation: if gemma { Activation::GeluTanh } else { Activation::Silu },
         attention_scale: 1.0 / (scale_base as f32).sqrt(),
-        window_rope: gemma.then(|| RopeConfig {
-            base: keys.float("rope.freq_base_swa").unwrap_or(GEMMA3_WINDOW_BASE),
-            scaling: RopeScaling::None,
-        }),
+        window_rope: gemma.then_some(RopeConfig { base: window_base, scaling: RopeScaling::None }),
         rope,
         // The converter permutes llama's q and k so that pairs are neighbours; others it keeps.
         pairing: match architecture {
@@ -112,8 +116,8 @@ pub(crate) fn config(file: &Gguf) -> Result<Config, ModelError> {
             Architecture::Qwen2 | Architecture::Gemma3 => RopePairing::Halves,
         },
         windows,
-        attention_soft_cap: keys.float("attn_logit_softcapping").map(|cap| cap as f32),
-        final_soft_cap: keys.float("final_logit_softcapping").map(|cap| cap as f32),
+        attention_soft_cap: keys.float("attn_logit_softcapping")?.map(|cap| cap as f32),
+        final_soft_cap: keys.float("final_logit_softcapping")?.map(|cap| cap as f32),
         tied: file.info("output.weight").is_none(),
         attention_bias: file.info("blk.0.attn_q.bias").is_some(),
         output_bias: file.info("blk.0.attn_output.bias").is_some(),
@@ -140,16 +144,17 @@ fn rope_scaling(
         }
         return Ok(RopeScaling::Factors(factors));
     }
-    let factor = keys.float("rope.scaling.factor");
+    let factor = keys.float("rope.scaling.factor")?;
     match (keys.file.string(&keys.key("rope.scaling.type")), factor) {
         (None | Some("none"), None) => Ok(RopeScaling::None),
         (Some("none"), _) => Ok(RopeScaling::None),
         (None | Some("linear"), Some(factor)) => Ok(RopeScaling::Linear { factor }),
         (Some("yarn"), Some(factor)) => {
-            let original = keys.float("rope.scaling.original_context_length").ok_or_else(|| {
-                ModelError::MissingKey(keys.key("rope.scaling.original_context_length"))
-            })?;
-            let magnitude = 1.0 + 0.1 * factor.ln();
+            let original =
+                keys.float("rope.scaling.original_context_length")?.ok_or_else(|| {
+                    ModelError::MissingKey(keys.key("rope.scaling.original_context_length"))
+                })?;
+            let magnitude = if factor <= 1.0 { 1.0 } else { 1.0 + 0.1 * factor.ln() };
             Ok(RopeScaling::Yarn { factor, fast: 32.0, slow: 1.0, original, magnitude })
         }
         (Some(kind), _) => Err(ModelError::value(

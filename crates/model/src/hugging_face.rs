@@ -116,7 +116,7 @@ pub(crate) fn config(folder: &HuggingFaceFolder) -> Result<Config, ModelError> {
     let architecture = Architecture::parse(model_type)?;
     let defaults = defaults(architecture);
     let hidden = keys.needed("hidden_size")?;
-    let layers = keys.needed("num_hidden_layers")?;
+    let layers = crate::config::checked_layers(keys.needed("num_hidden_layers")?)?;
     let heads = match (keys.count("num_attention_heads")?, defaults.heads) {
         (Some(heads), _) | (None, Some(heads)) => heads,
         _ => return Err(ModelError::MissingKey("num_attention_heads".to_string())),

@@ -91,7 +91,7 @@ impl From<EngineError> for Failure {
 impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Failure {
         match error {
-            PlanError::Limit { .. } => Failure::Usage(error.to_string()),
+            PlanError::Limit { .. } | PlanError::KvSize { .. } => Failure::Usage(error.to_string()),
             PlanError::NoLogits(_) => Failure::Failed(error.to_string()),
         }
     }

@@ -63,7 +63,7 @@ impl Cost {
         let first = last.saturating_sub(rows) + 1;
         // Visible tokens summed over the rows, and the span of keys the play touches at all.
         let seen: u64 = (first..=last).map(visible).sum();
-        let span = visible(last).max((last - first + 1).min(last));
+        let span = last - first + visible(first);
         Work {
             bytes: self.weight_bytes
                 + rows * (self.row_weight_bytes + self.row_bytes)
@@ -161,5 +161,7 @@ mod tests {
         let windowed = Cost { window: Some(2), ..cost };
         assert_eq!(windowed.work(1, 0, 100).operations, 200);
         assert_eq!(windowed.work(1, 0, 100).bytes, 20);
+        // Ten rows see the last of their tokens and one before the first.
+        assert_eq!(windowed.work(10, 0, 100).bytes, 110);
     }
 }

@@ -79,6 +79,9 @@ pub trait Recording: Send {
     /// Points entry `index` of a sequence's page table at `page`.
     fn map_page(&mut self, group: usize, sequence: usize, index: usize, page: u32);
 
+    /// Forgets that entry: no row may see it any more.
+    fn unmap_page(&mut self, group: usize, sequence: usize, index: usize);
+
     /// Counters since the recording was made.
     fn statistics(&self) -> PlayStatistics;
 }

@@ -70,8 +70,8 @@ impl KvGroup {
 
     /// Pages that one sequence of `tokens` may need at once, `chunk` rows being added at a time.
     pub fn pages_for(&self, tokens: usize, chunk: usize) -> usize {
-        let live = self.window.map_or(tokens, |window| tokens.min(window + chunk));
-        // A window rarely starts and ends on a page border: one page more at each side.
+        let live = self.window.map_or(tokens, |window| tokens.min(window.saturating_add(chunk)));
+        // A window rarely starts and ends on a page border: it may reach into one page more.
         live.div_ceil(PAGE_TOKENS) + usize::from(self.window.is_some())
     }
 

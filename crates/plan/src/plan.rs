@@ -106,7 +106,7 @@ pub struct View {
 /// One kernel, placed.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PlanOp {
-    /// Name for printing, such as `blk.3.qkv`.
+    /// Name for printing, such as `blk.3.attn_q+attn_k+attn_v`.
     pub name: String,
     /// What to dispatch.
     pub kernel: Kernel,
@@ -169,6 +169,14 @@ pub enum PlanError {
         /// Value asked for.
         found: usize,
     },
+    /// Keys and values of the whole context are more than can be addressed.
+    #[error(
+        "the KV pages of a context of {context} tokens are too large to address; ask for a smaller --context"
+    )]
+    KvSize {
+        /// Tokens asked for.
+        context: usize,
+    },
     /// The graph names no result.
     #[error("the graph of {0} has no logits")]
     NoLogits(String),
@@ -223,6 +231,16 @@ impl Plan {
             arena,
         };
         plan.find_hazards();
+        let sizes = |index: usize| {
+            let group = &plan.graph.kv_groups[index];
+            // Half the address space for each group is more than any machine has.
+            let bytes =
+                group.layers as u128 * group.kv_heads as u128 * group.head_values() as u128 * 4;
+            bytes * plan.kv_pages(index) as u128
+        };
+        if (0..plan.graph.kv_groups.len()).any(|index| sizes(index) > 1 << 47) {
+            return Err(PlanError::KvSize { context: options.context });
+        }
         Ok(plan)
     }
 

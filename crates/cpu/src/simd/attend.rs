@@ -64,12 +64,15 @@ pub(crate) unsafe fn store<L: Lanes>(
             KvType::F16 => {
                 let page = page.cast::<u16>();
                 let mut halves = [0u16; 16];
+                // What f16 cannot hold is cut at its largest value: an infinity would turn into
+                // NaN for rows that do not even see it.
+                let within = |x: L::F| L::max(L::splat(-65504.0), L::min(L::splat(65504.0), x));
                 for at in (0..head_dim).step_by(16) {
-                    L::store_f16(halves.as_mut_ptr(), L::load(key.add(at)));
+                    L::store_f16(halves.as_mut_ptr(), within(L::load(key.add(at))));
                     for (lane, &half) in halves.iter().enumerate().take(head_dim - at) {
                         *page.add((at + lane) * PAGE_TOKENS + slot) = half;
                     }
-                    L::store_f16(halves.as_mut_ptr(), L::load(value.add(at)));
+                    L::store_f16(halves.as_mut_ptr(), within(L::load(value.add(at))));
                     for (lane, &half) in halves.iter().enumerate().take(head_dim - at) {
                         *page.add(values_at + at + lane) = half;
                     }

@@ -6,7 +6,8 @@ use super::lanes::Lanes;
 #[inline(always)]
 pub(crate) unsafe fn exp<L: Lanes>(x: L::F) -> L::F {
     unsafe {
-        let x = L::max(L::min(x, L::splat(88.0)), L::splat(-87.0));
+        // In this order of operands NaN stays NaN.
+        let x = L::max(L::splat(-87.0), L::min(L::splat(88.0), x));
         let n = L::round(L::mul(x, L::splat(std::f32::consts::LOG2_E)));
         // ln 2 in two parts: the first has few bits, so n times it is exact.
         let r = L::fma(n, L::splat(-0.693_359_4), x);
@@ -70,6 +71,12 @@ mod tests {
             let error = (f64::from(each(exp::<Portable>, x)) - exact).abs() / exact;
             assert!(error < 3.0 * f64::from(f32::EPSILON), "exp({x}) is off by {error:e}");
         }
+    }
+
+    #[test]
+    fn nan_stays_nan() {
+        assert!(each(exp::<Portable>, f32::NAN).is_nan());
+        assert!(each(silu::<Portable>, f32::NAN).is_nan());
     }
 
     #[test]

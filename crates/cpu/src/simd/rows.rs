@@ -75,7 +75,8 @@ pub(crate) unsafe fn quantize<L: Lanes>(
             let (low, high) = (L::load(from), L::load(from.add(16)));
             let largest = L::largest(L::max(L::abs(low), L::abs(high)));
             let step = largest / 127.0;
-            let inverse = if largest > 0.0 { 127.0 / largest } else { 0.0 };
+            // Below this the inverse would overflow; such values are as good as zero.
+            let inverse = if largest > 1e-30 { 127.0 / largest } else { 0.0 };
             let (low, high) = (
                 L::round(L::mul(low, L::splat(inverse))),
                 L::round(L::mul(high, L::splat(inverse))),
@@ -83,10 +84,12 @@ pub(crate) unsafe fn quantize<L: Lanes>(
             let to = codes.add(block * BLOCK);
             L::store_i8(to, low);
             L::store_i8(to.add(16), high);
-            *scales.add(block) = step;
-            // Sums of integers this small are exact in f32.
-            *sums.add(2 * block) = L::sum(low) as i32;
-            *sums.add(2 * block + 1) = L::sum(high) as i32;
+            // Sums of integers this small are exact in f32; NaN anywhere makes them NaN, and the
+            // scale carries it on.
+            let (low, high) = (L::sum(low), L::sum(high));
+            *scales.add(block) = if (low + high).is_nan() { f32::NAN } else { step };
+            *sums.add(2 * block) = low as i32;
+            *sums.add(2 * block + 1) = high as i32;
         }
     }
 }

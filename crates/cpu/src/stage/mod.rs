@@ -1,7 +1,7 @@
 //! Stages: the tile lists that a plan's kernels become on the CPU.
 //!
-//! Each kernel is one or two stages; workers claim a stage's jobs one by one and meet before the
-//! next. A stage holds only resolved pointers and shapes: nothing is looked up while playing.
+//! Each kernel is one or two stages; workers claim a stage's jobs one by one, and the next
+//! stage waits until they are done. A stage holds only resolved pointers and shapes: nothing is looked up while playing.
 
 // Jobs run under the promise of [`Stage::run`], stated there once for all of them.
 #![allow(clippy::undocumented_unsafe_blocks)]

@@ -2,7 +2,7 @@
 
 use super::{Activations, Play, Slab, WorkerScratch};
 use crate::pack::{PackedMatrix, TILE};
-use crate::policy::cut_product;
+use crate::policy::{ProductCut, cut_product};
 use crate::simd::kernels::{Dequantize, QuantizedProduct};
 use crate::simd::product::{FloatRows, QuantizedRows};
 use pianola_plan::Activation;
@@ -28,7 +28,7 @@ pub(crate) struct Product {
     pub gate: Option<Activation>,
     pub soft_cap: Option<f32>,
     pub logits: bool,
-    /// Rows come in pairs whose results are added; see [`Prologue::refined`].
+    /// Rows come in pairs whose results are added; see [`super::Prologue::refined`].
     pub refined: bool,
     pub columns: usize,
     pub floats: FloatRows,
@@ -41,6 +41,12 @@ impl Product {
         if self.refined { 2 * rows } else { rows }
     }
 
+    fn cut(&self, play: &Play<'_>) -> ProductCut {
+        let quantized = self.parts.iter().all(|part| part.quantized.is_some());
+        let row_bytes = if quantized { self.columns } else { 4 * self.columns };
+        cut_product(self.tiles(), self.rows(play), row_bytes, play.workers)
+    }
+
     fn tiles(&self) -> usize {
         let last = &self.parts[if self.gate.is_some() { 0 } else { self.parts.len() - 1 }];
         // SAFETY: matrices outlive the recording's stages.
@@ -48,13 +54,13 @@ impl Product {
     }
 
     pub fn jobs(&self, play: &Play<'_>) -> usize {
-        let cut = cut_product(self.tiles(), self.rows(play), self.columns, play.workers);
+        let cut = self.cut(play);
         self.tiles().div_ceil(cut.tiles) * self.rows(play).div_ceil(cut.rows)
     }
 
     pub unsafe fn run(&self, play: &Play<'_>, job: usize, scratch: &mut WorkerScratch) {
         let (tiles, rows) = (self.tiles(), self.rows(play));
-        let cut = cut_product(tiles, rows, self.columns, play.workers);
+        let cut = self.cut(play);
         // Rows vary slowest: workers stream through the weights side by side.
         let chunks = tiles.div_ceil(cut.tiles);
         let first = job / chunks * cut.rows;
