@@ -41,12 +41,13 @@ pub fn describe() -> CpuDescription {
 }
 
 /// Measures what `options` can read and compute at best: a plain read of a block larger than the
-/// caches, and chains of the multiply-adds that `numeric` rests on. Takes some tenths of a second.
+/// caches, and chains of the multiply-adds that `numeric` rests on. Takes about a tenth of a second.
 pub fn measure(options: CpuOptions, numeric: Numeric) -> Option<Ceilings> {
     if !options.level.available() {
         return None;
     }
-    const BYTES: usize = 256 << 20;
+    // Several times the last-level cache of the processors this is for.
+    const BYTES: usize = 128 << 20;
     const SLICE: usize = 1 << 20;
     let pool = Pool::new(options.threads.max(1)).ok()?;
     let kernels = options.level.kernels();
@@ -74,7 +75,7 @@ pub fn measure(options: CpuOptions, numeric: Numeric) -> Option<Ceilings> {
             std::hint::black_box(unsafe { (kernels.probe_read)(block.start().add(at), SLICE) });
         }
     });
-    const ROUNDS: usize = 2_000_000;
+    const ROUNDS: usize = 500_000;
     // SAFETY: as above.
     let arithmetic = best(&|_| unsafe {
         std::hint::black_box(match numeric {

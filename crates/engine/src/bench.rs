@@ -3,7 +3,8 @@
 use crate::error::EngineError;
 use crate::load::Engine;
 use crate::sequence::Wanted;
-use pianola_plan::{Ceilings, Recording};
+use pianola_plan::{Ceilings, PlanOp, Recording};
+use std::ops::Range;
 use std::time::Instant;
 
 /// What to measure.
@@ -134,25 +135,23 @@ fn run(engine: &mut Engine, test: Test) -> Result<(f64, usize), EngineError> {
 
 /// Tokens a second if every play took exactly the time its bytes or operations need.
 fn ceiling(engine: &Engine, test: Test, ceilings: Ceilings) -> f64 {
-    let plan = engine.plan();
-    let seconds = |rows: usize, context: usize| -> f64 {
-        plan.ops.iter().map(|op| ceilings.seconds(op.cost.work(rows, 1, context))).sum()
-    };
     match test {
-        Test::Prompt(count) => {
-            let chunk = plan.options.max_rows;
-            let chunks = (0..count).step_by(chunk);
-            let total: f64 = chunks
-                .map(|start| {
-                    let rows = chunk.min(count - start);
-                    seconds(rows, start + rows)
-                })
-                .sum();
-            count as f64 / total
-        }
-        Test::Generate(count) => {
-            let total: f64 = (1..=count).map(|context| seconds(1, context)).sum();
-            count as f64 / total
-        }
+        Test::Prompt(count) => engine.ceiling(0..count, engine.plan().options.max_rows, ceilings),
+        Test::Generate(count) => engine.ceiling(0..count, 1, ceilings),
+    }
+}
+
+impl Engine {
+    /// Tokens a second for positions `tokens` of a sequence, `chunk` at a time, if every play took
+    /// exactly the time that its bytes or operations need.
+    pub fn ceiling(&self, tokens: Range<usize>, chunk: usize, ceilings: Ceilings) -> f64 {
+        let count = tokens.len();
+        let end = tokens.end;
+        let seconds = |start: usize| -> f64 {
+            let rows = chunk.min(end - start);
+            let work = |op: &PlanOp| op.cost.work(rows, 1, start + rows);
+            self.plan().ops.iter().map(|op| ceilings.seconds(work(op))).sum()
+        };
+        count as f64 / tokens.step_by(chunk).map(seconds).sum::<f64>()
     }
 }

@@ -24,13 +24,36 @@ fn generation_speed(timing: &Timing) -> Option<f64> {
     speed(timing.generated_tokens.saturating_sub(1), timing.generation_seconds)
 }
 
+/// What the processor could reach at best for the prompt and for the generation, measured here and
+/// now. None where there was nothing to do, or nothing could be measured.
+fn ceilings(engine: &Engine, timing: &Timing) -> (Option<f64>, Option<f64>) {
+    let options = engine.plan().options;
+    let Some(measured) = pianola_cpu::measure(engine.cpu(), options.numeric) else {
+        return (None, None);
+    };
+    let ceiling = |tokens: std::ops::Range<usize>, chunk: usize| {
+        (!tokens.is_empty()).then(|| engine.ceiling(tokens, chunk, measured))
+    };
+    let end = timing.prompt_tokens + timing.generated_tokens.saturating_sub(1);
+    (
+        ceiling(timing.cached_tokens..timing.prompt_tokens, options.max_rows),
+        ceiling(timing.prompt_tokens..end, 1),
+    )
+}
+
 fn speed(tokens: usize, seconds: f64) -> Option<f64> {
     (tokens > 0 && seconds > 0.0).then(|| tokens as f64 / seconds)
 }
 
 /// One line: what ran where, how fast, and why it ended.
 pub fn line(model: &str, engine: &Engine, timing: &Timing, finish: Finish) -> String {
-    let at = |speed: Option<f64>| speed.map_or(String::new(), |s| format!(" at {s:.1} tokens/s"));
+    let at = |speed: Option<f64>, ceiling: Option<f64>| match (speed, ceiling) {
+        (Some(speed), Some(ceiling)) => {
+            format!(" at {speed:.1} tokens/s, {:.0} % of the ceiling", 100.0 * speed / ceiling)
+        }
+        _ => String::new(),
+    };
+    let (prompt_ceiling, generation_ceiling) = ceilings(engine, timing);
     let cpu = engine.cpu();
     let threads = if cpu.threads == 1 { "thread" } else { "threads" };
     let ended = match finish {
@@ -45,22 +68,25 @@ pub fn line(model: &str, engine: &Engine, timing: &Timing, finish: Finish) -> St
         cpu.level,
         cpu.threads,
         timing.prompt_tokens,
-        at(prompt_speed(timing)),
+        at(prompt_speed(timing), prompt_ceiling),
         timing.cached_tokens,
         timing.generated_tokens,
-        at(generation_speed(timing)),
+        at(generation_speed(timing), generation_ceiling),
     )
 }
 
 /// The same as an object.
-pub fn object(timing: &Timing) -> Value {
+pub fn object(engine: &Engine, timing: &Timing) -> Value {
+    let (prompt_ceiling, generation_ceiling) = ceilings(engine, timing);
     json!({
         "prompt_tokens": timing.prompt_tokens,
         "cached_tokens": timing.cached_tokens,
         "prompt_seconds": timing.prompt_seconds,
         "prompt_tokens_per_second": prompt_speed(timing),
+        "prompt_ceiling_tokens_per_second": prompt_ceiling,
         "generated_tokens": timing.generated_tokens,
         "generation_seconds": timing.generation_seconds,
         "generation_tokens_per_second": generation_speed(timing),
+        "generation_ceiling_tokens_per_second": generation_ceiling,
     })
 }

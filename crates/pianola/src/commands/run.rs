@@ -103,13 +103,16 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             "finish": statistics::finish_name(answer.finish),
         });
         if let (Some(all), Some(times)) =
-            (object.as_object_mut(), statistics::object(&answer.timing).as_object())
+            (object.as_object_mut(), statistics::object(&engine, &answer.timing).as_object())
         {
             all.extend(times.clone());
         }
         console::print_line(&object.to_string())?;
     }
-    console.notice(&statistics::line(&located.label, &engine, &answer.timing, answer.finish));
+    if !console.quiet {
+        let line = statistics::line(&located.label, &engine, &answer.timing, answer.finish);
+        console.notice(&line);
+    }
     match answer.finish {
         Finish::ContextFull => Err(Failure::failed(format!(
             "the context of {} tokens is full, so the answer is cut short; {}",
