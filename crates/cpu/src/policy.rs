@@ -19,8 +19,8 @@ pub(crate) fn cut_product(
 ) -> ProductCut {
     let cached = (CACHED_ACTIVATIONS / row_bytes.max(1)).max(8) / 8 * 8;
     let rows = if rows <= cached { rows } else { cached };
-    // About sixteen jobs a worker: few enough to claim cheaply, enough to even out a slow core.
-    let tiles = (tiles / (16 * workers)).clamp(1, 32);
+    // About six jobs a worker: long enough to be read as one stream, enough to even out a slow core.
+    let tiles = (tiles / (6 * workers)).clamp(1, 64);
     ProductCut { tiles, rows: rows.max(1) }
 }
 
@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn products_stay_in_cache_and_balance() {
-        assert_eq!(cut_product(96, 1, 600, 2), ProductCut { tiles: 3, rows: 1 });
+        assert_eq!(cut_product(96, 1, 600, 2), ProductCut { tiles: 8, rows: 1 });
         let cut = cut_product(96, 512, 9000, 2);
         assert!(
             cut.rows * 9000 <= CACHED_ACTIVATIONS && cut.rows.is_multiple_of(8) && cut.rows > 8

@@ -60,13 +60,14 @@ impl BenchRow {
     }
 }
 
-/// Runs the tests; `done` hears of each repetition's speed.
+/// Runs the tests; `done` hears of each repetition's speed. Ceilings are measured before, between
+/// and after them, and the highest stands: what disturbs a measurement only ever lowers it.
 pub fn bench(
     engine: &mut Engine,
     options: BenchOptions,
-    ceilings: Ceilings,
+    measure: &mut dyn FnMut() -> Option<Ceilings>,
     done: &mut dyn FnMut(Test, f64),
-) -> Result<Vec<BenchRow>, EngineError> {
+) -> Result<(Vec<BenchRow>, Ceilings), EngineError> {
     let longest = options.prompt.max(options.generate);
     if longest > engine.context() {
         let (context, model) = (engine.context(), engine.config().context);
@@ -75,6 +76,19 @@ pub fn bench(
     let prompt = (options.prompt > 0).then_some(Test::Prompt(options.prompt));
     let generate = (options.generate > 0).then_some(Test::Generate(options.generate));
     let mut rows = Vec::new();
+    let mut ceilings = Ceilings { bytes_per_second: 1.0, operations_per_second: 1.0 };
+    let mut raise = || match measure() {
+        None => Err(EngineError::Option(
+            "the ceilings of this processor cannot be measured".to_string(),
+        )),
+        Some(found) => {
+            ceilings.bytes_per_second = ceilings.bytes_per_second.max(found.bytes_per_second);
+            ceilings.operations_per_second =
+                ceilings.operations_per_second.max(found.operations_per_second);
+            Ok(())
+        }
+    };
+    raise()?;
     engine.recording.measure_busy(true);
     for test in [prompt, generate].into_iter().flatten() {
         run(engine, test)?;
@@ -97,14 +111,18 @@ pub fn bench(
             test,
             tokens_per_second: mean,
             deviation: variance.sqrt(),
-            ceiling: ceiling(engine, test, ceilings),
+            ceiling: 0.0,
             host_microseconds: 1e6 * (wall - playing) / plays,
             busy: (after.busy_seconds - before.busy_seconds) / playing,
         });
+        raise()?;
     }
     engine.recording.measure_busy(false);
     engine.reset();
-    Ok(rows)
+    for row in &mut rows {
+        row.ceiling = ceiling(engine, row.test, ceilings);
+    }
+    Ok((rows, ceilings))
 }
 
 /// Tokens that look like text to the engine: spread over the vocabulary, never the same twice in

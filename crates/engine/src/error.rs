@@ -21,7 +21,8 @@ pub enum EngineError {
     Sampling(#[from] crate::sampler::SamplingError),
     /// More tokens than the context holds.
     #[error(
-        "context_length_exceeded: {needed} tokens are needed, the context holds {context}; shorten the prompt or raise --context (the model allows up to {model})"
+        "context_length_exceeded: {needed} tokens are needed, the context holds {context}; {}",
+        advice(*context, *model)
     )]
     ContextLength {
         /// Tokens needed.
@@ -81,4 +82,12 @@ pub enum EngineError {
     /// An option outside its range.
     #[error("{0}")]
     Option(String),
+}
+
+fn advice(context: usize, model: usize) -> String {
+    if context < model {
+        format!("use fewer tokens or raise --context (the model allows up to {model})")
+    } else {
+        "that is all this model allows, so use fewer tokens".to_string()
+    }
 }

@@ -41,7 +41,7 @@ fn windows(
     if context < 4 || context > engine.context() {
         return Err(EngineError::Option(format!(
             "--context must be between 4 and {}, not {context}",
-            engine.context()
+            engine.config().context
         )));
     }
     let tokenizer = &engine.text()?.tokenizer;

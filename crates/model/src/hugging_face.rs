@@ -130,6 +130,10 @@ pub(crate) fn config(folder: &HuggingFaceFolder) -> Result<Config, ModelError> {
         .ok_or_else(|| ModelError::MissingTensor("model.embed_tokens.weight".to_string()))?;
     let embedding = folder.info(&format!("{prefix}embed_tokens.weight"));
     let vocabulary = embedding.and_then(|info| info.shape.first().copied()).unwrap_or(0);
+    if let Some(found) = keys.count("vocab_size")?.filter(|&found| found != vocabulary) {
+        let expected = format!("the embedding has {vocabulary} rows");
+        return Err(ModelError::value("vocab_size", found, expected));
+    }
     let gemma = architecture == Architecture::Gemma3;
     let (rope, window_rope) = ropes(&keys, gemma, defaults.rope_base)?;
     let scale_base = match keys.float("query_pre_attn_scalar")? {

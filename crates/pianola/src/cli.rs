@@ -17,7 +17,7 @@ use crate::failure::Failure;
 #[command(after_help = "\
 Examples:
   pianola run \"Why is the sky blue?\"
-  pianola chat -m gemma3:270m
+  pianola chat -m qwen2.5-coder:1.5b
   pianola bench -m smollm2:135m --json
 
 Models are kept in $PIANOLA_HOME/models (by default ~/.cache/pianola/models).")]

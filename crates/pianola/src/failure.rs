@@ -17,6 +17,8 @@ pub enum Failure {
     Usage(String),
     /// It made sense and went wrong. Exit code 1.
     Failed(String),
+    /// What we write cannot be written, as on a full disk. Exit code 1.
+    Output(String),
     /// The user pressed Ctrl-C. Exit code 130, as shells have it for signal 2.
     Interrupted,
     /// Nobody reads what we write any more, as after `| head`: no error.
@@ -49,7 +51,7 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::Usage(_) => 2,
-            Failure::Failed(_) => 1,
+            Failure::Failed(_) | Failure::Output(_) => 1,
             Failure::Interrupted => 130,
             Failure::ReaderGone => 0,
         }
@@ -58,7 +60,9 @@ impl Failure {
     /// The sentence to print, if there is something to say.
     pub fn message(&self) -> Option<&str> {
         match self {
-            Failure::Usage(message) | Failure::Failed(message) => Some(message),
+            Failure::Usage(message) | Failure::Failed(message) | Failure::Output(message) => {
+                Some(message)
+            }
             Failure::Interrupted | Failure::ReaderGone => None,
         }
     }
@@ -67,7 +71,7 @@ impl Failure {
     pub fn of_output(error: &io::Error) -> Failure {
         match error.kind() {
             io::ErrorKind::BrokenPipe => Failure::ReaderGone,
-            _ => Failure::Failed(format!(
+            _ => Failure::Output(format!(
                 "cannot write to standard output: {error}; check where it is redirected to"
             )),
         }

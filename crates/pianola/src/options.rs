@@ -92,7 +92,7 @@ pub struct SamplingOptions {
     #[arg(allow_negative_numbers = true)]
     pub temp: f32,
     /// Choose among this many of the likeliest tokens; 0: all
-    #[arg(long, value_name = "K", default_value_t = 40)]
+    #[arg(long, value_name = "K", default_value_t = 40, allow_negative_numbers = true)]
     pub top_k: usize,
     /// Choose among the likeliest tokens whose probabilities reach this sum; 1: all
     #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true)]
@@ -116,7 +116,7 @@ pub struct SamplingOptions {
     #[arg(long, value_name = "ID=X", value_parser = bias, allow_hyphen_values = true)]
     pub logit_bias: Vec<(u32, f32)>,
     /// Seed of the random choices: the same seed gives the same text
-    #[arg(long, value_name = "S", default_value_t = 0)]
+    #[arg(long, value_name = "S", default_value_t = 0, allow_negative_numbers = true)]
     pub seed: u64,
 }
 

@@ -8,7 +8,6 @@ use pianola_model::Shape;
 use pianola_plan::{Plan, Step, WeightShape};
 use serde_json::{Value, json};
 
-use super::devices::ceilings;
 use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::model;
@@ -59,6 +58,8 @@ struct Subject {
     label: String,
     engine: Engine,
     check: Option<CheckReport>,
+    /// The type asked for with --quant.
+    asked: Option<TensorType>,
 }
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
@@ -76,15 +77,17 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         console.notice(&describe_check(report));
     }
     let engine = &mut subject.engine;
-    let ceilings = ceilings(arguments.compute.cpu(), engine.plan().options.numeric)?;
+    let (cpu, numeric) = (arguments.compute.cpu(), engine.plan().options.numeric);
     let options = BenchOptions {
         prompt: arguments.prompt,
         generate: arguments.generate,
         repeat: arguments.repeat,
     };
-    let rows = pianola_engine::bench(engine, options, ceilings, &mut |test, speed| {
-        console.detail(&format!("{test}: {speed:.2} tokens/s"));
-    })?;
+    let mut measure = || pianola_cpu::measure(cpu, numeric);
+    let (rows, ceilings) =
+        pianola_engine::bench(engine, options, &mut measure, &mut |test, speed| {
+            console.detail(&format!("{test}: {speed:.2} tokens/s"));
+        })?;
     if arguments.json {
         let rows = rows.iter().map(|row| object(&subject, row));
         return console::print_json(&Value::Array(rows.collect()));
@@ -106,7 +109,7 @@ fn of_file(
     let located = model::locate(&arguments.model.model, console)?;
     let mut engine = model::load(&located, &arguments.compute, options, console)?;
     let check = if arguments.check { Some(check(&mut engine)?) } else { None };
-    Ok(Subject { label: located.label, engine, check })
+    Ok(Subject { label: located.label, engine, check, asked: None })
 }
 
 fn of_shape(
@@ -127,7 +130,15 @@ fn of_shape(
     let mut bar = console
         .bar("drawing weights [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, {eta} left");
     let engine = Engine::random(shape, ty, options, &mut |done, all| bar.reach(done, all))?;
-    Ok(Subject { label: shape.name.to_string(), engine, check: Some(report) })
+    let matrices = engine.plan().graph.weights.iter();
+    let matrices = matrices.filter(|weight| matches!(weight.shape, WeightShape::Matrix { .. }));
+    let other = matrices.filter(|weight| weight.ty != ty).count();
+    if other > 0 {
+        console.notice(&format!(
+            "{other} matrices are q8_0 instead: their rows are no whole number of {ty} blocks"
+        ));
+    }
+    Ok(Subject { label: shape.name.to_string(), engine, check: Some(report), asked: Some(ty) })
 }
 
 /// Rows of the prompt whose kernels are checked.
@@ -186,7 +197,8 @@ fn dominant_type(plan: &Plan) -> Option<TensorType> {
 }
 
 fn quant(subject: &Subject) -> String {
-    dominant_type(subject.engine.plan()).map_or("none".to_string(), |ty| ty.to_string())
+    let ty = subject.asked.or_else(|| dominant_type(subject.engine.plan()));
+    ty.map_or("none".to_string(), |ty| ty.to_string())
 }
 
 fn object(subject: &Subject, row: &BenchRow) -> Value {

@@ -10,6 +10,7 @@ use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
 
 use super::run::{generate, tell_origin};
+use crate::catalogue;
 use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::interrupt::{self, Second, Working};
@@ -35,13 +36,13 @@ Ctrl-C stops an answer. What does not begin with / is for the model.";
 #[command(after_help = "\
 Examples:
   pianola chat
-  pianola chat -m gemma3:270m --system \"Answer in one sentence.\"
+  pianola chat -m qwen2.5-coder:1.5b --system \"Answer in one sentence.\"
   printf 'Hello!\\nAnd now in French.\\n' | pianola chat --quiet")]
 pub struct Arguments {
     #[command(flatten)]
     model: ModelOption,
     /// Most tokens in an answer [default: until the model ends or the context is full]
-    #[arg(short = 'n', long, value_name = "N", value_parser = positive)]
+    #[arg(short = 'n', long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     max_tokens: Option<usize>,
     /// End an answer before this text. May be repeated
     #[arg(long, value_name = "TEXT")]
@@ -50,7 +51,7 @@ pub struct Arguments {
     #[arg(long, value_name = "TEXT")]
     system: Option<String>,
     /// Tokens of context [default: all that the model allows]
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     context: Option<usize>,
     #[command(flatten)]
     sampling: SamplingOptions,
@@ -65,6 +66,13 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let mut options = arguments.compute.load();
     options.context = arguments.context;
     let engine = model::load(&located, &arguments.compute, options, console)?;
+    if catalogue::find(&arguments.model.model).is_some_and(|entry| entry.base) {
+        console.notice(&format!(
+            "{} is a base model, not made to chat: its answers will be odd; `pianola run` lets it \
+             continue a text",
+            located.label
+        ));
+    }
     match &engine.text()?.template {
         Some((_, origin)) => tell_origin(origin, console),
         None => {
@@ -148,7 +156,9 @@ impl Chat<'_> {
                 self.turns.push(Message::new("assistant", text));
                 Ok(())
             }
-            Err(failure @ (Failure::ReaderGone | Failure::Interrupted)) => Err(failure),
+            Err(failure @ (Failure::ReaderGone | Failure::Interrupted | Failure::Output(_))) => {
+                Err(failure)
+            }
             Err(failure) => {
                 self.turns.pop();
                 let message = failure.message().unwrap_or_default();

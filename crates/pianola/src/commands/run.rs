@@ -37,7 +37,7 @@ pub struct Arguments {
     #[arg(value_name = "PROMPT", conflicts_with_all = ["tokens", "tokens_file"])]
     prompt: Vec<String>,
     /// Most tokens to generate [default: until the model ends or the context is full]
-    #[arg(short = 'n', long, value_name = "N", value_parser = positive)]
+    #[arg(short = 'n', long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     max_tokens: Option<usize>,
     /// End the answer before this text. May be repeated
     #[arg(long, value_name = "TEXT")]
@@ -55,7 +55,7 @@ pub struct Arguments {
     #[command(flatten)]
     tokens: TokenInput,
     /// Tokens of context [default: all that the model allows]
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     context: Option<usize>,
     /// Print one JSON object at the end instead of text as it comes
     #[arg(long)]
