@@ -2,7 +2,7 @@
 
 use super::lanes::Lanes;
 use super::tile::{Codes, Scales};
-use crate::pack::{BLOCK, TILE};
+use crate::pack::{BLOCK, SUPER, TILE};
 
 /// Rows of activations, quantised to int8 a block at a time. `columns` apart, one row after
 /// another in each array.
@@ -29,7 +29,7 @@ const LINE: usize = 64;
 /// How far ahead of the codes in use the next are asked for, in bytes: the best of 1 to 16 KiB
 /// and of a whole tile. They go to the second-level cache; asked into the first they crowd out
 /// its few outstanding misses and a quarter of the bandwidth is lost.
-const AHEAD: usize = 8 << 10;
+const AHEAD: usize = 4 << 10;
 
 /// `out[row][lane] = tile row lane . activation row first + row`, `R` rows at once: the codes are
 /// unpacked once and met by each row in turn.
@@ -52,6 +52,7 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
         let ahead = tile.wrapping_add(AHEAD);
         let lines = if R <= 2 { (C::BYTES + S::BYTES).div_ceil(LINE) } else { 0 };
         let mut sums = [L::splat(0.0); R];
+        let mut shared = [L::splat(0.0); 2];
         let codes_of: [*const i8; R] =
             std::array::from_fn(|row| activations.codes.add((first + row) * columns));
         for block in 0..blocks {
@@ -59,10 +60,13 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
                 L::prefetch(ahead.wrapping_add((block * lines + line) * LINE));
             }
             let codes = C::load::<L>(tile.add(block * C::BYTES));
-            let low_scale = S::scale::<L>(scales, blocks, block, 0);
+            if block % SUPER == 0 {
+                shared = S::shared::<L>(scales, blocks, block);
+            }
+            let low_scale = S::scale::<L>(scales, shared, block, 0);
             let high_scale =
-                if S::HALVES { S::scale::<L>(scales, blocks, block, 1) } else { low_scale };
-            let min = S::min::<L>(scales, blocks, block);
+                if S::HALVES { S::scale::<L>(scales, shared, block, 1) } else { low_scale };
+            let min = S::min::<L>(scales, shared, block);
             for row in 0..R {
                 let words = codes_of[row].add(block * BLOCK).cast::<i32>();
                 let step = *activations.scales.add((first + row) * blocks + block);
@@ -148,11 +152,12 @@ pub(crate) unsafe fn dequantize_tile<L: Lanes, C: Codes, S: Scales, const ZERO: 
         let scales = tile.add(blocks * C::BYTES);
         for block in 0..blocks {
             let codes = C::load::<L>(tile.add(block * C::BYTES));
+            let shared = S::shared::<L>(scales, blocks, block);
             let half = [
-                S::scale::<L>(scales, blocks, block, 0),
-                S::scale::<L>(scales, blocks, block, usize::from(S::HALVES)),
+                S::scale::<L>(scales, shared, block, 0),
+                S::scale::<L>(scales, shared, block, usize::from(S::HALVES)),
             ];
-            let min = S::min::<L>(scales, blocks, block);
+            let min = S::min::<L>(scales, shared, block);
             for column in 0..BLOCK {
                 let code = L::to_f32(L::column(codes[column / 4], column % 4));
                 let centred = L::sub(code, L::splat(ZERO as f32));

@@ -115,11 +115,21 @@ pub(crate) unsafe trait Scales {
     const MINS: bool = false;
     /// The two halves of a block have scales of their own.
     const HALVES: bool = false;
+    /// What the blocks of a super-block share: a factor of their scales, and one of their minima.
+    #[inline(always)]
+    unsafe fn shared<L: Lanes>(_scales: *const u8, _blocks: usize, _block: usize) -> [L::F; 2] {
+        unsafe { [L::splat(1.0); 2] }
+    }
     /// Scale of each row; `half` is 0 unless [`Scales::HALVES`].
-    unsafe fn scale<L: Lanes>(scales: *const u8, blocks: usize, block: usize, half: usize) -> L::F;
+    unsafe fn scale<L: Lanes>(
+        scales: *const u8,
+        shared: [L::F; 2],
+        block: usize,
+        half: usize,
+    ) -> L::F;
     /// What is added, where [`Scales::MINS`].
     #[inline(always)]
-    unsafe fn min<L: Lanes>(_scales: *const u8, _blocks: usize, _block: usize) -> L::F {
+    unsafe fn min<L: Lanes>(_scales: *const u8, _shared: [L::F; 2], _block: usize) -> L::F {
         unsafe { L::splat(0.0) }
     }
 }
@@ -137,7 +147,7 @@ pub(crate) struct EightBit;
 unsafe impl Scales for Half {
     const BYTES: usize = 32;
     #[inline(always)]
-    unsafe fn scale<L: Lanes>(scales: *const u8, _: usize, block: usize, _: usize) -> L::F {
+    unsafe fn scale<L: Lanes>(scales: *const u8, _: [L::F; 2], block: usize, _: usize) -> L::F {
         unsafe { L::load_f16(scales.add(32 * block).cast()) }
     }
 }
@@ -147,11 +157,11 @@ unsafe impl Scales for HalfWithMin {
     const BYTES: usize = 64;
     const MINS: bool = true;
     #[inline(always)]
-    unsafe fn scale<L: Lanes>(scales: *const u8, _: usize, block: usize, _: usize) -> L::F {
+    unsafe fn scale<L: Lanes>(scales: *const u8, _: [L::F; 2], block: usize, _: usize) -> L::F {
         unsafe { L::load_f16(scales.add(64 * block).cast()) }
     }
     #[inline(always)]
-    unsafe fn min<L: Lanes>(scales: *const u8, _: usize, block: usize) -> L::F {
+    unsafe fn min<L: Lanes>(scales: *const u8, _: [L::F; 2], block: usize) -> L::F {
         unsafe { L::load_f16(scales.add(64 * block + 32).cast()) }
     }
 }
@@ -161,19 +171,26 @@ unsafe impl Scales for SixBit {
     const BYTES: usize = 40;
     const MINS: bool = true;
     #[inline(always)]
-    unsafe fn scale<L: Lanes>(scales: *const u8, blocks: usize, block: usize, _: usize) -> L::F {
+    unsafe fn shared<L: Lanes>(scales: *const u8, blocks: usize, block: usize) -> [L::F; 2] {
         unsafe {
-            let high = L::load_f16(scales.add(32 * blocks + 64 * (block / SUPER)).cast());
-            L::mul(high, L::load_u8(scales.add(32 * block)))
+            let halves = scales.add(32 * blocks + 64 * (block / SUPER));
+            // The file subtracts its minima.
+            let min = L::sub(L::splat(0.0), L::load_f16(halves.add(32).cast()));
+            [L::load_f16(halves.cast()), min]
         }
     }
     #[inline(always)]
-    unsafe fn min<L: Lanes>(scales: *const u8, blocks: usize, block: usize) -> L::F {
-        unsafe {
-            let high = L::load_f16(scales.add(32 * blocks + 64 * (block / SUPER) + 32).cast());
-            let min = L::mul(high, L::load_u8(scales.add(32 * block + 16)));
-            L::sub(L::splat(0.0), min)
-        }
+    unsafe fn scale<L: Lanes>(
+        scales: *const u8,
+        shared: [L::F; 2],
+        block: usize,
+        _: usize,
+    ) -> L::F {
+        unsafe { L::mul(shared[0], L::load_u8(scales.add(32 * block))) }
+    }
+    #[inline(always)]
+    unsafe fn min<L: Lanes>(scales: *const u8, shared: [L::F; 2], block: usize) -> L::F {
+        unsafe { L::mul(shared[1], L::load_u8(scales.add(32 * block + 16))) }
     }
 }
 
@@ -182,10 +199,16 @@ unsafe impl Scales for EightBit {
     const BYTES: usize = 36;
     const HALVES: bool = true;
     #[inline(always)]
-    unsafe fn scale<L: Lanes>(scales: *const u8, blocks: usize, block: usize, half: usize) -> L::F {
-        unsafe {
-            let high = L::load_f16(scales.add(32 * blocks + 32 * (block / SUPER)).cast());
-            L::mul(high, L::load_i8(scales.add(32 * block + 16 * half)))
-        }
+    unsafe fn shared<L: Lanes>(scales: *const u8, blocks: usize, block: usize) -> [L::F; 2] {
+        unsafe { [L::load_f16(scales.add(32 * blocks + 32 * (block / SUPER)).cast()); 2] }
+    }
+    #[inline(always)]
+    unsafe fn scale<L: Lanes>(
+        scales: *const u8,
+        shared: [L::F; 2],
+        block: usize,
+        half: usize,
+    ) -> L::F {
+        unsafe { L::mul(shared[0], L::load_i8(scales.add(32 * block + 16 * half))) }
     }
 }
