@@ -263,18 +263,8 @@ fn unknown_names() {
 #[test]
 fn text_for_a_model_without_a_tokeniser() {
     let folder = Folder::new();
-    let mut writer = GgufWriter::new();
-    let config = config();
-    writer
-        .set("general.architecture", "llama")
-        .set("llama.context_length", config.context as u32)
-        .set("llama.embedding_length", config.hidden as u32)
-        .set("llama.feed_forward_length", config.feed_forward as u32)
-        .set("llama.block_count", config.layers as u32)
-        .set("llama.attention.head_count", config.heads as u32)
-        .set("llama.attention.head_count_kv", config.kv_heads as u32)
-        .set("llama.rope.dimension_count", config.head_dim as u32);
-    common::add_weights(&mut writer, &config);
+    let mut writer = common::keys();
+    common::add_weights(&mut writer, &config());
     let model = folder.file("mute.gguf", writer.to_bytes().unwrap());
     let sentence = ["has no tokeniser", "--tokens"];
     folder.pianola(words!["run", "-m", &model, "hello"]).fails(1, &sentence);

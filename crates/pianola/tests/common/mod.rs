@@ -151,8 +151,8 @@ fn alphabet() -> Vec<String> {
     (0..256).map(spell).collect()
 }
 
-/// A two-layer llama with random weights and a vocabulary of bytes.
-pub fn tiny() -> GgufWriter<'static> {
+/// The keys of a two-layer llama, without vocabulary or weights.
+pub fn keys() -> GgufWriter<'static> {
     let config = config();
     let mut writer = GgufWriter::new();
     writer
@@ -167,6 +167,13 @@ pub fn tiny() -> GgufWriter<'static> {
         .set("llama.attention.layer_norm_rms_epsilon", 1e-6f32)
         .set("llama.rope.dimension_count", config.head_dim as u32)
         .set("llama.rope.freq_base", 10_000f32);
+    writer
+}
+
+/// A two-layer llama with random weights and a vocabulary of bytes.
+pub fn tiny() -> GgufWriter<'static> {
+    let config = config();
+    let mut writer = keys();
     let markers = MARKERS.map(String::from);
     let kinds: Vec<i32> = (0..VOCABULARY).map(|id| if id < 256 { 1 } else { 3 }).collect();
     writer
