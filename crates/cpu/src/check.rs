@@ -5,9 +5,15 @@
 //! them: a product of `k` terms may be off by `k` roundings of its absolute sum, and where
 //! activations become int8 by half a step each.
 
-use crate::device::CpuRecording;
+use crate::device::CpuOptions;
+use crate::kv::KvMemory;
+use crate::pool::Pool;
 use crate::reference::{Machine, Tensors};
-use pianola_plan::{DeviceError, Kernel, KvType, Node, Numeric, Op, Plan, RowSet, Step, TensorId};
+use crate::weights::{self, Weight};
+use pianola_formats::TensorSource;
+use pianola_plan::{
+    DeviceError, DeviceKind, Kernel, KvType, Node, Numeric, Op, Plan, Probe, RowSet, Step, TensorId,
+};
 
 /// The worst of a checked step.
 #[derive(Clone, Debug, Default)]
@@ -37,19 +43,42 @@ impl std::fmt::Display for CheckFailure {
     }
 }
 
-impl CpuRecording {
-    /// Plays `step` kernel by kernel, each beside the reference.
+/// The reference's own copy of a model, beside which another device's recording is checked.
+pub struct Twin {
+    plan: Plan,
+    weights: Vec<Weight>,
+    kv: KvMemory,
+}
+
+impl Twin {
+    /// Loads the weights of a plan, whatever device it is for.
+    pub fn new(plan: Plan, source: &dyn TensorSource) -> Result<Twin, DeviceError> {
+        let pool = Pool::new(CpuOptions::default().threads)
+            .map_err(|error| DeviceError::Unsupported(format!("no worker threads: {error}")))?;
+        let weights = weights::load(&plan, source, &pool, &mut |_, _| ())?;
+        let kv = KvMemory::whole(&plan).map_err(|bytes| DeviceError::OutOfMemory {
+            device: DeviceKind::Cpu,
+            what: "the reference's KV pages".to_string(),
+            bytes,
+        })?;
+        Ok(Twin { plan, weights, kv })
+    }
+
+    /// Plays `step` on `probe` kernel by kernel, each beside the reference. Earlier positions of
+    /// its sequences must have been checked before: the reference knows no others.
     pub fn check_step(
         &mut self,
+        probe: &mut dyn Probe,
         step: &Step,
     ) -> Result<Result<CheckReport, CheckFailure>, DeviceError> {
-        self.prepare(step)?;
+        probe.begin(step)?;
         let mut report = CheckReport::default();
         for op in 0..self.plan.ops.len() {
-            let inputs = self.snapshot(op, step);
-            let stages = self.stages_of(op);
-            self.play_stages(step, stages);
-            if let Err(reason) = self.compare(op, step, inputs, &mut report) {
+            let inputs = self.inputs(op, probe, step)?;
+            probe.play_op(op, step)?;
+            self.copy_kv(op, probe, step)?;
+            let found = self.outputs(op, probe, step)?;
+            if let Err(reason) = self.compare(op, step, inputs, &found, &mut report) {
                 let kernel = self.plan.ops[op].name.clone();
                 return Ok(Err(CheckFailure { kernel, reason }));
             }
@@ -58,30 +87,70 @@ impl CpuRecording {
         Ok(Ok(report))
     }
 
-    /// Rows of a tensor as the arena has them now.
-    fn read(&self, tensor: TensorId, rows: usize) -> Vec<f32> {
-        let view = self.plan.view(tensor);
-        let width = self.plan.graph.tensor(tensor).width;
-        let stride = self.plan.buffers[view.buffer].width;
-        let start = self.plan.arena.offsets[view.buffer] / 4 + view.column;
-        let at = |row: usize, column: usize| start + row * stride + column;
-        // SAFETY: inside the buffer; nothing plays meanwhile.
-        let value = |index: usize| unsafe { *self.arena.start().cast::<f32>().add(index) };
-        (0..rows).flat_map(|row| (0..width).map(move |column| at(row, column))).map(value).collect()
+    fn machine<'a>(&'a self, step: &'a Step) -> Machine<'a> {
+        Machine { plan: &self.plan, weights: &self.weights, kv: &self.kv, step }
+    }
+
+    fn nodes(&self, op: usize) -> impl Iterator<Item = &Node> {
+        self.plan.ops[op].nodes.iter().map(|&node| &self.plan.graph.nodes[node])
     }
 
     /// Tensors that the kernel's nodes read and do not compute themselves.
-    fn snapshot(&self, op: usize, step: &Step) -> Tensors {
+    fn inputs(
+        &self,
+        op: usize,
+        probe: &mut dyn Probe,
+        step: &Step,
+    ) -> Result<Tensors, DeviceError> {
         let mut tensors = Tensors::new(&self.plan);
-        let machine = Machine { plan: &self.plan, weights: &self.weights, kv: &self.kv, step };
-        let nodes: Vec<&Node> =
-            self.plan.ops[op].nodes.iter().map(|&node| &self.plan.graph.nodes[node]).collect();
-        for id in nodes.iter().flat_map(|node| &node.inputs) {
-            if !nodes.iter().any(|node| node.output == Some(*id)) {
-                tensors.values[id.0] = self.read(*id, machine.rows(*id));
+        for id in self.nodes(op).flat_map(|node| &node.inputs) {
+            if !self.nodes(op).any(|node| node.output == Some(*id)) {
+                tensors.values[id.0] = probe.read_tensor(*id, self.machine(step).rows(*id))?;
             }
         }
-        tensors
+        Ok(tensors)
+    }
+
+    /// Tensors that the kernel wrote.
+    fn outputs(
+        &self,
+        op: usize,
+        probe: &mut dyn Probe,
+        step: &Step,
+    ) -> Result<Vec<(TensorId, Vec<f32>)>, DeviceError> {
+        let written = self.nodes(op).filter_map(|node| node.output);
+        let written = written.filter(|id| self.plan.views[id.0].is_some());
+        written
+            .map(|id| Ok((id, probe.read_tensor(id, self.machine(step).rows(id))?)))
+            .collect()
+    }
+
+    /// Takes over the keys and values that the kernel stored.
+    fn copy_kv(
+        &mut self,
+        op: usize,
+        probe: &mut dyn Probe,
+        step: &Step,
+    ) -> Result<(), DeviceError> {
+        let write = self.nodes(op).find_map(|node| match node.op {
+            Op::KvWrite { kv } => Some(kv),
+            _ => None,
+        });
+        let Some(slot) = write else { return Ok(()) };
+        let pages = &self.kv.groups[slot.group];
+        let (heads, head_dim) = (pages.group.kv_heads, pages.group.head_dim);
+        for (which, values) in probe.read_kv(slot, &step.rows)?.iter().enumerate() {
+            let mut values = values.iter();
+            for row in &step.rows {
+                let (sequence, position) = (row.sequence as usize, row.position as usize);
+                for at in 0..heads * head_dim {
+                    let value = *values.next().expect("a value for each");
+                    let (head, at) = (at / head_dim, at % head_dim);
+                    pages.set(sequence, position, slot, head, which == 1, at, value);
+                }
+            }
+        }
+        Ok(())
     }
 
     fn compare(
@@ -89,10 +158,11 @@ impl CpuRecording {
         op: usize,
         step: &Step,
         mut tensors: Tensors,
+        found: &[(TensorId, Vec<f32>)],
         report: &mut CheckReport,
     ) -> Result<(), String> {
         let planned = &self.plan.ops[op];
-        let machine = Machine { plan: &self.plan, weights: &self.weights, kv: &self.kv, step };
+        let machine = self.machine(step);
         let mut bounds: Vec<Vec<f64>> =
             tensors.values.iter().map(|values| vec![0.0; values.len()]).collect();
         for &node in &planned.nodes {
@@ -111,11 +181,9 @@ impl CpuRecording {
             Kernel::Project(project) => self.plan.graph.tensor(project.input).width,
             _ => 1,
         };
-        let written = planned.nodes.iter().filter_map(|&node| self.plan.graph.nodes[node].output);
-        for id in written.filter(|id| self.plan.views[id.0].is_some()) {
-            let found = self.read(id, machine.rows(id));
-            let name = &self.plan.graph.tensor(id).name;
-            judge(name, &tensors.values[id.0], &found, &bounds[id.0], terms, report)?;
+        for (id, found) in found {
+            let name = &self.plan.graph.tensor(*id).name;
+            judge(name, &tensors.values[id.0], found, &bounds[id.0], terms, report)?;
         }
         Ok(())
     }

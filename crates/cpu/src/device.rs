@@ -10,9 +10,8 @@ use crate::stage::{Play, Stage, WorkerScratch};
 use crate::weights::{self, Weight};
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    DeviceError, DeviceKind, PAGE_TOKENS, Plan, PlayStatistics, Recording, Row, Step,
+    DeviceError, DeviceKind, KvSlot, Plan, PlayStatistics, Probe, Recording, Row, Step, TensorId,
 };
-use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
@@ -126,22 +125,10 @@ impl CpuRecording {
         })
     }
 
-    /// The plan that this plays.
-    pub fn plan(&self) -> &Plan {
-        &self.plan
-    }
-
     /// From now on, also count how long workers compute rather than wait. Costs two clock reads
     /// a stage.
     pub fn measure_busy(&mut self, on: bool) {
         self.measure_busy = on;
-    }
-
-    /// Overwrites the arena with NaN, so that reading what was never written shows.
-    pub fn poison(&mut self) {
-        for value in self.arena.bytes_mut().chunks_exact_mut(4) {
-            value.copy_from_slice(&f32::NAN.to_ne_bytes());
-        }
     }
 
     /// Makes one product stage drop the last of its input columns, for tests of the checks.
@@ -152,58 +139,6 @@ impl CpuRecording {
             _ => None,
         });
         product.expect("a plan with a product").columns -= crate::pack::BLOCK;
-    }
-
-    fn check(&self, step: &Step) -> Result<(), DeviceError> {
-        let options = &self.plan.options;
-        let bad = |reason: String| Err(DeviceError::BadStep(reason));
-        if step.rows.is_empty() || step.rows.len() > options.max_rows {
-            return bad(format!("{} rows, of at most {}", step.rows.len(), options.max_rows));
-        }
-        if step.logits.len() > options.max_logit_rows {
-            return bad(format!(
-                "{} logit rows, of at most {}",
-                step.logits.len(),
-                options.max_logit_rows
-            ));
-        }
-        if step.logits.iter().any(|&row| row as usize >= step.rows.len()) {
-            return bad("logits of a row that is not there".to_string());
-        }
-        // Two rows at one place would be written at once.
-        let follows = |pair: &[Row]| {
-            pair[0].sequence != pair[1].sequence || pair[0].position < pair[1].position
-        };
-        let apart = |(index, run): (usize, Range<usize>)| {
-            let sequence = step.rows[run.start].sequence;
-            let mut earlier = step.runs().take(index);
-            !earlier.any(|earlier| {
-                step.rows[earlier.start].sequence == sequence
-                    && step.rows[earlier.end].sequence != sequence
-            })
-        };
-        if !step.rows.windows(2).all(follows) || !step.runs().enumerate().all(apart) {
-            return bad("rows of one sequence do not stand together in rising order".to_string());
-        }
-        for row in &step.rows {
-            if row.token as usize >= self.plan.graph.vocabulary {
-                return bad(format!("token {} of {}", row.token, self.plan.graph.vocabulary));
-            }
-            if row.position as usize >= options.context
-                || row.sequence as usize >= options.sequences
-            {
-                return bad(format!("position {} of sequence {}", row.position, row.sequence));
-            }
-            for pages in &self.kv.groups {
-                let first = pages.group.first_visible(row.position as usize) / PAGE_TOKENS;
-                let last = row.position as usize / PAGE_TOKENS;
-                let mapped = |index| pages.is_mapped(row.sequence as usize, index);
-                if let Some(index) = (first..=last).find(|&index| !mapped(index)) {
-                    return bad(format!("sequence {} has no page {index}", row.sequence));
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Runs stages `range` of a step whose runs are set.
@@ -238,7 +173,10 @@ impl CpuRecording {
     }
 
     pub(crate) fn prepare(&mut self, step: &Step) -> Result<(), DeviceError> {
-        self.check(step)?;
+        let mapped = |group: usize, sequence: usize, index: usize| {
+            self.kv.groups[group].is_mapped(sequence, index)
+        };
+        step.check(&self.plan, &mapped)?;
         self.runs.clear();
         self.runs.extend(step.runs());
         Ok(())
@@ -339,6 +277,10 @@ impl Work<'_> {
 }
 
 impl Recording for CpuRecording {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
     fn play(&mut self, step: &Step) -> Result<(), DeviceError> {
         let start = Instant::now();
         self.prepare(step)?;
@@ -381,5 +323,51 @@ impl Recording for CpuRecording {
 
     fn statistics(&self) -> PlayStatistics {
         self.statistics
+    }
+}
+
+impl Probe for CpuRecording {
+    fn begin(&mut self, step: &Step) -> Result<(), DeviceError> {
+        self.prepare(step)
+    }
+
+    fn play_op(&mut self, op: usize, step: &Step) -> Result<(), DeviceError> {
+        let stages = self.stages_of(op);
+        self.play_stages(step, stages);
+        Ok(())
+    }
+
+    fn read_tensor(&mut self, tensor: TensorId, rows: usize) -> Result<Vec<f32>, DeviceError> {
+        let view = self.plan.view(tensor);
+        let width = self.plan.graph.tensor(tensor).width;
+        let stride = self.plan.buffers[view.buffer].width;
+        let start = self.plan.arena.offsets[view.buffer] / 4 + view.column;
+        let at = |row: usize, column: usize| start + row * stride + column;
+        // SAFETY: inside the buffer; nothing plays meanwhile.
+        let value = |index: usize| unsafe { *self.arena.start().cast::<f32>().add(index) };
+        let places = (0..rows).flat_map(|row| (0..width).map(move |column| at(row, column)));
+        Ok(places.map(value).collect())
+    }
+
+    fn read_kv(&mut self, slot: KvSlot, rows: &[Row]) -> Result<[Vec<f32>; 2], DeviceError> {
+        let pages = &self.kv.groups[slot.group];
+        let (heads, head_dim) = (pages.group.kv_heads, pages.group.head_dim);
+        let stored = |value: bool| {
+            let row = move |row: &Row| {
+                let (sequence, position) = (row.sequence as usize, row.position as usize);
+                (0..heads * head_dim).map(move |at| {
+                    pages.get(sequence, position, slot, at / head_dim, value, at % head_dim)
+                })
+            };
+            rows.iter().flat_map(row).collect()
+        };
+        Ok([stored(false), stored(true)])
+    }
+
+    fn poison(&mut self) -> Result<(), DeviceError> {
+        for value in self.arena.bytes_mut().chunks_exact_mut(4) {
+            value.copy_from_slice(&f32::NAN.to_ne_bytes());
+        }
+        Ok(())
     }
 }

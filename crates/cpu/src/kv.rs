@@ -25,9 +25,23 @@ impl KvMemory {
     /// Reserves what the plan's sequences may need; untouched pages cost nothing. On failure,
     /// the number of bytes that were not to be had.
     pub fn new(plan: &Plan) -> Result<KvMemory, u64> {
+        KvMemory::reserve(plan, |group| plan.kv_pages(group))
+    }
+
+    /// A page of its own for every entry of the tables, all mapped.
+    pub fn whole(plan: &Plan) -> Result<KvMemory, u64> {
+        let entries = plan.options.context.div_ceil(PAGE_TOKENS);
+        let mut memory = KvMemory::reserve(plan, |_| entries * plan.options.sequences)?;
+        for group in &mut memory.groups {
+            group.table = (0..group.table.len() as u32).collect();
+        }
+        Ok(memory)
+    }
+
+    fn reserve(plan: &Plan, pages: impl Fn(usize) -> usize) -> Result<KvMemory, u64> {
         let entries = plan.options.context.div_ceil(PAGE_TOKENS);
         let reserve = |(index, group): (usize, &KvGroup)| {
-            let pages = plan.kv_pages(index);
+            let pages = pages(index);
             let bytes = pages as u64 * group.page_bytes();
             let memory = usize::try_from(bytes).ok().and_then(Memory::zeroed).ok_or(bytes)?;
             let table = vec![UNMAPPED; entries * plan.options.sequences];

@@ -3,7 +3,7 @@
 use crate::memory::Memory;
 use crate::pack::{PackedMatrix, TILE, pack_tile};
 use crate::pool::Pool;
-use pianola_formats::{Tensor, TensorSource, TensorType, dequantize_row, quantize_row};
+use pianola_formats::{Tensor, TensorSource, convert_row};
 use pianola_plan::{DeviceError, DeviceKind, Plan, WeightShape, WeightSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -56,7 +56,7 @@ pub(crate) fn load(
         let tensor = source
             .tensor(&spec.name)
             .ok_or_else(|| DeviceError::MissingTensor(spec.name.clone()))?;
-        check_shape(spec, &tensor)?;
+        spec.check(&tensor)?;
         weights.push(match spec.shape {
             WeightShape::Vector { .. } => {
                 let mut values = tensor.to_f32();
@@ -88,17 +88,6 @@ fn packed_bytes(spec: &WeightSpec) -> usize {
     }
 }
 
-fn check_shape(spec: &WeightSpec, tensor: &Tensor<'_>) -> Result<(), DeviceError> {
-    let expected = match spec.shape {
-        WeightShape::Matrix { rows, columns } => vec![rows, columns],
-        WeightShape::Vector { length } => vec![length],
-    };
-    if tensor.shape == expected {
-        return Ok(());
-    }
-    Err(DeviceError::Shape { name: spec.name.clone(), expected, found: tensor.shape.clone() })
-}
-
 /// Packs all tiles, the workers taking them in turn; quantises where the plan has another type
 /// than the file.
 fn pack(tensor: &Tensor<'_>, packed: &mut PackedMatrix, pool: &Pool) {
@@ -120,18 +109,10 @@ fn pack(tensor: &Tensor<'_>, packed: &mut PackedMatrix, pool: &Pool) {
                 pack_tile(ty, columns, &lines.collect::<Vec<_>>(), &mut tile);
             } else {
                 converted.clear();
-                converted.extend(lines.map(|line| convert(tensor.ty, line, ty, columns)));
+                converted.extend(lines.map(|line| convert_row(tensor.ty, line, ty, columns)));
                 let lines: Vec<&[u8]> = converted.iter().map(Vec::as_slice).collect();
                 pack_tile(ty, columns, &lines, &mut tile);
             }
         }
     });
-}
-
-fn convert(from: TensorType, line: &[u8], to: TensorType, columns: usize) -> Vec<u8> {
-    let mut values = vec![0.0; columns];
-    dequantize_row(from, line, &mut values);
-    let mut out = vec![0; to.row_bytes(columns).expect("checked by the planner's caller")];
-    quantize_row(to, &values, &mut out);
-    out
 }

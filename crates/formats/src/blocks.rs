@@ -117,6 +117,18 @@ pub(crate) fn put_half(block: &mut [u8], at: usize, value: f16) {
     block[at..at + 2].copy_from_slice(&value.to_le_bytes());
 }
 
+/// A row in another type.
+///
+/// # Panics
+/// If the row does not fit either type.
+pub fn convert_row(from: TensorType, row: &[u8], to: TensorType, columns: usize) -> Vec<u8> {
+    let mut values = vec![0.0; columns];
+    dequantize_row(from, row, &mut values);
+    let mut out = vec![0; to.row_bytes(columns).expect("a whole number of blocks")];
+    quantize_row(to, &values, &mut out);
+    out
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

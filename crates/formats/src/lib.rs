@@ -38,7 +38,7 @@ mod sniff;
 pub mod tensor;
 pub mod types;
 
-pub use blocks::{dequantize_row, quantize_row};
+pub use blocks::{convert_row, dequantize_row, quantize_row};
 pub use blocks_k::unpack_k_scales;
 pub use distortion::Distortion;
 pub use error::{Error, ErrorKind};

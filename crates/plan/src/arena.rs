@@ -9,8 +9,8 @@ pub struct Arena {
     pub bytes: usize,
 }
 
-/// A cache line, and the widest vector.
-const ALIGNMENT: usize = 64;
+/// Whole cache lines and vectors, and the coarsest offset at which a GPU may bind a buffer.
+const ALIGNMENT: usize = 256;
 
 /// A buffer's size and the kernels between which it is alive, both ends included.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,9 @@
 //! What a device offers: it records a plan and plays steps.
 
-use crate::plan::DeviceKind;
-use crate::step::Step;
+use crate::graph::TensorId;
+use crate::kv::KvSlot;
+use crate::plan::{DeviceKind, Plan};
+use crate::step::{Row, Step};
 
 /// Physical ceilings of a device, measured on the spot.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -51,6 +53,36 @@ pub enum DeviceError {
     /// The step does not fit the plan: a defect of the caller.
     #[error("a step does not fit its recording: {0}")]
     BadStep(String),
+    /// The device is gone: reset by its driver, or unplugged.
+    #[error(
+        "{device} was lost during {during}: its driver reset it, often because a submission took too long; what was being generated is incomplete"
+    )]
+    Lost {
+        /// Device.
+        device: String,
+        /// What it was doing.
+        during: String,
+    },
+    /// The device did not answer.
+    #[error("{device} did not finish {during} within {seconds} s; it may hang: try --device cpu")]
+    Timeout {
+        /// Device.
+        device: String,
+        /// What it was doing.
+        during: String,
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// A call to the device failed.
+    #[error("{device} failed at {what}: {reason}; update its driver or use --device cpu")]
+    Failed {
+        /// Device.
+        device: String,
+        /// What was asked of it.
+        what: String,
+        /// What it said.
+        reason: String,
+    },
     /// The machine lacks something that was asked for.
     #[error("{0}")]
     Unsupported(String),
@@ -63,12 +95,20 @@ pub struct PlayStatistics {
     pub plays: u64,
     /// Wall-clock seconds inside plays.
     pub seconds: f64,
-    /// Seconds of `seconds` that the workers spent computing, summed and divided by their number.
+    /// Seconds of `seconds` that the device computed: workers' time divided by their number, or
+    /// the time between a submission and its end.
     pub busy_seconds: f64,
+    /// Submissions to a queue.
+    pub submits: u64,
+    /// Kernels launched by them.
+    pub dispatches: u64,
 }
 
 /// A plan in replayable form on one device.
 pub trait Recording: Send {
+    /// The plan that this plays.
+    fn plan(&self) -> &Plan;
+
     /// Plays one step. Afterwards [`Recording::logits`] holds a row for each of `step.logits`.
     fn play(&mut self, step: &Step) -> Result<(), DeviceError>;
 
@@ -84,4 +124,22 @@ pub trait Recording: Send {
 
     /// Counters since the recording was made.
     fn statistics(&self) -> PlayStatistics;
+}
+
+/// A recording that can be looked into: kernel by kernel, tensor by tensor. For checks only; slow.
+pub trait Probe: Recording {
+    /// Makes ready to play the kernels of `step` one by one.
+    fn begin(&mut self, step: &Step) -> Result<(), DeviceError>;
+
+    /// Plays kernel `op` of the plan, on what the kernels before it left.
+    fn play_op(&mut self, op: usize, step: &Step) -> Result<(), DeviceError>;
+
+    /// The first `rows` rows of a tensor that has a place in the arena.
+    fn read_tensor(&mut self, tensor: TensorId, rows: usize) -> Result<Vec<f32>, DeviceError>;
+
+    /// Stored keys and values of some rows, `[rows][kv_heads * head_dim]` each.
+    fn read_kv(&mut self, slot: KvSlot, rows: &[Row]) -> Result<[Vec<f32>; 2], DeviceError>;
+
+    /// Overwrites the arena with NaN, so that reading what was never written shows.
+    fn poison(&mut self) -> Result<(), DeviceError>;
 }

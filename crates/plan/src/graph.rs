@@ -1,7 +1,8 @@
 //! The graph: operations on named tensors, symbolic in the number of rows.
 
+use crate::device::DeviceError;
 use crate::kv::{KvGroup, KvSlot, KvType};
-use pianola_formats::TensorType;
+use pianola_formats::{Tensor, TensorType};
 
 /// Index of an activation tensor in [`Graph::tensors`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -62,6 +63,18 @@ pub struct WeightSpec {
 }
 
 impl WeightSpec {
+    /// Whether a tensor of the file has the shape the model expects.
+    pub fn check(&self, tensor: &Tensor<'_>) -> Result<(), DeviceError> {
+        let expected = match self.shape {
+            WeightShape::Matrix { rows, columns } => vec![rows, columns],
+            WeightShape::Vector { length } => vec![length],
+        };
+        if tensor.shape == expected {
+            return Ok(());
+        }
+        Err(DeviceError::Shape { name: self.name.clone(), expected, found: tensor.shape.clone() })
+    }
+
     /// Bytes of the weight in its type.
     pub fn bytes(&self) -> u64 {
         match self.shape {

@@ -24,7 +24,7 @@ mod step;
 
 pub use arena::Arena;
 pub use cost::{Cost, Work};
-pub use device::{Ceilings, DeviceError, PlayStatistics, Recording};
+pub use device::{Ceilings, DeviceError, PlayStatistics, Probe, Recording};
 pub use fuse::{Attend, Fused, HeadNorm, Kernel, Part, Project, Residual, fuse};
 pub use graph::{
     Activation, AttentionSpec, Graph, GraphBuilder, Node, Op, RopePairing, RopeSpec, RowSet,

@@ -20,12 +20,15 @@ pub fn bucket(rows: usize) -> Option<usize> {
 pub enum DeviceKind {
     /// The processor.
     Cpu,
+    /// A GPU through Vulkan.
+    Vulkan,
 }
 
 impl std::fmt::Display for DeviceKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
             DeviceKind::Cpu => "cpu",
+            DeviceKind::Vulkan => "vulkan",
         })
     }
 }
@@ -55,6 +58,8 @@ pub enum Layout {
     Vector,
     /// 16 rows interleaved, four columns of each at a time, scales apart.
     Tiles16,
+    /// Rows in order; codes, upper bits and scales in planes of their own.
+    Planes,
 }
 
 impl std::fmt::Display for Layout {
@@ -62,6 +67,7 @@ impl std::fmt::Display for Layout {
         f.write_str(match self {
             Layout::Vector => "vector",
             Layout::Tiles16 => "tiles16",
+            Layout::Planes => "planes",
         })
     }
 }
@@ -216,7 +222,7 @@ impl Plan {
         }
         let arena = lay_out(&graph, &options, &ops, &buffers, &views);
         let mut plan = Plan {
-            layouts: graph.weights.iter().map(layout_of).collect(),
+            layouts: graph.weights.iter().map(|weight| layout_of(weight, options.device)).collect(),
             segments: vec![Segment {
                 device: options.device,
                 ops: 0..ops.len(),
@@ -333,10 +339,11 @@ fn buffer_bytes(options: &PlanOptions, buffer: &Buffer) -> usize {
     rows_in(options, buffer.rows) * buffer.width * 4
 }
 
-fn layout_of(weight: &WeightSpec) -> Layout {
-    match weight.shape {
-        WeightShape::Matrix { .. } => Layout::Tiles16,
-        WeightShape::Vector { .. } => Layout::Vector,
+fn layout_of(weight: &WeightSpec, device: DeviceKind) -> Layout {
+    match (weight.shape, device) {
+        (WeightShape::Vector { .. }, _) => Layout::Vector,
+        (WeightShape::Matrix { .. }, DeviceKind::Cpu) => Layout::Tiles16,
+        (WeightShape::Matrix { .. }, DeviceKind::Vulkan) => Layout::Planes,
     }
 }
 

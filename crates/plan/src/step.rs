@@ -1,5 +1,10 @@
 //! The step: the little that changes between plays.
 
+use crate::device::DeviceError;
+use crate::kv::PAGE_TOKENS;
+use crate::plan::Plan;
+use std::ops::Range;
+
 /// One row of a step: a token of some sequence at some position. The layout is fixed (four
 /// 32-bit words) because devices read it as it lies.
 #[repr(C)]
@@ -37,6 +42,59 @@ impl Step {
             self.logits.push(self.rows.len() as u32);
         }
         self.rows.push(Row { token, sequence, position, reserved: 0 });
+    }
+
+    /// Whether a recording of `plan` can play this; `mapped` says whether an entry (group,
+    /// sequence, index) of the page tables points at a page.
+    pub fn check(
+        &self,
+        plan: &Plan,
+        mapped: &dyn Fn(usize, usize, usize) -> bool,
+    ) -> Result<(), DeviceError> {
+        let options = &plan.options;
+        let bad = |reason: String| Err(DeviceError::BadStep(reason));
+        if self.rows.is_empty() || self.rows.len() > options.max_rows {
+            return bad(format!("{} rows, of at most {}", self.rows.len(), options.max_rows));
+        }
+        let logits = self.logits.len();
+        if logits > options.max_logit_rows {
+            return bad(format!("{logits} logit rows, of at most {}", options.max_logit_rows));
+        }
+        if self.logits.iter().any(|&row| row as usize >= self.rows.len()) {
+            return bad("logits of a row that is not there".to_string());
+        }
+        // Two rows at one place would be written at once.
+        let follows = |pair: &[Row]| {
+            pair[0].sequence != pair[1].sequence || pair[0].position < pair[1].position
+        };
+        let apart = |(index, run): (usize, Range<usize>)| {
+            let sequence = self.rows[run.start].sequence;
+            let mut earlier = self.runs().take(index);
+            !earlier.any(|earlier| {
+                self.rows[earlier.start].sequence == sequence
+                    && self.rows[earlier.end].sequence != sequence
+            })
+        };
+        if !self.rows.windows(2).all(follows) || !self.runs().enumerate().all(apart) {
+            return bad("rows of one sequence do not stand together in rising order".to_string());
+        }
+        for row in &self.rows {
+            if row.token as usize >= plan.graph.vocabulary {
+                return bad(format!("token {} of {}", row.token, plan.graph.vocabulary));
+            }
+            let (position, sequence) = (row.position as usize, row.sequence as usize);
+            if position >= options.context || sequence >= options.sequences {
+                return bad(format!("position {position} of sequence {sequence}"));
+            }
+            for (index, group) in plan.graph.kv_groups.iter().enumerate() {
+                let first = group.first_visible(position) / PAGE_TOKENS;
+                let mut visible = first..=position / PAGE_TOKENS;
+                if let Some(page) = visible.find(|&page| !mapped(index, sequence, page)) {
+                    return bad(format!("sequence {sequence} has no page {page}"));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Runs of rows that follow one another in one sequence, as `start..end`.

@@ -1,0 +1,297 @@
+// attention: norm and rotation of queries, then attention over the pages of a row's sequence.
+//
+// A workgroup of 64 lanes serves HEADS queries that share a key head, for one row and one of
+// SPLITS parts of the visible pages. A lane scores one token of a page, then sums one vector of
+// values over some of the page's tokens; the softmax runs along, page by page. The last part to
+// finish, found by an atomic count, combines what the others left.
+//
+// With FUSED (a single row) it also norms, rotates and stores that row's key and value: the part
+// with the newest page begins from them, so nothing has to wait for the store.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "include/common.glsl"
+#include "include/epilogue.glsl"
+
+layout(local_size_x = 64) in;
+const uint WORKGROUP = 64;
+#define KV_ACCESS
+#include "include/heads.glsl"
+
+layout(constant_id = 6) const uint HEADS = 1;
+layout(constant_id = 7) const uint SPLITS = 1;
+layout(constant_id = 8) const bool FUSED = false;
+
+layout(set = 1, binding = 6, std430) writeonly buffer Output { float results[]; };
+// [row][head][split]: maximum, sum, then HEAD_DIM values.
+layout(set = 1, binding = 7, std430) coherent buffer Partials { float partials[]; };
+layout(set = 1, binding = 8, std430) coherent buffer Arrivals { uint arrivals[]; };
+
+layout(push_constant) uniform Constants {
+    Heads heads;
+    uint query_heads;
+    uint output_stride;
+    // Tokens a row sees, itself included; 0: all.
+    uint window;
+    float scale;
+    // 0: none.
+    float cap;
+};
+
+const float NOTHING = -3.0e38;
+// Lanes that share a vector of values, each taking some tokens.
+const uint SHARES = VECTORS < WORKGROUP ? WORKGROUP / VECTORS : 1;
+// Subgroups have at least eight lanes.
+const uint MOST_SUBGROUPS = WORKGROUP / 8;
+
+shared float head[HEADS + 1][HEAD_DIM];
+shared float new_value[HEAD_DIM];
+shared float weights[HEADS][PAGE_TOKENS];
+shared float reduction[2][HEADS][MOST_SUBGROUPS];
+shared float sums[SHARES][HEADS][HEAD_DIM];
+shared uint arrived;
+
+// Norm and rotation of head `j`: a query, or the key behind the last query.
+void form_heads(uint row, uint first_head, uint kv_head) {
+    const uint count = FUSED ? HEADS + 1 : HEADS;
+    for (uint j = gl_SubgroupID; j < count; j += gl_NumSubgroups) {
+        const bool is_key = j == HEADS;
+        const uint start = is_key ? row * heads.key_stride + heads.key_column + kv_head * HEAD_DIM
+                                  : row * heads.query_stride + heads.query_column + (first_head + j) * HEAD_DIM;
+        float squares = 0.0;
+        for (uint d = gl_SubgroupInvocationID; d < HEAD_DIM; d += gl_SubgroupSize) {
+            const float x = is_key ? keys[start + d] : queries[start + d];
+            squares += x * x;
+        }
+        squares = subgroupAdd(squares);
+        const bool normed = is_key ? KEY_NORM : QUERY_NORM;
+        const uint norm = is_key ? heads.key_norm : heads.query_norm;
+        const float factor =
+            inversesqrt(squares / float(HEAD_DIM) + (is_key ? heads.key_epsilon : heads.query_epsilon));
+        for (uint pair = gl_SubgroupInvocationID; pair < HEAD_DIM / 2; pair += gl_SubgroupSize) {
+            const uvec2 at = pair_of(pair);
+            vec2 x = is_key ? vec2(keys[start + at.x], keys[start + at.y])
+                            : vec2(queries[start + at.x], queries[start + at.y]);
+            if (normed) {
+                x *= factor * vec2(vectors[norm + at.x], vectors[norm + at.y]);
+            }
+            if (ROPE != 0) {
+                const float c = angles[row * HEAD_DIM + pair];
+                const float s = angles[row * HEAD_DIM + HEAD_DIM / 2 + pair];
+                x = vec2(x.x * c - x.y * s, x.x * s + x.y * c);
+            }
+            head[j][at.x] = is_key ? stored(x.x) : x.x * scale;
+            head[j][at.y] = is_key ? stored(x.y) : x.y * scale;
+        }
+    }
+}
+
+void store_key_and_value(Row source, uint kv_head) {
+    const uint token = source.position % PAGE_TOKENS;
+    const uint base = head_base(heads, source.sequence, source.position / PAGE_TOKENS, kv_head);
+    for (uint v = gl_LocalInvocationIndex; v < VECTORS; v += WORKGROUP) {
+        float key[LENGTH], value[LENGTH];
+        [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+            key[i] = head[HEADS][v * LENGTH + i];
+            value[i] = new_value[v * LENGTH + i];
+        }
+        pages[base + v * PAGE_TOKENS + token] = pack(key);
+        pages[base + PAGE_TOKENS * VECTORS + token * VECTORS + v] = pack(value);
+    }
+}
+
+float capped(float score) { return cap > 0.0 ? soft_cap(score, cap) : score; }
+
+void main() {
+    const uint row = gl_WorkGroupID.x;
+    const uint first_head = gl_WorkGroupID.y * HEADS;
+    const uint split = gl_WorkGroupID.z;
+    if (row >= play.row_count || play.halted != 0) {
+        return;
+    }
+    const Row source = play.rows[row];
+    const uint queries_a_key = query_heads / heads.kv_heads;
+    const uint kv_head = first_head / queries_a_key;
+    const uint end = source.position + 1;
+    const uint first = window != 0 && end > window ? end - window : 0;
+    const uint first_page = first / PAGE_TOKENS;
+    const uint page_count = source.position / PAGE_TOKENS + 1 - first_page;
+    const uint share = (page_count + SPLITS - 1) / SPLITS;
+    const uint splits = (page_count + share - 1) / share;
+    if (split >= splits) {
+        return;
+    }
+    const uint lane = gl_LocalInvocationIndex;
+    form_heads(row, first_head, kv_head);
+    if (FUSED) {
+        const uint start = row * heads.value_stride + heads.value_column + kv_head * HEAD_DIM;
+        for (uint d = lane; d < HEAD_DIM; d += WORKGROUP) {
+            new_value[d] = stored(values[start + d]);
+        }
+    }
+    barrier();
+
+    float largest[HEADS], total[HEADS];
+    float result[HEADS][LENGTH];
+    const bool newest = FUSED && split == splits - 1;
+    [[unroll]] for (uint j = 0; j < HEADS; j++) {
+        largest[j] = NOTHING;
+        total[j] = 0.0;
+        [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+            result[j][i] = 0.0;
+        }
+    }
+    const uint vector = lane % VECTORS;
+    const uint my_share = lane / VECTORS;
+    if (newest) {
+        if (first_head % queries_a_key == 0) {
+            store_key_and_value(source, kv_head);
+        }
+        [[unroll]] for (uint j = 0; j < HEADS; j++) {
+            float score = 0.0;
+            for (uint d = 0; d < HEAD_DIM; d++) {
+                score += head[j][d] * head[HEADS][d];
+            }
+            largest[j] = capped(score);
+            total[j] = 1.0;
+            if (my_share == 0) {
+                [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+                    result[j][i] = new_value[vector * LENGTH + i];
+                }
+            }
+        }
+    }
+    // What is in memory already: all but the newest token, if that came with this row.
+    const uint known = FUSED ? end - 1 : end;
+    const uint last_page = min(first_page + (split + 1) * share, first_page + page_count);
+    for (uint page = first_page + split * share; page < last_page; page++) {
+        const uint base = head_base(heads, source.sequence, page, kv_head);
+        const uint token = page * PAGE_TOKENS + lane;
+        const bool visible = token >= first && token < known;
+        float scores[HEADS];
+        [[unroll]] for (uint j = 0; j < HEADS; j++) {
+            scores[j] = 0.0;
+        }
+        if (visible) {
+            for (uint v = 0; v < VECTORS; v++) {
+                float key[LENGTH];
+                unpack(pages[base + v * PAGE_TOKENS + lane], key);
+                [[unroll]] for (uint j = 0; j < HEADS; j++) {
+                    [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+                        scores[j] += key[i] * head[j][v * LENGTH + i];
+                    }
+                }
+            }
+        }
+        [[unroll]] for (uint j = 0; j < HEADS; j++) {
+            scores[j] = visible ? capped(scores[j]) : NOTHING;
+            const float best = subgroupMax(scores[j]);
+            if (subgroupElect()) {
+                reduction[0][j][gl_SubgroupID] = best;
+            }
+        }
+        barrier();
+        float before[HEADS];
+        [[unroll]] for (uint j = 0; j < HEADS; j++) {
+            before[j] = largest[j];
+            for (uint i = 0; i < gl_NumSubgroups; i++) {
+                largest[j] = max(largest[j], reduction[0][j][i]);
+            }
+            const float weight = visible ? exp(scores[j] - largest[j]) : 0.0;
+            weights[j][lane] = weight;
+            const float sum = subgroupAdd(weight);
+            if (subgroupElect()) {
+                reduction[1][j][gl_SubgroupID] = sum;
+            }
+        }
+        barrier();
+        [[unroll]] for (uint j = 0; j < HEADS; j++) {
+            const float factor = exp(before[j] - largest[j]);
+            total[j] *= factor;
+            for (uint i = 0; i < gl_NumSubgroups; i++) {
+                total[j] += reduction[1][j][i];
+            }
+            [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+                result[j][i] *= factor;
+            }
+        }
+        if (my_share < SHARES) {
+            for (uint t = my_share; t < PAGE_TOKENS; t += SHARES) {
+                // A page's unwritten tail may hold anything, not-a-number included.
+                if (page * PAGE_TOKENS + t >= known || page * PAGE_TOKENS + t < first) {
+                    continue;
+                }
+                float value[LENGTH];
+                unpack(pages[base + PAGE_TOKENS * VECTORS + t * VECTORS + vector], value);
+                [[unroll]] for (uint j = 0; j < HEADS; j++) {
+                    const float weight = weights[j][t];
+                    [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+                        result[j][i] += weight * value[i];
+                    }
+                }
+            }
+        }
+        barrier();
+    }
+    if (my_share < SHARES) {
+        [[unroll]] for (uint j = 0; j < HEADS; j++) {
+            [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+                sums[my_share][j][vector * LENGTH + i] = result[j][i];
+            }
+        }
+    }
+    barrier();
+    const uint slot = row * query_heads + first_head;
+    [[unroll]] for (uint j = 0; j < HEADS; j++) {
+        for (uint d = lane; d < HEAD_DIM; d += WORKGROUP) {
+            float sum = 0.0;
+            [[unroll]] for (uint i = 0; i < SHARES; i++) {
+                sum += sums[i][j][d];
+            }
+            if (splits == 1) {
+                results[row * output_stride + (first_head + j) * HEAD_DIM + d] = sum / total[j];
+            } else {
+                partials[((slot + j) * SPLITS + split) * (HEAD_DIM + 2) + 2 + d] = sum;
+            }
+        }
+        if (splits > 1 && lane == 0) {
+            partials[((slot + j) * SPLITS + split) * (HEAD_DIM + 2)] = largest[j];
+            partials[((slot + j) * SPLITS + split) * (HEAD_DIM + 2) + 1] = total[j];
+        }
+    }
+    if (splits == 1) {
+        return;
+    }
+    memoryBarrierBuffer();
+    barrier();
+    const uint counter = row * (query_heads / HEADS) + gl_WorkGroupID.y;
+    if (lane == 0) {
+        arrived = atomicAdd(arrivals[counter], 1);
+        if (arrived == splits - 1) {
+            // For the next play.
+            arrivals[counter] = 0;
+        }
+    }
+    barrier();
+    if (arrived != splits - 1) {
+        return;
+    }
+    memoryBarrierBuffer();
+    [[unroll]] for (uint j = 0; j < HEADS; j++) {
+        const uint start = (slot + j) * SPLITS * (HEAD_DIM + 2);
+        float best = NOTHING;
+        for (uint i = 0; i < splits; i++) {
+            best = max(best, partials[start + i * (HEAD_DIM + 2)]);
+        }
+        float whole = 0.0;
+        for (uint i = 0; i < splits; i++) {
+            whole += partials[start + i * (HEAD_DIM + 2) + 1] * exp(partials[start + i * (HEAD_DIM + 2)] - best);
+        }
+        for (uint d = lane; d < HEAD_DIM; d += WORKGROUP) {
+            float sum = 0.0;
+            for (uint i = 0; i < splits; i++) {
+                sum += partials[start + i * (HEAD_DIM + 2) + 2 + d] * exp(partials[start + i * (HEAD_DIM + 2)] - best);
+            }
+            results[row * output_stride + (first_head + j) * HEAD_DIM + d] = sum / whole;
+        }
+    }
+}

@@ -1,0 +1,36 @@
+// What every kernel begins with: extensions, the step, the page tables.
+#extension GL_EXT_control_flow_attributes : require
+#extension GL_EXT_shader_16bit_storage : require
+#extension GL_EXT_shader_explicit_arithmetic_types_int16 : require
+#extension GL_EXT_shader_explicit_arithmetic_types_float16 : require
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+#extension GL_KHR_shader_subgroup_shuffle : require
+
+// A token of some sequence at some position; mirrors `pianola_plan::Row`.
+struct Row {
+    uint token;
+    uint sequence;
+    uint position;
+    uint reserved;
+};
+
+const uint MAX_ROWS = 512;
+const uint PAGE_TOKENS = 64;
+
+// The little that changes between plays; mirrors `StepHeader` in src/step.rs.
+layout(set = 0, binding = 0, std430) readonly buffer StepBuffer {
+    uint row_count;
+    uint logit_count;
+    // Set by the sampler after the last token: plays still in the queue do nothing.
+    uint halted;
+    uint reserved;
+    Row rows[MAX_ROWS];
+    // Indices into `rows` that want logits.
+    uint logit_rows[MAX_ROWS];
+} play;
+
+// Page of tokens `index * PAGE_TOKENS ..` of a sequence: [group][sequence][index].
+layout(set = 0, binding = 1, std430) readonly buffer PageTables {
+    uint page_tables[];
+};

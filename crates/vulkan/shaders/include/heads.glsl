@@ -1,0 +1,84 @@
+// Heads of queries and keys: norm and rotation; where keys and values lie in their pages.
+//
+// A layer's pages are `[page][kv_head]`: keys `[vector][token]`, then values `[token][vector]`,
+// in vectors of 16 bytes. So a lane that scores a token and a lane that sums a vector of values
+// both stand beside lanes that read the next 16 bytes.
+//
+// The file that includes this declares `const uint WORKGROUP`.
+
+layout(constant_id = 1) const uint HEAD_DIM = 64;
+layout(constant_id = 2) const bool KV_HALF = true;
+layout(constant_id = 3) const bool QUERY_NORM = false;
+layout(constant_id = 4) const bool KEY_NORM = false;
+// 0: none; 1: i with i + HEAD_DIM / 2; 2: 2 i with 2 i + 1.
+layout(constant_id = 5) const uint ROPE = 1;
+
+struct Heads {
+    uint query_stride;
+    uint query_column;
+    uint key_stride;
+    uint key_column;
+    uint value_stride;
+    uint value_column;
+    uint kv_heads;
+    // Norm weights in `vectors`.
+    uint query_norm;
+    uint key_norm;
+    float query_epsilon;
+    float key_epsilon;
+    // Page table of the group, and its entries a sequence.
+    uint table;
+    uint entries;
+};
+
+layout(set = 1, binding = 0, std430) readonly buffer Queries { float queries[]; };
+layout(set = 1, binding = 1, std430) readonly buffer Keys { float keys[]; };
+layout(set = 1, binding = 2, std430) readonly buffer Values { float values[]; };
+layout(set = 1, binding = 3, std430) readonly buffer Angles { float angles[]; };
+layout(set = 1, binding = 4, std430) readonly buffer Vectors { float vectors[]; };
+layout(set = 1, binding = 5, std430) KV_ACCESS buffer Pages { uvec4 pages[]; };
+
+// Values in a vector of 16 bytes, and vectors in a head.
+const uint LENGTH = KV_HALF ? 8 : 4;
+const uint VECTORS = HEAD_DIM / LENGTH;
+
+uint head_base(Heads heads, uint sequence, uint entry, uint kv_head) {
+    const uint page = page_tables[heads.table + sequence * heads.entries + entry];
+    return (page * heads.kv_heads + kv_head) * (2 * PAGE_TOKENS * VECTORS);
+}
+
+void unpack(uvec4 bits, out float x[LENGTH]) {
+    if (KV_HALF) {
+        [[unroll]] for (uint i = 0; i < LENGTH / 2; i++) {
+            const vec2 pair = unpackHalf2x16(bits[i % 4]);
+            x[2 * i] = pair.x;
+            x[2 * i + 1] = pair.y;
+        }
+    } else {
+        [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+            x[i] = uintBitsToFloat(bits[i % 4]);
+        }
+    }
+}
+
+// What a value is after being stored.
+float stored(float x) { return KV_HALF ? unpackHalf2x16(packHalf2x16(vec2(x, 0.0))).x : x; }
+
+uvec4 pack(float x[LENGTH]) {
+    uvec4 bits = uvec4(0);
+    if (KV_HALF) {
+        [[unroll]] for (uint i = 0; i < LENGTH / 2; i++) {
+            bits[i % 4] = packHalf2x16(vec2(x[2 * i], x[2 * i + 1]));
+        }
+    } else {
+        [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+            bits[i % 4] = floatBitsToUint(x[i]);
+        }
+    }
+    return bits;
+}
+
+// Both elements that a rotation mixes, by the index of their pair.
+uvec2 pair_of(uint pair) {
+    return ROPE == 2 ? uvec2(2 * pair, 2 * pair + 1) : uvec2(pair, pair + HEAD_DIM / 2);
+}

@@ -1,0 +1,35 @@
+// The input of a product as products read it, block by block of 32 columns.
+//
+//   floats   [row][k][block]     vec4 k (0 to 7) of a block
+//   codes    [row][half][block]  16 bytes each, signed
+//   metas    [row][block]        step of the codes, and the sums of each half's codes, 16 bits each
+//
+// A refined row is two rows: codes, and codes of what their rounding left out.
+#extension GL_EXT_integer_dot_product : require
+
+// Largest magnitude of the eight lanes that hold one block.
+float block_maximum(vec4 values) {
+    const vec4 magnitudes = abs(values);
+    float largest = max(max(magnitudes.x, magnitudes.y), max(magnitudes.z, magnitudes.w));
+    largest = max(largest, subgroupShuffleXor(largest, 1));
+    largest = max(largest, subgroupShuffleXor(largest, 2));
+    return max(largest, subgroupShuffleXor(largest, 4));
+}
+
+uint pack_bytes(ivec4 codes) {
+    const uvec4 bytes = uvec4(codes) & 0xffu;
+    return bytes.x | (bytes.y << 8) | (bytes.z << 16) | (bytes.w << 24);
+}
+
+// Sums of both halves' codes over the eight lanes that hold one block.
+uint block_sums(ivec4 codes) {
+    int sum = codes.x + codes.y + codes.z + codes.w;
+    sum += subgroupShuffleXor(sum, 1);
+    sum += subgroupShuffleXor(sum, 2);
+    const int other = subgroupShuffleXor(sum, 4);
+    return (uint(sum) & 0xffffu) | (uint(other) << 16);
+}
+
+// A meta: step, and the sum of all codes or of each half's.
+float meta_step(uvec2 meta) { return uintBitsToFloat(meta.x); }
+ivec2 meta_sums(uvec2 meta) { return ivec2(int(meta.y << 16) >> 16, int(meta.y) >> 16); }

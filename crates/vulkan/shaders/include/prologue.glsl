@@ -1,0 +1,88 @@
+// The prologue of a product: residual sum, norms, row selection. A workgroup forms one row, in
+// registers; lane v of a pass holds columns 4 v to 4 v + 3, so that eight lanes hold a block.
+//
+// The file that includes this declares `const uint WORKGROUP` and the bindings BASE, DELTA and
+// RESIDUAL as vec4 arrays `base`, `delta` and `residual`, and `vectors`.
+
+layout(constant_id = 10) const uint WIDTH = 32;
+// Passes over the row: ceil(WIDTH / 4 / WORKGROUP).
+layout(constant_id = 11) const uint PASSES = 1;
+// 0: the input is `base`; 1: `base + delta`; 2: `base + norm(delta)`.
+layout(constant_id = 12) const uint SUM = 0;
+layout(constant_id = 13) const bool NORM = false;
+layout(constant_id = 14) const bool SELECT = false;
+
+// Strides and offsets count vec4.
+struct Prologue {
+    uint base_stride;
+    uint delta_stride;
+    uint norm;
+    uint delta_norm;
+    float epsilon;
+    float delta_epsilon;
+};
+
+// A subgroup has at least eight lanes, a workgroup at most 512.
+shared float partial_sums[64];
+
+float workgroup_sum(float value) {
+    const float sum = subgroupAdd(value);
+    barrier();
+    if (subgroupElect()) {
+        partial_sums[gl_SubgroupID] = sum;
+    }
+    barrier();
+    float total = 0.0;
+    for (uint i = 0; i < gl_NumSubgroups; i++) {
+        total += partial_sums[i];
+    }
+    return total;
+}
+
+// Forms `row` of the operand; writes the new residual stream if `keep`.
+void form_row(Prologue constants, uint row, bool keep, out vec4 x[PASSES]) {
+    const uint vectors_in_row = WIDTH / 4;
+    const uint source = SELECT ? play.logit_rows[row] : row;
+    const uint base_row = source * constants.base_stride;
+    const uint delta_row = source * constants.delta_stride;
+    vec4 d[PASSES];
+    float squares = 0.0;
+    [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
+        const uint v = pass * WORKGROUP + gl_LocalInvocationIndex;
+        const bool inside = v < vectors_in_row;
+        x[pass] = inside ? base[base_row + v] : vec4(0.0);
+        if (SUM != 0) {
+            d[pass] = inside ? delta[delta_row + v] : vec4(0.0);
+            squares += dot(d[pass], d[pass]);
+        }
+    }
+    if (SUM == 2) {
+        const float factor = inversesqrt(workgroup_sum(squares) / float(WIDTH) + constants.delta_epsilon);
+        [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
+            const uint v = pass * WORKGROUP + gl_LocalInvocationIndex;
+            if (v < vectors_in_row) {
+                d[pass] *= factor * vectors[constants.delta_norm + v];
+            }
+        }
+    }
+    squares = 0.0;
+    [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
+        const uint v = pass * WORKGROUP + gl_LocalInvocationIndex;
+        if (SUM != 0) {
+            x[pass] += d[pass];
+            if (keep && v < vectors_in_row) {
+                residual[row * vectors_in_row + v] = x[pass];
+            }
+        }
+        squares += dot(x[pass], x[pass]);
+    }
+    if (NORM) {
+        const float factor = inversesqrt(workgroup_sum(squares) / float(WIDTH) + constants.epsilon);
+        [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
+            const uint v = pass * WORKGROUP + gl_LocalInvocationIndex;
+            if (v < vectors_in_row) {
+                x[pass] *= factor * vectors[constants.norm + v];
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+// Weights as src/layout.rs packs them: planes of 16-byte vectors, so that neighbouring lanes read
+// neighbouring vectors. A matrix `[rows, columns]` has B = columns / 32 blocks a row:
+//
+//   4-bit codes   [row][block]        byte i: weight i low, weight i + 16 high
+//   8-bit codes   [row][half][block]  16 weights each
+//   fifth bits    [row][block]        u32, bit i of weight i
+//   upper pairs   [row][block][2]     u32 each for 16 weights: pair k of byte j is weight 4 k + j
+//   scales        [row][block]        f16, or f16 scale and minimum, or two small integers
+//   super scales  [row][block / 8]    f16 scale (and minimum) of the small integers
+//   floats        [row][k][block]     vectors k of 4 (f32) or 8 (f16, bf16) weights
+//
+// One region is bound three times, once for each width it is read in.
+
+const uint PARTS = 3;
+
+layout(set = 1, binding = 0, std430) readonly restrict buffer WeightVectors {
+    uvec4 data[];
+} weight_vectors[PARTS];
+layout(set = 1, binding = 1, std430) readonly restrict buffer WeightWords {
+    uint data[];
+} weight_words[PARTS];
+layout(set = 1, binding = 2, std430) readonly restrict buffer WeightHalves {
+    uint16_t data[];
+} weight_halves[PARTS];
+
+// Order of `TensorType::ALL`.
+const uint F32 = 0, F16 = 1, BF16 = 2, Q4_0 = 3, Q4_1 = 4, Q5_0 = 5, Q5_1 = 6, Q8_0 = 7, Q4_K = 8,
+           Q5_K = 9, Q6_K = 10;
+
+bool is_float(uint type) { return type <= BF16; }
+
+// A matrix in a bound region.
+struct Matrix {
+    uint part;
+    uint rows;
+    uint blocks;
+};
+
+float half_at(Matrix matrix, uint index) {
+    return unpackHalf2x16(uint(weight_halves[matrix.part].data[index])).x;
+}
+
+// Four fifth bits to bit 4 of four bytes.
+uint spread_fifths(uint bits) { return (((bits & 0xfu) * 0x00204081u) & 0x01010101u) << 4; }
+
+// 32 quantised weights: weight 4 k + j is `scale * byte j of codes[k] + minimum`; scale and
+// minimum are those of the lower and the upper 16.
+struct Block {
+    uint codes[8];
+    vec2 scale;
+    vec2 minimum;
+};
+
+void load_codes(const uint type, Matrix matrix, uint row, uint block, out uint codes[8]) {
+    const uint at = row * matrix.blocks + block;
+    if (type == Q8_0) {
+        const uint low = 2 * row * matrix.blocks + block;
+        const uvec4 a = weight_vectors[matrix.part].data[low];
+        const uvec4 b = weight_vectors[matrix.part].data[low + matrix.blocks];
+        codes = uint[8](a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w);
+        return;
+    }
+    const uvec4 nibbles = weight_vectors[matrix.part].data[at];
+    const uvec4 low = nibbles & 0x0f0f0f0fu;
+    const uvec4 high = (nibbles >> 4) & 0x0f0f0f0fu;
+    codes = uint[8](low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w);
+    // Codes above the nibbles follow all nibbles of the matrix.
+    const uint plane = matrix.rows * matrix.blocks * 4;
+    if (type == Q5_0 || type == Q5_1 || type == Q5_K) {
+        const uint fifths = weight_words[matrix.part].data[plane + at];
+        [[unroll]] for (uint k = 0; k < 8; k++) {
+            codes[k] |= spread_fifths(fifths >> (4 * k));
+        }
+    } else if (type == Q6_K) {
+        const uint first = weight_words[matrix.part].data[plane + 2 * at];
+        const uint second = weight_words[matrix.part].data[plane + 2 * at + 1];
+        [[unroll]] for (uint k = 0; k < 4; k++) {
+            codes[k] |= ((first >> (2 * k)) & 0x03030303u) << 4;
+            codes[k + 4] |= ((second >> (2 * k)) & 0x03030303u) << 4;
+        }
+    }
+}
+
+void load_scales(const uint type, Matrix matrix, uint row, uint block, out vec2 scale, out vec2 minimum) {
+    const uint count = matrix.rows * matrix.blocks;
+    const uint at = row * matrix.blocks + block;
+    // Where scales begin, in 16-bit units.
+    const uint plane = type == Q8_0 ? 16 * count
+                     : type == Q6_K ? 12 * count
+                     : (type == Q5_0 || type == Q5_1 || type == Q5_K) ? 10 * count
+                     : 8 * count;
+    if (type == Q4_0 || type == Q5_0 || type == Q8_0) {
+        const float d = half_at(matrix, plane + at);
+        scale = vec2(d);
+        minimum = vec2(type == Q4_0 ? -8.0 * d : type == Q5_0 ? -16.0 * d : 0.0);
+    } else if (type == Q4_1 || type == Q5_1) {
+        const vec2 pair = unpackHalf2x16(weight_words[matrix.part].data[plane / 2 + at]);
+        scale = vec2(pair.x);
+        minimum = vec2(pair.y);
+    } else {
+        const uint small = uint(weight_halves[matrix.part].data[plane + at]);
+        const uint super = row * (matrix.blocks / 8) + block / 8;
+        if (type == Q6_K) {
+            const float d = half_at(matrix, plane + count + super);
+            const ivec2 factors = ivec2(int(small << 24) >> 24, int(small << 16) >> 24);
+            scale = d * vec2(factors);
+            minimum = -32.0 * scale;
+        } else {
+            const vec2 pair = unpackHalf2x16(weight_words[matrix.part].data[(plane + count) / 2 + super]);
+            scale = vec2(pair.x * float(small & 0xffu));
+            minimum = vec2(-pair.y * float(small >> 8));
+        }
+    }
+}
+
+// Vector `k` (0 to 7) of four weights of a block, dequantised.
+vec4 float_weights(const uint type, Matrix matrix, uint row, uint block, uint k) {
+    if (type == F32) {
+        return uintBitsToFloat(weight_vectors[matrix.part].data[(row * 8 + k) * matrix.blocks + block]);
+    }
+    const uvec4 wide = weight_vectors[matrix.part].data[(row * 4 + k / 2) * matrix.blocks + block];
+    const uvec2 pair = (k & 1) == 0 ? wide.xy : wide.zw;
+    if (type == F16) {
+        return vec4(unpackHalf2x16(pair.x), unpackHalf2x16(pair.y));
+    }
+    return uintBitsToFloat(uvec4(pair.x << 16, pair.x & 0xffff0000u, pair.y << 16, pair.y & 0xffff0000u));
+}
+
+// All 32 weights of a block as floats.
+void load_floats(const uint type, Matrix matrix, uint row, uint block, out vec4 weights[8]) {
+    if (is_float(type)) {
+        [[unroll]] for (uint k = 0; k < 8; k++) {
+            weights[k] = float_weights(type, matrix, row, block, k);
+        }
+        return;
+    }
+    uint codes[8];
+    vec2 scale, minimum;
+    load_codes(type, matrix, row, block, codes);
+    load_scales(type, matrix, row, block, scale, minimum);
+    [[unroll]] for (uint k = 0; k < 8; k++) {
+        const uvec4 bytes = (uvec4(codes[k]) >> uvec4(0, 8, 16, 24)) & 0xffu;
+        const vec4 values = type == Q8_0 ? vec4(ivec4(bytes << 24) >> 24) : vec4(bytes);
+        weights[k] = values * (k < 4 ? scale.x : scale.y) + (k < 4 ? minimum.x : minimum.y);
+    }
+}

@@ -1,0 +1,69 @@
+// kv_write: norm and rotation of a row's key, then key and value into their page. One workgroup
+// for a row and a head; used where a step has several rows, which see one another's keys.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "include/common.glsl"
+
+layout(local_size_x = 64) in;
+const uint WORKGROUP = 64;
+#define KV_ACCESS writeonly
+#include "include/heads.glsl"
+
+layout(push_constant) uniform Constants { Heads heads; };
+
+shared float head[HEAD_DIM];
+shared float partial[16];
+
+void main() {
+    const uint row = gl_WorkGroupID.x;
+    const uint kv_head = gl_WorkGroupID.y;
+    if (row >= play.row_count || play.halted != 0) {
+        return;
+    }
+    const Row source = play.rows[row];
+    const uint key_start = row * heads.key_stride + heads.key_column + kv_head * HEAD_DIM;
+    const uint value_start = row * heads.value_stride + heads.value_column + kv_head * HEAD_DIM;
+    float factor = 1.0;
+    if (KEY_NORM) {
+        float squares = 0.0;
+        for (uint d = gl_LocalInvocationIndex; d < HEAD_DIM; d += WORKGROUP) {
+            squares += keys[key_start + d] * keys[key_start + d];
+        }
+        squares = subgroupAdd(squares);
+        if (subgroupElect()) {
+            partial[gl_SubgroupID] = squares;
+        }
+        barrier();
+        float total = 0.0;
+        for (uint i = 0; i < gl_NumSubgroups; i++) {
+            total += partial[i];
+        }
+        factor = inversesqrt(total / float(HEAD_DIM) + heads.key_epsilon);
+    }
+    for (uint pair = gl_LocalInvocationIndex; pair < HEAD_DIM / 2; pair += WORKGROUP) {
+        const uvec2 at = pair_of(pair);
+        vec2 x = vec2(keys[key_start + at.x], keys[key_start + at.y]);
+        if (KEY_NORM) {
+            x *= factor * vec2(vectors[heads.key_norm + at.x], vectors[heads.key_norm + at.y]);
+        }
+        if (ROPE != 0) {
+            const float c = angles[row * HEAD_DIM + pair];
+            const float s = angles[row * HEAD_DIM + HEAD_DIM / 2 + pair];
+            x = vec2(x.x * c - x.y * s, x.x * s + x.y * c);
+        }
+        head[at.x] = x.x;
+        head[at.y] = x.y;
+    }
+    barrier();
+    const uint token = source.position % PAGE_TOKENS;
+    const uint base = head_base(heads, source.sequence, source.position / PAGE_TOKENS, kv_head);
+    for (uint v = gl_LocalInvocationIndex; v < VECTORS; v += WORKGROUP) {
+        float key[LENGTH], value[LENGTH];
+        [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+            key[i] = head[v * LENGTH + i];
+            value[i] = values[value_start + v * LENGTH + i];
+        }
+        pages[base + v * PAGE_TOKENS + token] = pack(key);
+        pages[base + PAGE_TOKENS * VECTORS + token * VECTORS + v] = pack(value);
+    }
+}

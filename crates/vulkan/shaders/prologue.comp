@@ -1,0 +1,113 @@
+// prologue: forms the rows of a product's input where the product itself does not: several rows,
+// or exact mode. One workgroup a row.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "include/common.glsl"
+#include "include/operand.glsl"
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint WORKGROUP = 256;
+// 0: floats, 1: codes, 2: refined codes, 3: half floats scaled by a power of two.
+layout(constant_id = 1) const uint FORM = 0;
+layout(constant_id = 2) const bool LOGITS = false;
+layout(constant_id = 3) const bool KEEP = false;
+
+layout(set = 1, binding = 0, std430) readonly buffer Base { vec4 base[]; };
+layout(set = 1, binding = 1, std430) readonly buffer Delta { vec4 delta[]; };
+layout(set = 1, binding = 2, std430) writeonly buffer Residual { vec4 residual[]; };
+layout(set = 1, binding = 3, std430) readonly buffer Vectors { vec4 vectors[]; };
+layout(set = 1, binding = 4, std430) writeonly buffer Operand { uint operand[]; };
+layout(set = 1, binding = 5, std430) writeonly buffer Metas { uvec2 metas[]; };
+
+#include "include/prologue.glsl"
+
+layout(push_constant) uniform Constants { Prologue constants; };
+
+shared float largest_of[64];
+
+float workgroup_maximum(float value) {
+    const float largest = subgroupMax(value);
+    if (subgroupElect()) {
+        largest_of[gl_SubgroupID] = largest;
+    }
+    barrier();
+    float result = 0.0;
+    for (uint i = 0; i < gl_NumSubgroups; i++) {
+        result = max(result, largest_of[i]);
+    }
+    return result;
+}
+
+void main() {
+    const uint row = gl_WorkGroupID.x;
+    if (row >= (LOGITS ? play.logit_count : play.row_count) || play.halted != 0) {
+        return;
+    }
+    vec4 x[PASSES];
+    form_row(constants, row, KEEP, x);
+    const uint vectors_in_row = WIDTH / 4;
+    const uint blocks = WIDTH / 32;
+    float factor = 1.0;
+    if (FORM == 3) {
+        float largest = 0.0;
+        [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
+            const vec4 magnitudes = abs(x[pass]);
+            largest = max(largest, max(max(magnitudes.x, magnitudes.y), max(magnitudes.z, magnitudes.w)));
+        }
+        largest = workgroup_maximum(largest);
+        // The row's largest value lands between 128 and 256: far from overflow in f16, and what
+        // is a millionth of it is still a normal number.
+        int exponent;
+        frexp(max(largest, 1e-30), exponent);
+        factor = ldexp(1.0, 8 - exponent);
+        if (gl_LocalInvocationIndex == 0) {
+            metas[row] = uvec2(floatBitsToUint(1.0 / factor), 0);
+        }
+    }
+    [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
+        const uint v = pass * WORKGROUP + gl_LocalInvocationIndex;
+        const bool inside = v < vectors_in_row;
+        const uint block = v / 8;
+        const uint k = v % 8;
+        const vec4 y = x[pass];
+        if (FORM == 0) {
+            if (inside) {
+                const uint at = ((row * 8 + k) * blocks + block) * 4;
+                [[unroll]] for (uint i = 0; i < 4; i++) {
+                    operand[at + i] = floatBitsToUint(y[i]);
+                }
+            }
+        } else if (FORM == 3) {
+            if (inside) {
+                const uint at = row * (WIDTH / 2) + 2 * v;
+                operand[at] = packHalf2x16(y.xy * factor);
+                operand[at + 1] = packHalf2x16(y.zw * factor);
+            }
+        } else {
+            const float largest = block_maximum(y);
+            const float step_size = largest / 127.0;
+            const float inverse = largest > 0.0 ? 127.0 / largest : 0.0;
+            const ivec4 codes = ivec4(roundEven(y * inverse));
+            const uint sums = block_sums(codes);
+            const uint first = FORM == 2 ? 2 * row : row;
+            const uint word = (k / 4 * blocks + block) * 4 + k % 4;
+            if (inside) {
+                operand[first * 8 * blocks + word] = pack_bytes(codes);
+                if (k == 0) {
+                    metas[first * blocks + block] = uvec2(floatBitsToUint(step_size), sums);
+                }
+            }
+            if (FORM == 2) {
+                const vec4 rest = (y - vec4(codes) * step_size) * (inverse * 254.0);
+                const ivec4 fine = ivec4(clamp(roundEven(rest), -127.0, 127.0));
+                const uint fine_sums = block_sums(fine);
+                if (inside) {
+                    operand[(first + 1) * 8 * blocks + word] = pack_bytes(fine);
+                    if (k == 0) {
+                        metas[(first + 1) * blocks + block] = uvec2(floatBitsToUint(step_size / 254.0), fine_sums);
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,209 @@
+//! A logical device: its queue, its features, its waits.
+
+use crate::describe::{GpuDescription, Selection, describe, select};
+use crate::instance::Instance;
+use ash::{ext, khr, vk};
+use pianola_plan::{DeviceError, DeviceKind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+/// Longest wait for a submission. A segment is planned to take far less than a second; what has
+/// not come back by then never will.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A Vulkan device opened for computing.
+pub struct Gpu {
+    pub(crate) instance: Arc<Instance>,
+    pub(crate) physical: vk::PhysicalDevice,
+    pub(crate) raw: ash::Device,
+    pub(crate) queue: vk::Queue,
+    pub(crate) family: u32,
+    pub(crate) memory: vk::PhysicalDeviceMemoryProperties,
+    pub(crate) executable: Option<khr::pipeline_executable_properties::Device>,
+    pub(crate) budgets: bool,
+    description: GpuDescription,
+    lost: AtomicBool,
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        // SAFETY: whatever was made from the device holds it alive, so nothing is left. A lost
+        // device answers the wait with an error at once.
+        unsafe {
+            let _ = self.raw.device_wait_idle();
+            self.raw.destroy_device(None);
+        }
+    }
+}
+
+impl Gpu {
+    /// Opens the device that `selection` names.
+    pub fn open(selection: &Selection) -> Result<Arc<Gpu>, DeviceError> {
+        let instance = Instance::load()?;
+        let devices = describe(&instance)?;
+        let chosen = select(&devices, selection)?.clone();
+        Gpu::open_described(instance, chosen)
+    }
+
+    /// Opens a device that was described before.
+    pub fn open_described(
+        instance: Arc<Instance>,
+        description: GpuDescription,
+    ) -> Result<Arc<Gpu>, DeviceError> {
+        let physical = instance.physical_devices()?[description.index];
+        let extensions = instance.extensions(physical);
+        let has = |name: &str| extensions.iter().any(|extension| extension == name);
+        // SAFETY: a device of this instance.
+        let (families, memory) = unsafe {
+            (
+                instance.raw.get_physical_device_queue_family_properties(physical),
+                instance.raw.get_physical_device_memory_properties(physical),
+            )
+        };
+        let computes = |family: &&(usize, &vk::QueueFamilyProperties)| {
+            family.1.queue_flags.contains(vk::QueueFlags::COMPUTE)
+        };
+        let list: Vec<_> = families.iter().enumerate().collect();
+        // A queue that only computes leaves the one that draws the desktop alone.
+        let alone = |family: &&(usize, &vk::QueueFamilyProperties)| {
+            !family.1.queue_flags.contains(vk::QueueFlags::GRAPHICS)
+                && family.1.timestamp_valid_bits > 0
+        };
+        let family = list
+            .iter()
+            .filter(computes)
+            .find(alone)
+            .or_else(|| list.iter().find(computes))
+            .map(|(index, _)| *index as u32)
+            .ok_or_else(|| {
+                DeviceError::Unsupported(format!("{} has no queue that computes", description.name))
+            })?;
+
+        let matrices = !description.matrices.is_empty();
+        let executable = has("VK_KHR_pipeline_executable_properties");
+        let budgets = has("VK_EXT_memory_budget");
+        let mut names = Vec::new();
+        if matrices {
+            names.push(khr::cooperative_matrix::NAME.as_ptr());
+        }
+        if executable {
+            names.push(khr::pipeline_executable_properties::NAME.as_ptr());
+        }
+        if budgets {
+            names.push(ext::memory_budget::NAME.as_ptr());
+        }
+        let core = vk::PhysicalDeviceFeatures::default()
+            .shader_int16(true)
+            .shader_storage_buffer_array_dynamic_indexing(true);
+        let mut eleven =
+            vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(true);
+        let mut twelve = vk::PhysicalDeviceVulkan12Features::default()
+            .shader_float16(matrices)
+            .vulkan_memory_model(matrices)
+            .vulkan_memory_model_device_scope(matrices);
+        let mut thirteen = vk::PhysicalDeviceVulkan13Features::default()
+            .shader_integer_dot_product(true)
+            .subgroup_size_control(true)
+            .compute_full_subgroups(true)
+            .synchronization2(true)
+            .maintenance4(true);
+        let mut cooperative =
+            vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
+        let mut statistics = vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default()
+            .pipeline_executable_info(true);
+        let mut features = vk::PhysicalDeviceFeatures2::default()
+            .features(core)
+            .push_next(&mut eleven)
+            .push_next(&mut twelve)
+            .push_next(&mut thirteen);
+        if matrices {
+            features = features.push_next(&mut cooperative);
+        }
+        if executable {
+            features = features.push_next(&mut statistics);
+        }
+        let priorities = [1.0];
+        let queues = [vk::DeviceQueueCreateInfo::default()
+            .queue_family_index(family)
+            .queue_priorities(&priorities)];
+        let create = vk::DeviceCreateInfo::default()
+            .queue_create_infos(&queues)
+            .enabled_extension_names(&names)
+            .push_next(&mut features);
+        // SAFETY: features and extensions were found on this device; the chain lives through
+        // the call.
+        let raw = unsafe { instance.raw.create_device(physical, &create, None) }.map_err(
+            |error| {
+                DeviceError::Unsupported(format!("{} cannot be opened: {error}", description.name))
+            },
+        )?;
+        // SAFETY: the device was made with one queue of this family.
+        let queue = unsafe { raw.get_device_queue(family, 0) };
+        let executable = executable
+            .then(|| khr::pipeline_executable_properties::Device::new(&instance.raw, &raw));
+        Ok(Arc::new(Gpu {
+            instance,
+            physical,
+            raw,
+            queue,
+            family,
+            memory,
+            executable,
+            budgets,
+            description,
+            lost: AtomicBool::new(false),
+        }))
+    }
+
+    /// What the device is.
+    pub fn description(&self) -> &GpuDescription {
+        &self.description
+    }
+
+    /// Whether the device was lost: nothing made from it works any more.
+    pub fn is_lost(&self) -> bool {
+        self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Lanes of the kernels' subgroups: 32 where the device lets us choose.
+    pub(crate) fn subgroup(&self) -> u32 {
+        let (default, least, most) = self.description.subgroup;
+        if (least..=most).contains(&32) { 32 } else { default }
+    }
+
+    /// A failed call as an error that names it.
+    pub(crate) fn failure(&self, what: &str, result: vk::Result) -> DeviceError {
+        match result {
+            vk::Result::ERROR_DEVICE_LOST => {
+                self.lost.store(true, Ordering::Relaxed);
+                DeviceError::Lost { device: self.description.name.clone(), during: what.to_string() }
+            }
+            vk::Result::TIMEOUT => DeviceError::Timeout {
+                device: self.description.name.clone(),
+                during: what.to_string(),
+                seconds: PATIENCE.as_secs(),
+            },
+            vk::Result::ERROR_OUT_OF_DEVICE_MEMORY | vk::Result::ERROR_OUT_OF_HOST_MEMORY => {
+                DeviceError::OutOfMemory {
+                    device: DeviceKind::Vulkan,
+                    what: what.to_string(),
+                    bytes: 0,
+                }
+            }
+            other => DeviceError::Failed {
+                device: self.description.name.clone(),
+                what: what.to_string(),
+                reason: other.to_string(),
+            },
+        }
+    }
+
+    /// Waits for a fence, but not for ever.
+    pub(crate) fn wait(&self, fence: vk::Fence, what: &str) -> Result<(), DeviceError> {
+        // SAFETY: a fence of this device.
+        let result =
+            unsafe { self.raw.wait_for_fences(&[fence], true, PATIENCE.as_nanos() as u64) };
+        result.map_err(|error| self.failure(what, error))
+    }
+}

@@ -1,0 +1,65 @@
+//! The Vulkan loader, and the physical devices behind it.
+
+use ash::vk;
+use pianola_plan::DeviceError;
+use std::ffi::CStr;
+use std::sync::Arc;
+
+/// The oldest API that has what the kernels need: integer dot products, chosen subgroup sizes.
+pub(crate) const API: u32 = vk::API_VERSION_1_3;
+
+/// A loaded Vulkan instance.
+pub struct Instance {
+    // The library must outlive everything loaded from it.
+    pub(crate) entry: ash::Entry,
+    pub(crate) raw: ash::Instance,
+}
+
+impl Drop for Instance {
+    fn drop(&mut self) {
+        // SAFETY: devices hold the instance alive, so none is left.
+        unsafe { self.raw.destroy_instance(None) };
+    }
+}
+
+impl Instance {
+    /// Loads the Vulkan loader of this machine.
+    pub fn load() -> Result<Arc<Instance>, DeviceError> {
+        // SAFETY: the loader is a system library; running its initialisers is what loading means.
+        let entry = unsafe { ash::Entry::load() }.map_err(|error| {
+            DeviceError::Unsupported(format!(
+                "there is no Vulkan loader on this machine ({error}); install libvulkan1 (Debian) or vulkan-loader, and the driver of the GPU"
+            ))
+        })?;
+        let application = vk::ApplicationInfo::default()
+            .application_name(c"pianola")
+            .engine_name(c"pianola")
+            .api_version(API);
+        let create = vk::InstanceCreateInfo::default().application_info(&application);
+        // SAFETY: the structures live through the call.
+        let raw = unsafe { entry.create_instance(&create, None) }.map_err(|error| {
+            DeviceError::Unsupported(format!("no Vulkan instance could be made: {error}"))
+        })?;
+        Ok(Arc::new(Instance { entry, raw }))
+    }
+
+    /// Physical devices in the driver's order.
+    pub(crate) fn physical_devices(&self) -> Result<Vec<vk::PhysicalDevice>, DeviceError> {
+        // SAFETY: a live instance.
+        unsafe { self.raw.enumerate_physical_devices() }.map_err(|error| {
+            DeviceError::Unsupported(format!("Vulkan devices cannot be listed: {error}"))
+        })
+    }
+
+    /// Names of a device's extensions.
+    pub(crate) fn extensions(&self, physical: vk::PhysicalDevice) -> Vec<String> {
+        // SAFETY: a device of this instance.
+        let found = unsafe { self.raw.enumerate_device_extension_properties(physical) };
+        found
+            .unwrap_or_default()
+            .iter()
+            .filter_map(|extension| extension.extension_name_as_c_str().ok())
+            .map(|name: &CStr| name.to_string_lossy().into_owned())
+            .collect()
+    }
+}

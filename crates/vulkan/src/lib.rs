@@ -1,0 +1,42 @@
+//! The Vulkan device: plays a [`pianola_plan::Plan`] on a GPU.
+//!
+//! ```text
+//! Plan + weights ──► VulkanRecording { packed weights, pages, arena, programs }
+//!                         │ first play of a row count: program ─► command buffer
+//!                         │ play(step)
+//!                         ▼
+//!          write the step (a few bytes) ─► one submission ─► logits
+//! ```
+//!
+//! [`program`] turns the plan into a list of dispatches, plain data; [`commands`] makes command
+//! buffers of it. Kernels are in `shaders/`, one operation a file; their compiled form is kept in
+//! `spirv/` (`scripts/shaders` makes it, a test compares the sums of the sources). [`policy`] says
+//! how a kernel's work is cut. Nothing is allocated, recorded or chosen while playing.
+//!
+//! Every wait has a limit, and a lost device is an error, never a hang.
+//!
+//! Unsafe code is all over this crate: it calls Vulkan.
+
+#![allow(unsafe_code)]
+
+mod commands;
+mod describe;
+mod device;
+mod gpu;
+mod instance;
+mod layout;
+mod memory;
+mod pipeline;
+mod policy;
+mod program;
+mod step;
+mod tuning;
+mod upload;
+mod weights;
+
+pub use describe::{GpuDescription, GpuKind, Heap, MatrixShape, Selection, describe, select};
+pub use device::{VulkanOptions, VulkanRecording};
+pub use gpu::Gpu;
+pub use instance::Instance;
+pub use memory::Placement;
+pub use tuning::Tuning;

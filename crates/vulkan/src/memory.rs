@@ -1,0 +1,256 @@
+//! Device memory: large blocks, sub-allocated, freed together.
+//!
+//! Weights fill the device's own heap first, then the other one (on an integrated GPU both are the
+//! same DRAM behind two budgets). A block is one allocation and one buffer over all of it; a
+//! [`Region`] of it is what kernels bind.
+
+use crate::describe::heaps;
+use crate::gpu::Gpu;
+use ash::vk;
+use pianola_plan::{DeviceError, DeviceKind};
+use std::sync::Arc;
+
+/// Coarsest offset at which any device may bind a storage buffer.
+pub(crate) const ALIGNMENT: u64 = 256;
+/// Size of a block unless something larger has to fit.
+const BLOCK: u64 = 256 << 20;
+
+/// A part of a buffer.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct Region {
+    pub buffer: vk::Buffer,
+    pub offset: u64,
+    pub size: u64,
+}
+
+impl Region {
+    /// A part of the region.
+    pub fn slice(&self, offset: u64, size: u64) -> Region {
+        assert!(offset + size <= self.size, "{offset} + {size} of {}", self.size);
+        Region { buffer: self.buffer, offset: self.offset + offset, size }
+    }
+}
+
+/// What memory is for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Purpose {
+    /// Weights, KV pages, activations: read and written by kernels.
+    Resident,
+    /// Written by the host, read by kernels, small.
+    Step,
+    /// Written by the device, read by the host.
+    Readback,
+    /// Copied from.
+    Staging,
+}
+
+struct Block {
+    memory: vk::DeviceMemory,
+    buffer: vk::Buffer,
+    size: u64,
+    used: u64,
+    purpose: Purpose,
+    /// Start of the host's view.
+    mapped: Option<*mut u8>,
+    device_local: bool,
+}
+
+/// Bytes by the kind of heap they lie in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Placement {
+    /// In the device's own heap.
+    pub device_local: u64,
+    /// In the other heap that the device reads directly.
+    pub host: u64,
+}
+
+/// All memory of a recording.
+pub(crate) struct Memory {
+    gpu: Arc<Gpu>,
+    blocks: Vec<Block>,
+    /// Most bytes to take for [`Purpose::Resident`].
+    limit: Option<u64>,
+}
+
+// SAFETY: mapped pointers lead to memory that lives as long as this does, whatever thread it is on.
+unsafe impl Send for Memory {}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        for block in &self.blocks {
+            // SAFETY: the recording waited for its submissions before it drops its memory.
+            unsafe {
+                self.gpu.raw.destroy_buffer(block.buffer, None);
+                self.gpu.raw.free_memory(block.memory, None);
+            }
+        }
+    }
+}
+
+impl Memory {
+    pub fn new(gpu: Arc<Gpu>, limit: Option<u64>) -> Memory {
+        Memory { gpu, blocks: Vec::new(), limit }
+    }
+
+    /// Room for `size` bytes; `what` is named if there is none.
+    pub fn allocate(
+        &mut self,
+        purpose: Purpose,
+        size: u64,
+        what: &str,
+    ) -> Result<Region, DeviceError> {
+        let size = size.max(16).next_multiple_of(ALIGNMENT);
+        let fits = |block: &&mut Block| block.purpose == purpose && block.size - block.used >= size;
+        if let Some(block) = self.blocks.iter_mut().find(fits) {
+            let region = Region { buffer: block.buffer, offset: block.used, size };
+            block.used += size;
+            return Ok(region);
+        }
+        let usual = if purpose == Purpose::Resident { BLOCK } else { 1 << 20 };
+        let largest = self.gpu.description().largest_allocation;
+        if size > largest {
+            return Err(out_of_memory(&format!("{what} (at most {largest} at once)"), size));
+        }
+        // A last block smaller than usual may still fit where a whole one does not.
+        let block_size = usual.max(size).min(largest);
+        let block = self
+            .block(purpose, block_size, what)
+            .or_else(|_| self.block(purpose, size, what))?;
+        let region = Region { buffer: block.buffer, offset: 0, size };
+        self.blocks.push(Block { used: size, ..block });
+        Ok(region)
+    }
+
+    /// Memory types fit for a purpose, best first.
+    fn types(&self, purpose: Purpose) -> Vec<u32> {
+        use vk::MemoryPropertyFlags as Flags;
+        let visible = Flags::HOST_VISIBLE | Flags::HOST_COHERENT;
+        let types = self.gpu.memory.memory_types_as_slice();
+        let all = |wanted: Flags| {
+            (0..types.len() as u32)
+                .filter(move |&index| types[index as usize].property_flags.contains(wanted))
+        };
+        let mut order: Vec<u32> = match purpose {
+            // Mapped where all of the device's memory can be: the file then goes straight in.
+            Purpose::Resident => {
+                let own = |index: &u32| {
+                    let heap = types[*index as usize].heap_index as usize;
+                    let largest = self.gpu.memory.memory_heaps_as_slice().iter();
+                    let largest = largest
+                        .filter(|heap| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL))
+                        .map(|heap| heap.size)
+                        .max();
+                    Some(self.gpu.memory.memory_heaps[heap].size) == largest
+                };
+                all(Flags::DEVICE_LOCAL | visible)
+                    .filter(own)
+                    .chain(all(Flags::DEVICE_LOCAL))
+                    .chain(all(visible))
+                    .collect()
+            }
+            Purpose::Step => all(Flags::DEVICE_LOCAL | visible).chain(all(visible)).collect(),
+            Purpose::Readback => all(visible | Flags::HOST_CACHED).chain(all(visible)).collect(),
+            Purpose::Staging => all(visible).collect(),
+        };
+        let mut seen = Vec::new();
+        order.retain(|index| {
+            let new = !seen.contains(index);
+            seen.push(*index);
+            new
+        });
+        order
+    }
+
+    fn block(&self, purpose: Purpose, size: u64, what: &str) -> Result<Block, DeviceError> {
+        let taken: u64 = self
+            .blocks
+            .iter()
+            .filter(|block| block.purpose == Purpose::Resident)
+            .map(|block| block.size)
+            .sum();
+        if let Some(limit) = self.limit
+            && purpose == Purpose::Resident
+            && taken + size > limit
+        {
+            return Err(out_of_memory(&format!("{what} within --gpu-memory ({limit} bytes)"), size));
+        }
+        let gpu = &self.gpu;
+        let usage = vk::BufferUsageFlags::STORAGE_BUFFER
+            | vk::BufferUsageFlags::TRANSFER_SRC
+            | vk::BufferUsageFlags::TRANSFER_DST;
+        let create = vk::BufferCreateInfo::default().size(size).usage(usage);
+        // SAFETY: a live device; each object made here is destroyed if a later call fails.
+        unsafe {
+            let buffer = gpu
+                .raw
+                .create_buffer(&create, None)
+                .map_err(|error| gpu.failure("making a buffer", error))?;
+            let needs = gpu.raw.get_buffer_memory_requirements(buffer);
+            let budgets = if gpu.budgets {
+                let extensions = ["VK_EXT_memory_budget".to_string()];
+                heaps(&gpu.instance, gpu.physical, &extensions)
+            } else {
+                gpu.description().heaps.clone()
+            };
+            for index in self.types(purpose) {
+                let ty = gpu.memory.memory_types[index as usize];
+                let heap = &budgets[ty.heap_index as usize];
+                let fits = heap.used + needs.size <= heap.budget;
+                if needs.memory_type_bits & (1 << index) == 0 || !fits {
+                    continue;
+                }
+                let allocate = vk::MemoryAllocateInfo::default()
+                    .allocation_size(needs.size)
+                    .memory_type_index(index);
+                let Ok(memory) = gpu.raw.allocate_memory(&allocate, None) else { continue };
+                let visible = ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE);
+                let map = || {
+                    let flags = vk::MemoryMapFlags::empty();
+                    gpu.raw.map_memory(memory, 0, vk::WHOLE_SIZE, flags).map(<*mut _>::cast)
+                };
+                let mapped = if visible { Some(map()) } else { None };
+                let bound = gpu.raw.bind_buffer_memory(buffer, memory, 0);
+                match (bound, mapped.transpose()) {
+                    (Ok(()), Ok(mapped)) => {
+                        let local = vk::MemoryPropertyFlags::DEVICE_LOCAL;
+                        let device_local = ty.property_flags.contains(local);
+                        return Ok(Block {
+                            memory,
+                            buffer,
+                            size,
+                            used: 0,
+                            purpose,
+                            mapped,
+                            device_local,
+                        });
+                    }
+                    _ => gpu.raw.free_memory(memory, None),
+                }
+            }
+            gpu.raw.destroy_buffer(buffer, None);
+        }
+        Err(out_of_memory(what, size))
+    }
+
+    /// The host's view of a region, where there is one.
+    pub fn mapped(&self, region: Region) -> Option<*mut u8> {
+        let block = self.blocks.iter().find(|block| block.buffer == region.buffer)?;
+        assert!(region.offset + region.size <= block.size);
+        // SAFETY: inside the mapped block.
+        block.mapped.map(|start| unsafe { start.add(region.offset as usize) })
+    }
+
+    /// Bytes taken for weights, pages and activations.
+    pub fn placement(&self) -> Placement {
+        let resident = |local: bool| {
+            let blocks = self.blocks.iter();
+            let blocks = blocks.filter(|block| block.purpose == Purpose::Resident);
+            blocks.filter(|block| block.device_local == local).map(|block| block.size).sum()
+        };
+        Placement { device_local: resident(true), host: resident(false) }
+    }
+}
+
+pub(crate) fn out_of_memory(what: &str, bytes: u64) -> DeviceError {
+    DeviceError::OutOfMemory { device: DeviceKind::Vulkan, what: what.to_string(), bytes }
+}

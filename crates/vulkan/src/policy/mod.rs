@@ -1,0 +1,53 @@
+//! Choices of variants and sizes: pure functions of a device's limits and a kernel's shape, tested
+//! without a device. What `pianola tune` measured takes their place where there is a measurement.
+
+pub(crate) mod attention;
+pub(crate) mod rows;
+
+use crate::describe::{GpuDescription, GpuKind};
+
+/// What choices depend on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Limits {
+    /// Lanes of a subgroup.
+    pub subgroup: u32,
+    /// Lanes that keep the device busy.
+    pub parallelism: u32,
+    /// Bytes that a workgroup shares.
+    pub shared_memory: u32,
+    /// Whether cooperative matrices of 16 x 16 x 16 f16 with f32 sums are there.
+    pub matrices: bool,
+}
+
+impl Limits {
+    pub fn of(description: &GpuDescription, subgroup: u32) -> Limits {
+        Limits {
+            subgroup,
+            // Vulkan does not tell how many units a device has; these are rough sizes of their
+            // classes, and tuning finds the rest.
+            parallelism: match description.kind {
+                GpuKind::Discrete | GpuKind::Virtual => 1 << 17,
+                GpuKind::Integrated => 1 << 14,
+                GpuKind::Software => 1 << 8,
+            },
+            shared_memory: description.shared_memory,
+            matrices: description
+                .matrices
+                .iter()
+                .any(|shape| shape.size == [16, 16, 16] && shape.types == ["f16", "f32"]),
+        }
+    }
+}
+
+/// Rows of the operand in a tile of `ProjectTiles`.
+pub(crate) fn tile_tokens(rows: u32) -> u32 {
+    match rows {
+        0..=32 => 32,
+        _ => 64,
+    }
+}
+
+/// Lanes of a workgroup that forms one row of `width` values: a pass takes four a lane.
+pub(crate) fn prologue_workgroup(width: u32) -> u32 {
+    if width >= 8192 { 512 } else { 256 }
+}

@@ -1,0 +1,213 @@
+//! Weights: read from their source, checked, packed, uploaded, and where they lie then.
+
+use crate::gpu::Gpu;
+use crate::layout::{BLOCK, PLANES, matrix_bytes, pack_row, row_planes};
+use crate::memory::{Memory, Purpose, Region};
+use crate::upload::{STAGE, Uploader};
+use pianola_formats::{Tensor, TensorSource, TensorType, convert_row};
+use pianola_plan::{DeviceError, Plan, WeightId, WeightShape, WeightSpec};
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// Rows of a matrix that lie in one region: all of them, unless they exceed a binding.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Slice {
+    pub region: Region,
+    pub first_row: usize,
+    pub rows: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Matrix {
+    pub ty: TensorType,
+    pub columns: usize,
+    pub slices: Vec<Slice>,
+}
+
+pub(crate) enum Weight {
+    Matrix(Matrix),
+    /// Offset in [`Weights::vectors`], in floats; a multiple of four.
+    Vector(u32),
+}
+
+/// All weights of a plan.
+pub(crate) struct Weights {
+    list: Vec<Weight>,
+    /// Norms, biases and rotary frequencies.
+    pub vectors: Region,
+    /// Offsets of the rotary frequencies in `vectors`.
+    pub frequencies: Vec<u32>,
+}
+
+impl Weights {
+    /// # Panics
+    /// If it is a vector: plans name matrices where matrices are read.
+    pub fn matrix(&self, id: WeightId) -> &Matrix {
+        match &self.list[id.0] {
+            Weight::Matrix(matrix) => matrix,
+            Weight::Vector(_) => panic!("a vector where the plan has a matrix"),
+        }
+    }
+
+    /// # Panics
+    /// If it is a matrix.
+    pub fn vector(&self, id: WeightId) -> u32 {
+        match &self.list[id.0] {
+            Weight::Vector(offset) => *offset,
+            Weight::Matrix(_) => panic!("a matrix where the plan has a vector"),
+        }
+    }
+}
+
+/// Rows of a matrix that a region of at most `limit` bytes holds, cut into even parts.
+fn slice_rows(ty: TensorType, rows: usize, columns: usize, limit: u64) -> usize {
+    let row = matrix_bytes(ty, 1, columns).max(1) as u64;
+    let most = ((limit / row) as usize).max(1);
+    let parts = rows.div_ceil(most);
+    // Whole tiles of 64 rows, so that only the last part has a ragged end.
+    rows.div_ceil(parts).next_multiple_of(64).min(most.max(1)).min(rows)
+}
+
+/// Loads the weights of `plan`; `progress` hears of bytes done and in all.
+pub(crate) fn load(
+    gpu: &Arc<Gpu>,
+    memory: &mut Memory,
+    plan: &Plan,
+    source: &dyn TensorSource,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Weights, DeviceError> {
+    let mut uploader = Uploader::new(gpu)?;
+    let limit = gpu.description().largest_binding.min(gpu.description().largest_allocation);
+    let total = plan.weight_bytes();
+    let mut done = 0;
+    let mut list = Vec::with_capacity(plan.graph.weights.len());
+    let mut vectors: Vec<f32> = Vec::new();
+    let mut place = |values: &[f32]| {
+        let offset = vectors.len() as u32;
+        vectors.extend_from_slice(values);
+        vectors.resize(vectors.len().next_multiple_of(4), 0.0);
+        offset
+    };
+    for spec in &plan.graph.weights {
+        let tensor = source
+            .tensor(&spec.name)
+            .ok_or_else(|| DeviceError::MissingTensor(spec.name.clone()))?;
+        spec.check(&tensor)?;
+        list.push(match spec.shape {
+            WeightShape::Vector { .. } => {
+                let mut values = tensor.to_f32();
+                values.iter_mut().for_each(|value| *value += spec.offset);
+                Weight::Vector(place(&values))
+            }
+            WeightShape::Matrix { rows, columns } => {
+                if columns % BLOCK != 0 {
+                    return Err(DeviceError::Unsupported(format!(
+                        "tensor '{}' has rows of {columns} values; the Vulkan kernels need a multiple of {BLOCK}: use --device cpu",
+                        spec.name
+                    )));
+                }
+                let each = slice_rows(spec.ty, rows, columns, limit);
+                let mut slices = Vec::new();
+                for first_row in (0..rows).step_by(each) {
+                    let rows = each.min(rows - first_row);
+                    let bytes = matrix_bytes(spec.ty, rows, columns) as u64;
+                    let region = memory.allocate(Purpose::Resident, bytes, &spec.name)?;
+                    let slice = Slice { region, first_row, rows };
+                    upload(&mut uploader, memory, spec, &tensor, columns, slice)?;
+                    slices.push(slice);
+                }
+                Weight::Matrix(Matrix { ty: spec.ty, columns, slices })
+            }
+        });
+        done += spec.bytes();
+        progress(done, total);
+    }
+    let frequencies = plan.graph.ropes.iter().map(|rope| place(&rope.frequencies)).collect();
+    let bytes: &[u8] = bytemuck::cast_slice(&vectors);
+    let region = memory.allocate(Purpose::Resident, bytes.len() as u64, "norms and biases")?;
+    uploader.copy(memory, region, bytes)?;
+    uploader.finish()?;
+    Ok(Weights { list, vectors: region, frequencies })
+}
+
+/// Packs and uploads one slice, some rows at a time, on all cores.
+fn upload(
+    uploader: &mut Uploader,
+    memory: &Memory,
+    spec: &WeightSpec,
+    tensor: &Tensor<'_>,
+    columns: usize,
+    slice: Slice,
+) -> Result<(), DeviceError> {
+    let planes = row_planes(spec.ty, columns);
+    let row_bytes = tensor.ty.row_bytes(columns).expect("a whole number of blocks");
+    let packed_row: usize = planes.iter().sum();
+    // Room for the rounding of each piece.
+    let batch = ((STAGE as usize - 64) / packed_row).clamp(1, slice.rows);
+    let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+    for first in (0..slice.rows).step_by(batch) {
+        let rows = batch.min(slice.rows - first);
+        let mut start = 0;
+        let pieces: Vec<(u64, u64)> = planes
+            .iter()
+            .map(|&bytes| {
+                let piece = ((start + first * bytes) as u64, (rows * bytes) as u64);
+                start += slice.rows * bytes;
+                piece
+            })
+            .collect();
+        uploader.write(memory, slice.region, &pieces, |slices| {
+            let mut rest: [&mut [u8]; PLANES] = slices.try_into().expect("a slice for each plane");
+            let share = rows.div_ceil(threads);
+            std::thread::scope(|scope| {
+                for part in (0..rows).step_by(share) {
+                    let count = share.min(rows - part);
+                    let mut mine = Vec::with_capacity(PLANES);
+                    for (rest, bytes) in rest.iter_mut().zip(planes) {
+                        let (head, tail) = std::mem::take(rest).split_at_mut(count * bytes);
+                        mine.push(head);
+                        *rest = tail;
+                    }
+                    let first_row = slice.first_row + first + part;
+                    scope.spawn(move || {
+                        for index in 0..count {
+                            let row = first_row + index;
+                            let stored = &tensor.bytes[row * row_bytes..(row + 1) * row_bytes];
+                            let stored = match spec.ty == tensor.ty {
+                                true => Cow::Borrowed(stored),
+                                false => {
+                                    Cow::Owned(convert_row(tensor.ty, stored, spec.ty, columns))
+                                }
+                            };
+                            let mut planes = planes.iter().zip(&mut mine).map(|(&bytes, plane)| {
+                                &mut plane[index * bytes..(index + 1) * bytes]
+                            });
+                            let planes = std::array::from_fn(|_| planes.next().expect("a plane"));
+                            pack_row(spec.ty, columns, &stored, planes);
+                        }
+                    });
+                }
+            });
+        })?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_matrices_are_cut_into_even_parts() {
+        let limit = 128 << 20;
+        assert_eq!(slice_rows(TensorType::Q4_0, 1000, 4096, limit), 1000);
+        let (rows, columns) = (262_144, 640);
+        let each = slice_rows(TensorType::Q8_0, rows, columns, limit);
+        assert_eq!(each, 131_072);
+        for ty in [TensorType::Q8_0, TensorType::F32, TensorType::Q6K] {
+            let each = slice_rows(ty, rows, columns, limit);
+            assert!(matrix_bytes(ty, each, columns) as u64 <= limit, "{ty}");
+        }
+        assert_eq!(slice_rows(TensorType::F32, 3, 1 << 26, limit), 1);
+    }
+}

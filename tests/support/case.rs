@@ -1,0 +1,172 @@
+//! Small random models, and the check of a recording of one against the reference.
+
+use pianola_cpu::{CheckReport, Twin};
+use pianola_formats::TensorType;
+use pianola_model::{Architecture, Config, Dialect, RandomWeights, RopeConfig, RopeScaling};
+use pianola_plan::{
+    Activation, DeviceKind, Numeric, PAGE_TOKENS, Plan, PlanOptions, Probe, RopePairing, Step,
+};
+use proptest::prelude::*;
+
+/// What a random model may vary in.
+#[derive(Clone, Debug)]
+pub struct Case {
+    pub gemma: bool,
+    pub pairing: RopePairing,
+    pub hidden: usize,
+    pub feed_forward: usize,
+    pub vocabulary: usize,
+    pub kv_heads: usize,
+    pub group: usize,
+    pub head_dim: usize,
+    pub window: Option<usize>,
+    pub caps: bool,
+    pub biases: bool,
+    pub ty: TensorType,
+    pub numeric: Numeric,
+    pub threads: usize,
+    pub seed: u64,
+}
+
+pub fn config(case: &Case) -> Config {
+    Config {
+        architecture: if case.gemma { Architecture::Gemma3 } else { Architecture::Llama },
+        dialect: Dialect::Gguf,
+        prefix: String::new(),
+        name: None,
+        context: 512,
+        vocabulary: case.vocabulary,
+        hidden: case.hidden,
+        feed_forward: case.feed_forward,
+        layers: 2,
+        heads: case.kv_heads * case.group,
+        kv_heads: case.kv_heads,
+        head_dim: case.head_dim,
+        epsilon: 1e-6,
+        activation: if case.gemma { Activation::GeluTanh } else { Activation::Silu },
+        attention_scale: 1.0 / (case.head_dim as f32).sqrt(),
+        rope: RopeConfig { base: 10_000.0, scaling: RopeScaling::None },
+        window_rope: None,
+        pairing: case.pairing,
+        windows: vec![case.window, None],
+        attention_soft_cap: case.caps.then_some(20.0),
+        final_soft_cap: case.caps.then_some(30.0),
+        tied: case.gemma,
+        attention_bias: case.biases,
+        output_bias: case.biases,
+        feed_forward_bias: case.biases,
+    }
+}
+
+/// Weights and plan of a case, for a device.
+pub fn plan(case: &Case, device: DeviceKind) -> (Plan, RandomWeights) {
+    let config = config(case);
+    // What is no whole number of blocks stays in f32, as a converter would leave it.
+    let weights = RandomWeights::new(&config, case.seed, |_, _, columns| {
+        if columns % case.ty.block_len() == 0 { case.ty } else { TensorType::F32 }
+    });
+    let graph = pianola_model::graph(&config, &weights, None).unwrap();
+    let options = PlanOptions {
+        device,
+        numeric: case.numeric,
+        max_rows: 64,
+        max_logit_rows: 8,
+        context: 512,
+        sequences: 2,
+    };
+    (Plan::new(graph, options).unwrap(), weights)
+}
+
+/// Gives two sequences pages that are interleaved and not in order.
+pub fn map_pages(recording: &mut dyn Probe) {
+    for group in 0..recording.plan().graph.kv_groups.len() {
+        let pages = recording.plan().kv_pages(group) as u32;
+        for index in 0..(pages / 2).min(512 / PAGE_TOKENS as u32) {
+            recording.map_page(group, 0, index as usize, pages - 1 - 2 * index);
+            recording.map_page(group, 1, index as usize, pages - 2 - 2 * index);
+        }
+    }
+}
+
+/// Rows of a step: (sequence, first position, rows).
+pub type Runs = [(u32, u32, u32)];
+
+/// Plays steps kernel by kernel beside the reference.
+pub fn check(
+    recording: &mut dyn Probe,
+    twin: &mut Twin,
+    steps: &[&Runs],
+) -> Result<CheckReport, String> {
+    let vocabulary = recording.plan().graph.vocabulary as u32;
+    let mut worst = CheckReport::default();
+    for runs in steps {
+        let mut step = Step::default();
+        for &(sequence, first, rows) in *runs {
+            for position in first..first + rows {
+                let token = (position * 31 + sequence * 17 + 5) % vocabulary;
+                step.push(token, sequence, position, position + 1 == first + rows);
+            }
+        }
+        recording.poison().unwrap();
+        let report = twin.check_step(recording, &step).unwrap();
+        let report = report.map_err(|failure| failure.to_string())?;
+        worst.kernels += report.kernels;
+        worst.worst_share = worst.worst_share.max(report.worst_share);
+    }
+    Ok(worst)
+}
+
+/// Steps that every kernel is checked with: a prompt, a token, and ragged ones: a chunk of one
+/// sequence beside a single row of the other.
+pub const STEPS: [&Runs; 4] =
+    [&[(0, 0, 37)], &[(1, 0, 1)], &[(0, 37, 40), (1, 1, 1)], &[(1, 2, 9), (0, 77, 1)]];
+
+/// Any case; widths are whole multiples of `unit` for types without blocks.
+pub fn case(unit: usize) -> impl Strategy<Value = Case> {
+    let shape = (1usize..6, 1usize..10, 17usize..90, 1usize..4, 1usize..4);
+    let heads = (prop::sample::select(vec![8, 16, 24, 32, 64]), prop::option::of(1usize..150));
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let rest = (prop::sample::select(TensorType::ALL.to_vec()), 1usize..4, any::<u64>());
+    (shape, heads, flags, rest).prop_map(move |(shape, heads, flags, rest)| {
+        let (ty, threads, seed) = rest;
+        let unit = if ty.is_quantized() { ty.block_len() } else { unit };
+        Case {
+            gemma: flags.0,
+            pairing: if flags.1 { RopePairing::Halves } else { RopePairing::Adjacent },
+            hidden: shape.0 * unit,
+            feed_forward: shape.1 * 32,
+            vocabulary: shape.2,
+            kv_heads: shape.3,
+            group: shape.4,
+            head_dim: heads.0,
+            window: heads.1,
+            caps: flags.2,
+            biases: flags.3,
+            ty,
+            numeric: if flags.4 { Numeric::Fast } else { Numeric::Exact },
+            threads,
+            seed,
+        }
+    })
+}
+
+/// A case of the given type with a bit of everything.
+pub fn usual(ty: TensorType) -> Case {
+    Case {
+        gemma: true,
+        pairing: RopePairing::Halves,
+        hidden: 256,
+        feed_forward: 512,
+        vocabulary: 100,
+        kv_heads: 2,
+        group: 2,
+        head_dim: 64,
+        window: Some(20),
+        caps: false,
+        biases: false,
+        ty,
+        numeric: Numeric::Fast,
+        threads: 2,
+        seed: 3,
+    }
+}
