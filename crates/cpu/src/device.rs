@@ -125,12 +125,6 @@ impl CpuRecording {
         })
     }
 
-    /// From now on, also count how long workers compute rather than wait. Costs two clock reads
-    /// a stage.
-    pub fn measure_busy(&mut self, on: bool) {
-        self.measure_busy = on;
-    }
-
     /// Makes one product stage drop the last of its input columns, for tests of the checks.
     #[doc(hidden)]
     pub fn break_kernel(&mut self) {
@@ -319,6 +313,11 @@ impl Recording for CpuRecording {
 
     fn unmap_page(&mut self, group: usize, sequence: usize, index: usize) {
         self.kv.groups[group].unmap(sequence, index);
+    }
+
+    /// Costs two clock reads a stage.
+    fn measure_busy(&mut self, on: bool) {
+        self.measure_busy = on;
     }
 
     fn statistics(&self) -> PlayStatistics {

@@ -3,7 +3,7 @@
 use crate::error::EngineError;
 use crate::load::Engine;
 use crate::sequence::Wanted;
-use pianola_plan::{Ceilings, PlanOp, Recording};
+use pianola_plan::{Ceilings, PlanOp};
 use std::ops::Range;
 use std::time::Instant;
 

@@ -5,7 +5,6 @@ use crate::load::Engine;
 use crate::sampler::{Sampler, Sampling};
 use crate::sequence::Wanted;
 use crate::stop::StopMatcher;
-use pianola_plan::Recording;
 use std::ops::ControlFlow;
 use std::time::Instant;
 

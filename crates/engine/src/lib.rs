@@ -27,5 +27,5 @@ pub use bench::{BenchOptions, BenchRow, Test, bench};
 pub use error::EngineError;
 pub use evaluate::{Comparison, Deviation, Perplexity, compare, log_softmax_at, perplexity};
 pub use generate::{Answer, Finish, Request, Timing};
-pub use load::{Engine, LoadOptions, LoadTiming, Text};
+pub use load::{Device, Engine, LoadOptions, LoadTiming, Text};
 pub use sequence::Wanted;

@@ -2,21 +2,25 @@
 
 use crate::error::EngineError;
 use crate::pages::Pages;
-use pianola_cpu::{CpuOptions, CpuRecording};
+use pianola_cpu::{CpuOptions, CpuRecording, Twin};
 use pianola_formats::{TensorSource, TensorType};
 use pianola_model::{Config, ModelFile, RandomWeights, Shape};
 use pianola_plan::{
-    BUCKETS, DeviceKind, Numeric, Plan, PlanOptions, Step, WeightShape, WeightSpec,
+    BUCKETS, Ceilings, DeviceKind, Numeric, Plan, PlanOptions, Probe, Step, WeightShape, WeightSpec,
 };
+use pianola_vulkan::{Gpu, VulkanOptions, VulkanRecording};
 use pianola_text::{ChatTemplate, TemplateOrigin, Tokenizer};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// How to load a model.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone)]
 pub struct LoadOptions {
     /// Workers and instruction set.
     pub cpu: CpuOptions,
+    /// The GPU to compute on; none leaves everything to the processor.
+    pub gpu: Option<VulkanOptions>,
     /// Numeric mode; by default fast where a weight is quantised, exact where none is.
     pub numeric: Option<Numeric>,
     /// Tokens of context; by default all that the model allows.
@@ -33,11 +37,22 @@ impl Default for LoadOptions {
     fn default() -> Self {
         LoadOptions {
             cpu: CpuOptions::default(),
+            gpu: None,
             numeric: None,
             context: None,
             max_rows: BUCKETS[BUCKETS.len() - 1],
             max_logit_rows: 1,
             quantize: None,
+        }
+    }
+}
+
+impl LoadOptions {
+    /// What will compute.
+    pub fn device(&self) -> Device {
+        match &self.gpu {
+            None => Device::Cpu(self.cpu),
+            Some(vulkan) => Device::Vulkan(vulkan.gpu.clone()),
         }
     }
 }
@@ -66,13 +81,53 @@ pub struct Engine {
     pub(crate) name: String,
     pub(crate) config: Config,
     pub(crate) text: Option<Text>,
-    pub(crate) recording: CpuRecording,
+    pub(crate) recording: Box<dyn Probe>,
     pub(crate) pages: Pages,
     /// Tokens whose keys and values are in the pages.
     pub(crate) tokens: Vec<u32>,
     pub(crate) step: Step,
     timing: LoadTiming,
-    cpu: CpuOptions,
+    device: Device,
+}
+
+/// What an engine computes on.
+#[derive(Clone)]
+pub enum Device {
+    /// The processor.
+    Cpu(CpuOptions),
+    /// A GPU.
+    Vulkan(Arc<Gpu>),
+}
+
+impl Device {
+    /// `cpu` or `vulkan`.
+    pub fn kind(&self) -> DeviceKind {
+        match self {
+            Device::Cpu(_) => DeviceKind::Cpu,
+            Device::Vulkan(_) => DeviceKind::Vulkan,
+        }
+    }
+
+    /// What it can reach at best in a numeric mode, measured here and now; none where nothing
+    /// could be measured.
+    pub fn measure(&self, numeric: Numeric) -> Option<Ceilings> {
+        match self {
+            Device::Cpu(options) => pianola_cpu::measure(*options, numeric),
+            Device::Vulkan(gpu) => pianola_vulkan::measure(gpu, numeric).ok(),
+        }
+    }
+}
+
+impl std::fmt::Display for Device {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Device::Cpu(CpuOptions { level, threads }) => {
+                let threads_word = if *threads == 1 { "thread" } else { "threads" };
+                write!(f, "cpu ({level}, {threads} {threads_word})")
+            }
+            Device::Vulkan(gpu) => write!(f, "vulkan ({})", gpu.description().name),
+        }
+    }
 }
 
 impl Engine {
@@ -86,7 +141,7 @@ impl Engine {
         let start = Instant::now();
         let file = ModelFile::open(path)?;
         let config = file.config()?;
-        let plan = Engine::plan_of(&file, &config, options)?;
+        let plan = Engine::plan_of(&file, &config, &options)?;
         let open = start.elapsed().as_secs_f64();
         let start = Instant::now();
         let text = Text::of(&file)?;
@@ -109,7 +164,7 @@ impl Engine {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Engine, EngineError> {
         let (config, weights) = random_weights(shape, ty);
-        let plan = plan(&config, &weights, options)?;
+        let plan = plan(&config, &weights, &options)?;
         let name = format!("{} {ty} (random weights)", shape.name);
         Engine::record(name, config, None, plan, &weights, options, progress)
     }
@@ -118,7 +173,7 @@ impl Engine {
     pub fn plan_of_random(
         shape: &Shape,
         ty: TensorType,
-        options: LoadOptions,
+        options: &LoadOptions,
     ) -> Result<Plan, EngineError> {
         let (config, weights) = random_weights(shape, ty);
         plan(&config, &weights, options)
@@ -128,7 +183,7 @@ impl Engine {
     pub fn plan_of(
         file: &ModelFile,
         config: &Config,
-        options: LoadOptions,
+        options: &LoadOptions,
     ) -> Result<Plan, EngineError> {
         plan(config, file.source(), options)
     }
@@ -144,18 +199,23 @@ impl Engine {
     ) -> Result<Engine, EngineError> {
         let start = Instant::now();
         let pages = Pages::new(&plan);
-        let recording = CpuRecording::new(plan, source, options.cpu, progress)?;
+        let context = plan.options.context;
+        let device = options.device();
+        let recording: Box<dyn Probe> = match options.gpu {
+            None => Box::new(CpuRecording::new(plan, source, options.cpu, progress)?),
+            Some(vulkan) => Box::new(VulkanRecording::new(plan, source, vulkan, progress)?),
+        };
         let timing = LoadTiming { weights: start.elapsed().as_secs_f64(), ..LoadTiming::default() };
         Ok(Engine {
             name,
             config,
             text,
             pages,
-            tokens: Vec::with_capacity(recording.plan().options.context),
+            tokens: Vec::with_capacity(context),
             step: Step::default(),
             recording,
             timing,
-            cpu: options.cpu,
+            device,
         })
     }
 
@@ -174,14 +234,31 @@ impl Engine {
         self.recording.plan()
     }
 
-    /// The CPU's recording, for checks and counters.
-    pub fn recording(&mut self) -> &mut CpuRecording {
-        &mut self.recording
+    /// The recording, for checks and counters.
+    pub fn recording(&mut self) -> &mut dyn Probe {
+        self.recording.as_mut()
     }
 
-    /// Workers and instruction set in use.
-    pub fn cpu(&self) -> CpuOptions {
-        self.cpu
+    /// What computes.
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// The reference's copy of a model in a file, to check an engine's kernels beside.
+    pub fn twin(path: &Path, options: &LoadOptions) -> Result<Twin, EngineError> {
+        let file = ModelFile::open(path)?;
+        let plan = Engine::plan_of(&file, &file.config()?, options)?;
+        Ok(Twin::new(plan, file.source())?)
+    }
+
+    /// The same for random weights.
+    pub fn random_twin(
+        shape: &Shape,
+        ty: TensorType,
+        options: &LoadOptions,
+    ) -> Result<Twin, EngineError> {
+        let (config, weights) = random_weights(shape, ty);
+        Ok(Twin::new(plan(&config, &weights, options)?, &weights)?)
     }
 
     /// How long loading took.
@@ -255,7 +332,7 @@ fn end_tokens(config: Option<&serde_json::Value>) -> Vec<u32> {
 fn plan(
     config: &Config,
     source: &dyn TensorSource,
-    options: LoadOptions,
+    options: &LoadOptions,
 ) -> Result<Plan, EngineError> {
     let graph = pianola_model::graph(config, source, options.quantize)?;
     let matrices =
@@ -273,7 +350,7 @@ fn plan(
     let default = if quantized { Numeric::Fast } else { Numeric::Exact };
     let numeric = options.numeric.unwrap_or(default);
     let plan_options = PlanOptions {
-        device: DeviceKind::Cpu,
+        device: if options.gpu.is_some() { DeviceKind::Vulkan } else { DeviceKind::Cpu },
         numeric,
         max_rows: options.max_rows,
         max_logit_rows: options.max_logit_rows.min(options.max_rows),

@@ -2,7 +2,6 @@
 
 use crate::error::EngineError;
 use crate::load::Engine;
-use pianola_plan::Recording;
 
 /// Which rows of a [`Engine::feed`] want logits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -39,7 +38,7 @@ impl Engine {
                 };
             }
             let base = self.tokens.len();
-            self.pages.extend(base, base + rows, &mut self.recording);
+            self.pages.extend(base, base + rows, self.recording.as_mut());
             self.step.clear();
             for (index, &token) in tokens[done..done + rows].iter().enumerate() {
                 let logits = match wanted {
@@ -75,7 +74,7 @@ impl Engine {
     /// Forgets the sequence.
     pub fn reset(&mut self) {
         self.tokens.clear();
-        self.pages.clear(&mut self.recording);
+        self.pages.clear(self.recording.as_mut());
     }
 
     /// Keeps the longest part of the sequence that `tokens` begins with, but leaves at least one
@@ -83,7 +82,7 @@ impl Engine {
     pub fn keep_prefix(&mut self, tokens: &[u32]) -> usize {
         let common = self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
         let common = common.min(tokens.len().saturating_sub(1));
-        if common == 0 || !self.pages.truncate(common, &mut self.recording) {
+        if common == 0 || !self.pages.truncate(common, self.recording.as_mut()) {
             self.reset();
             return 0;
         }

@@ -16,6 +16,7 @@ mod catalogue;
 mod cli;
 mod commands;
 mod console;
+mod device;
 mod failure;
 mod input;
 mod interrupt;

@@ -7,7 +7,6 @@ use pianola_model::ModelFile;
 
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::options::{ComputeOptions, Device};
 use crate::progress;
 use crate::pull;
 use crate::store::{Resolved, Store};
@@ -47,11 +46,9 @@ fn stem(path: &Path) -> String {
 /// Loads a model, with a bar if that takes a while.
 pub fn load(
     model: &Located,
-    compute: &ComputeOptions,
     options: LoadOptions,
     console: Console,
 ) -> Result<Engine, Failure> {
-    tell_device(compute, console);
     let mut bar =
         console.bar("loading [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, {eta} left");
     let engine = Engine::load(&model.path, options, &mut |done, all| bar.reach(done, all))
@@ -69,16 +66,6 @@ pub fn load(
         engine.context(),
     ));
     Ok(engine)
-}
-
-/// Says what computes, and why.
-pub fn tell_device(compute: &ComputeOptions, console: Console) {
-    let cpu = compute.cpu();
-    let why = match compute.device {
-        Device::Auto => "chosen by auto, it is the only device so far",
-        Device::Cpu => "as asked",
-    };
-    console.detail(&format!("device: cpu ({why}), {}, {} threads", cpu.level, cpu.threads));
 }
 
 /// A model's text side alone, without its weights.

@@ -24,11 +24,11 @@ fn generation_speed(timing: &Timing) -> Option<f64> {
     speed(timing.generated_tokens.saturating_sub(1), timing.generation_seconds)
 }
 
-/// What the processor could reach at best for the prompt and for the generation, measured here and
+/// What the device could reach at best for the prompt and for the generation, measured here and
 /// now. None where there was nothing to do, or nothing could be measured.
 fn ceilings(engine: &Engine, timing: &Timing) -> (Option<f64>, Option<f64>) {
     let options = engine.plan().options;
-    let Some(measured) = pianola_cpu::measure(engine.cpu(), options.numeric) else {
+    let Some(measured) = engine.device().measure(options.numeric) else {
         return (None, None);
     };
     let ceiling = |tokens: std::ops::Range<usize>, chunk: usize| {
@@ -54,8 +54,6 @@ pub fn line(model: &str, engine: &Engine, timing: &Timing, finish: Finish) -> St
         _ => String::new(),
     };
     let (prompt_ceiling, generation_ceiling) = ceilings(engine, timing);
-    let cpu = engine.cpu();
-    let threads = if cpu.threads == 1 { "thread" } else { "threads" };
     let ended = match finish {
         Finish::EndOfTurn => "end of turn",
         Finish::StopText => "stop text",
@@ -64,9 +62,8 @@ pub fn line(model: &str, engine: &Engine, timing: &Timing, finish: Finish) -> St
         Finish::Cancelled => "interrupted",
     };
     format!(
-        "{model} on cpu ({}, {} {threads}): prompt {} tokens{} ({} cached), generated {} tokens{}, ended by: {ended}",
-        cpu.level,
-        cpu.threads,
+        "{model} on {}: prompt {} tokens{} ({} cached), generated {} tokens{}, ended by: {ended}",
+        engine.device(),
         timing.prompt_tokens,
         at(prompt_speed(timing), prompt_ceiling),
         timing.cached_tokens,

@@ -122,6 +122,10 @@ pub trait Recording: Send {
     /// Forgets that entry: no row may see it any more.
     fn unmap_page(&mut self, group: usize, sequence: usize, index: usize);
 
+    /// From now on, also count how long the device computes rather than waits, where counting
+    /// costs anything.
+    fn measure_busy(&mut self, _on: bool) {}
+
     /// Counters since the recording was made.
     fn statistics(&self) -> PlayStatistics;
 }

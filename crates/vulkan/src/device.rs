@@ -354,7 +354,7 @@ impl VulkanRecording {
 }
 
 /// Rows of logits that a head is recorded for: one for generation, four, or all there is room for.
-fn logit_bucket(logits: usize, plan: &Plan) -> u32 {
+pub(crate) fn logit_bucket(logits: usize, plan: &Plan) -> u32 {
     let most = plan.options.max_logit_rows;
     [1, 4].into_iter().find(|&bucket| logits <= bucket && bucket <= most).unwrap_or(most) as u32
 }

@@ -29,6 +29,11 @@ impl Region {
         assert!(offset + size <= self.size, "{offset} + {size} of {}", self.size);
         Region { buffer: self.buffer, offset: self.offset + offset, size }
     }
+
+    /// A region of no buffer, for programs that are written but never played.
+    pub fn imagined(size: u64) -> Region {
+        Region { buffer: vk::Buffer::null(), offset: 0, size }
+    }
 }
 
 /// What memory is for.

@@ -16,10 +16,11 @@ pub(crate) enum Shader {
     ProjectTiles,
     KvWrite,
     Attention,
+    Probe,
 }
 
 impl Shader {
-    pub const ALL: [Shader; 7] = [
+    pub const ALL: [Shader; 8] = [
         Shader::Embed,
         Shader::RopeAngles,
         Shader::Prologue,
@@ -27,6 +28,7 @@ impl Shader {
         Shader::ProjectTiles,
         Shader::KvWrite,
         Shader::Attention,
+        Shader::Probe,
     ];
 
     /// Name of the file, without its ending.
@@ -39,6 +41,7 @@ impl Shader {
             Shader::ProjectTiles => "project_tiles",
             Shader::KvWrite => "kv_write",
             Shader::Attention => "attention",
+            Shader::Probe => "probe",
         }
     }
 
@@ -52,6 +55,7 @@ impl Shader {
             Shader::ProjectTiles => include_bytes!("../spirv/project_tiles.spv"),
             Shader::KvWrite => include_bytes!("../spirv/kv_write.spv"),
             Shader::Attention => include_bytes!("../spirv/attention.spv"),
+            Shader::Probe => include_bytes!("../spirv/probe.spv"),
         }
     }
 
@@ -65,6 +69,7 @@ impl Shader {
             Shader::ProjectTiles => &[3, 3, 3, 1, 1, 1, 1],
             Shader::KvWrite => &[1; 6],
             Shader::Attention => &[1; 9],
+            Shader::Probe => &[1, 1],
         }
     }
 }

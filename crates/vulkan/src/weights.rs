@@ -57,6 +57,55 @@ impl Weights {
             Weight::Matrix(_) => panic!("a matrix where the plan has a vector"),
         }
     }
+
+    /// The weights of `plan` as they would lie on a device whose slices hold `limit` bytes: the
+    /// right sizes and offsets, in no buffer.
+    pub fn imagined(plan: &Plan, limit: u64) -> Result<Weights, DeviceError> {
+        let mut floats = 0;
+        let mut place = |length: usize| {
+            let offset = floats as u32;
+            floats += length.next_multiple_of(4);
+            offset
+        };
+        let mut list = Vec::with_capacity(plan.graph.weights.len());
+        for spec in &plan.graph.weights {
+            list.push(match spec.shape {
+                WeightShape::Vector { length } => Weight::Vector(place(length)),
+                WeightShape::Matrix { rows, columns } => {
+                    let slice = |(first_row, rows)| {
+                        let bytes = matrix_bytes(spec.ty, rows, columns) as u64;
+                        Slice { region: Region::imagined(bytes), first_row, rows }
+                    };
+                    let slices = slices_of(spec, rows, columns, limit)?.map(slice).collect();
+                    Weight::Matrix(Matrix { ty: spec.ty, columns, slices })
+                }
+            });
+        }
+        let frequencies = plan.graph.ropes.iter().map(|rope| place(rope.frequencies.len())).collect();
+        Ok(Weights { list, vectors: Region::imagined(4 * floats as u64), frequencies })
+    }
+}
+
+/// Most bytes of a slice.
+pub(crate) fn slice_limit(gpu: &Gpu) -> u64 {
+    gpu.description().largest_binding.min(gpu.description().largest_allocation)
+}
+
+/// First row and rows of each slice of a matrix.
+fn slices_of(
+    spec: &WeightSpec,
+    rows: usize,
+    columns: usize,
+    limit: u64,
+) -> Result<impl Iterator<Item = (usize, usize)> + use<>, DeviceError> {
+    if columns % BLOCK != 0 {
+        return Err(DeviceError::Unsupported(format!(
+            "tensor '{}' has rows of {columns} values; the Vulkan kernels need a multiple of {BLOCK}: use --device cpu",
+            spec.name
+        )));
+    }
+    let each = slice_rows(spec.ty, rows, columns, limit);
+    Ok((0..rows).step_by(each).map(move |first_row| (first_row, each.min(rows - first_row))))
 }
 
 /// Rows of a matrix that a region of at most `limit` bytes holds, cut into even parts.
@@ -77,7 +126,7 @@ pub(crate) fn load(
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Weights, DeviceError> {
     let mut uploader = Uploader::new(gpu)?;
-    let limit = gpu.description().largest_binding.min(gpu.description().largest_allocation);
+    let limit = slice_limit(gpu);
     let total = plan.weight_bytes();
     let mut done = 0;
     let mut list = Vec::with_capacity(plan.graph.weights.len());
@@ -100,16 +149,8 @@ pub(crate) fn load(
                 Weight::Vector(place(&values))
             }
             WeightShape::Matrix { rows, columns } => {
-                if columns % BLOCK != 0 {
-                    return Err(DeviceError::Unsupported(format!(
-                        "tensor '{}' has rows of {columns} values; the Vulkan kernels need a multiple of {BLOCK}: use --device cpu",
-                        spec.name
-                    )));
-                }
-                let each = slice_rows(spec.ty, rows, columns, limit);
                 let mut slices = Vec::new();
-                for first_row in (0..rows).step_by(each) {
-                    let rows = each.min(rows - first_row);
+                for (first_row, rows) in slices_of(spec, rows, columns, limit)? {
                     let bytes = matrix_bytes(spec.ty, rows, columns) as u64;
                     let region = memory.allocate(Purpose::Resident, bytes, &spec.name)?;
                     let slice = Slice { region, first_row, rows };

@@ -1,8 +1,8 @@
 //! `bench`: how fast, beside how fast it could be.
 
 use clap::Args;
-use pianola_cpu::CheckReport;
-use pianola_engine::{BenchOptions, BenchRow, Engine, LoadOptions, Wanted};
+use pianola_cpu::{CheckReport, Twin};
+use pianola_engine::{BenchOptions, BenchRow, Device, Engine, LoadOptions, Wanted};
 use pianola_formats::TensorType;
 use pianola_model::Shape;
 use pianola_plan::{Plan, Step, WeightShape};
@@ -67,7 +67,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     if longest == 0 {
         return Err(Failure::usage("there is nothing to measure; -p or -n must be above 0"));
     }
-    let mut options = arguments.compute.load();
+    let mut options = arguments.compute.load(console)?;
     options.context = Some(arguments.context.unwrap_or(longest));
     let mut subject = match arguments.shape.shape {
         Some(shape) => of_shape(shape, arguments, options, console)?,
@@ -77,13 +77,13 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         console.notice(&describe_check(report));
     }
     let engine = &mut subject.engine;
-    let (cpu, numeric) = (arguments.compute.cpu(), engine.plan().options.numeric);
+    let (device, numeric) = (engine.device().clone(), engine.plan().options.numeric);
     let options = BenchOptions {
         prompt: arguments.prompt,
         generate: arguments.generate,
         repeat: arguments.repeat,
     };
-    let mut measure = || pianola_cpu::measure(cpu, numeric);
+    let mut measure = || device.measure(numeric);
     let (rows, ceilings) =
         pianola_engine::bench(engine, options, &mut measure, &mut |test, speed| {
             console.detail(&format!("{test}: {speed:.2} tokens/s"));
@@ -107,8 +107,12 @@ fn of_file(
     console: Console,
 ) -> Result<Subject, Failure> {
     let located = model::locate(&arguments.model.model, console)?;
-    let mut engine = model::load(&located, &arguments.compute, options, console)?;
-    let check = if arguments.check { Some(check(&mut engine)?) } else { None };
+    let twin = match arguments.check {
+        true => Some(Engine::twin(&located.path, &options)?),
+        false => None,
+    };
+    let mut engine = model::load(&located, options, console)?;
+    let check = twin.map(|twin| check(&mut engine, twin)).transpose()?;
     Ok(Subject { label: located.label, engine, check, asked: None })
 }
 
@@ -122,11 +126,13 @@ fn of_shape(
     const CHECKED_LAYERS: usize = 1;
     const CHECKED_VOCABULARY: usize = 2048;
     let ty = arguments.shape.quant;
-    check_memory(shape, &Engine::plan_of_random(shape, ty, options)?)?;
-    model::tell_device(&arguments.compute, console);
+    if options.gpu.is_none() {
+        check_memory(shape, &Engine::plan_of_random(shape, ty, &options)?)?;
+    }
     let reduced = shape.reduced(CHECKED_LAYERS, CHECKED_VOCABULARY);
-    let small = LoadOptions { context: Some(CHECKED_ROWS + 1), ..options };
-    let report = check(&mut Engine::random(&reduced, ty, small, &mut |_, _| ())?)?;
+    let small = LoadOptions { context: Some(CHECKED_ROWS + 1), ..options.clone() };
+    let twin = Engine::random_twin(&reduced, ty, &small)?;
+    let report = check(&mut Engine::random(&reduced, ty, small, &mut |_, _| ())?, twin)?;
     let mut bar = console
         .bar("drawing weights [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, {eta} left");
     let engine = Engine::random(shape, ty, options, &mut |done, all| bar.reach(done, all))?;
@@ -145,7 +151,7 @@ fn of_shape(
 const CHECKED_ROWS: usize = 16;
 
 /// Checks the kernels of a prompt and of a generated token, each against the reference.
-fn check(engine: &mut Engine) -> Result<CheckReport, Failure> {
+fn check(engine: &mut Engine, mut twin: Twin) -> Result<CheckReport, Failure> {
     let vocabulary = engine.config().vocabulary;
     let count = (CHECKED_ROWS + 1).min(engine.context());
     let tokens: Vec<u32> = (0..count).map(|at| ((at * 7919 + 13) % vocabulary) as u32).collect();
@@ -160,7 +166,7 @@ fn check(engine: &mut Engine) -> Result<CheckReport, Failure> {
         if step.rows.is_empty() {
             continue;
         }
-        let checked = engine.recording().check_step(&step);
+        let checked = twin.check_step(engine.recording(), &step);
         let report = checked.map_err(pianola_engine::EngineError::from)?.map_err(|failure| {
             Failure::failed(format!(
                 "the check against the reference failed for {} rows: {failure}; its speed would \
@@ -202,14 +208,18 @@ fn quant(subject: &Subject) -> String {
 }
 
 fn object(subject: &Subject, row: &BenchRow) -> Value {
-    let cpu = subject.engine.cpu();
+    let cpu = match subject.engine.device() {
+        Device::Cpu(options) => Some(options),
+        Device::Vulkan(_) => None,
+    };
     let check = subject.check.as_ref().map(
         |report| json!({ "kernels": report.kernels, "worst_share_of_bound": report.worst_share }),
     );
     json!({
         "model": subject.label,
         "quant": quant(subject),
-        "device": "cpu",
+        "device": subject.engine.device().kind().to_string(),
+        "device_name": subject.engine.device().to_string(),
         "test": row.test.to_string(),
         "lanes": 1,
         "tokens_per_second": row.tokens_per_second,
@@ -218,21 +228,19 @@ fn object(subject: &Subject, row: &BenchRow) -> Value {
         "fraction_of_ceiling": row.fraction(),
         "host_microseconds_per_step": row.host_microseconds,
         "busy_share": row.busy,
-        "threads": cpu.threads,
-        "simd": cpu.level.name(),
+        "threads": cpu.map(|cpu| cpu.threads),
+        "simd": cpu.map(|cpu| cpu.level.name()),
         "numeric": subject.engine.plan().options.numeric.to_string(),
         "check": check,
     })
 }
 
 fn print(subject: &Subject, rows: &[BenchRow]) -> Result<(), Failure> {
-    let cpu = subject.engine.cpu();
     console::print_line(&format!(
-        "{} {} on cpu ({}, {} threads, {} mode)",
+        "{} {} on {}, {} mode",
         subject.label,
         quant(subject),
-        cpu.level,
-        cpu.threads,
+        subject.engine.device(),
         subject.engine.plan().options.numeric,
     ))?;
     let head = ["test", "tokens/s", "+/-", "ceiling", "reached", "busy", "host us/step"];

@@ -63,9 +63,9 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     // Checked before the model is loaded, or fetched.
     arguments.sampling.sampling()?;
     let located = model::locate(&arguments.model.model, console)?;
-    let mut options = arguments.compute.load();
+    let mut options = arguments.compute.load(console)?;
     options.context = arguments.context;
-    let engine = model::load(&located, &arguments.compute, options, console)?;
+    let engine = model::load(&located, options, console)?;
     if catalogue::find(&arguments.model.model).is_some_and(|entry| entry.base) {
         console.notice(&format!(
             "{} is a base model, not made to chat: its answers will be odd; `pianola run` lets it \

@@ -12,6 +12,7 @@ use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::input;
 use crate::model;
+use crate::device::{self, Choice};
 use crate::options::{ComputeOptions, level, positive, quantisation};
 
 /// Compare the predictions of two models, or of one model computed in two ways.
@@ -42,13 +43,14 @@ pub struct Arguments {
     json: bool,
 }
 
-/// `MODEL[,exact|fast][,simd=LEVEL][,quantize=TYPE][,threads=N]`
+/// `MODEL[,exact|fast][,device=DEVICE][,simd=LEVEL][,quantize=TYPE][,threads=N]`
 #[derive(Clone, Debug)]
 struct Specification {
     written: String,
     model: String,
     exact: bool,
     fast: bool,
+    device: Choice,
     simd: Option<pianola_cpu::Level>,
     quantize: Option<pianola_formats::TensorType>,
     threads: Option<usize>,
@@ -68,6 +70,7 @@ impl FromStr for Specification {
             model,
             exact: false,
             fast: false,
+            device: Choice::default(),
             simd: None,
             quantize: None,
             threads: None,
@@ -76,12 +79,13 @@ impl FromStr for Specification {
             match word.split_once('=') {
                 None if word == "exact" => specification.exact = true,
                 None if word == "fast" => specification.fast = true,
+                Some(("device", name)) => specification.device = device::parse(name)?,
                 Some(("simd", name)) => specification.simd = Some(level(name)?),
                 Some(("quantize", name)) => specification.quantize = Some(quantisation(name)?),
                 Some(("threads", count)) => specification.threads = Some(positive(count)?),
                 _ => {
                     return Err(format!(
-                        "'{word}' is no way to compute; known are exact, fast, simd=LEVEL, \
+                        "'{word}' is no way to compute; known are exact, fast, device=DEVICE, simd=LEVEL, \
                          quantize=TYPE and threads=N"
                     ));
                 }
@@ -97,6 +101,7 @@ impl FromStr for Specification {
 impl Specification {
     fn load(&self, context: usize, console: Console) -> Result<Engine, Failure> {
         let compute = ComputeOptions {
+            device: self.device.clone(),
             threads: self.threads,
             simd: self.simd,
             exact: self.exact,
@@ -105,10 +110,10 @@ impl Specification {
             ..ComputeOptions::default()
         };
         let located = model::locate(&self.model, console)?;
-        let mut options = compute.load();
+        let mut options = compute.load(console)?;
         options.max_logit_rows = LOGIT_ROWS;
         options.context = Some(context);
-        model::load(&located, &compute, options, console)
+        model::load(&located, options, console)
     }
 }
 

@@ -1,7 +1,8 @@
 //! `devices`: what can compute here, and how fast at best.
 
 use clap::Args;
-use pianola_cpu::{CpuOptions, describe, measure};
+use pianola_cpu::{CpuOptions, describe};
+use pianola_engine::Device;
 use pianola_plan::{Ceilings, Numeric};
 use serde_json::json;
 
@@ -23,9 +24,9 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, _: Console) -> Result<(), Failure> {
     let description = describe();
-    let options = CpuOptions::default();
-    let fast = ceilings(options, Numeric::Fast)?;
-    let exact = ceilings(options, Numeric::Exact)?;
+    let device = Device::Cpu(CpuOptions::default());
+    let fast = ceilings(&device, Numeric::Fast)?;
+    let exact = ceilings(&device, Numeric::Exact)?;
     let bandwidth = fast.bytes_per_second.max(exact.bytes_per_second);
     let levels: Vec<&str> = description.levels.iter().map(|level| level.name()).collect();
     if arguments.json {
@@ -59,11 +60,11 @@ pub fn run(arguments: &Arguments, _: Console) -> Result<(), Failure> {
 }
 
 /// Measured ceilings, or why there are none.
-pub fn ceilings(options: CpuOptions, numeric: Numeric) -> Result<Ceilings, Failure> {
-    measure(options, numeric).ok_or_else(|| {
-        Failure::failed(
-            "the processor could not be measured: 256 MB of memory or the worker threads were \
-             not to be had; close other programs, or use fewer --threads",
-        )
+pub fn ceilings(device: &Device, numeric: Numeric) -> Result<Ceilings, Failure> {
+    device.measure(numeric).ok_or_else(|| {
+        Failure::failed(format!(
+            "{device} could not be measured: 256 MB of memory or the worker threads were not to \
+             be had; close other programs, or use fewer --threads",
+        ))
     })
 }

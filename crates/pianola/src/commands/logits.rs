@@ -66,9 +66,9 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         )));
     }
     let located = model::locate(&arguments.model.model, console)?;
-    let mut options = arguments.compute.load();
+    let mut options = arguments.compute.load(console)?;
     options.max_logit_rows = arguments.chunk;
-    let mut engine = model::load(&located, &arguments.compute, options, console)?;
+    let mut engine = model::load(&located, options, console)?;
     let needed = tokens.len() + arguments.greedy.saturating_sub(1);
     if needed > engine.context() {
         let (context, model) = (engine.context(), engine.config().context);

@@ -43,10 +43,10 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let text = input::text_file(&arguments.file)?;
     let located = model::locate(&arguments.model.model, console)?;
-    let mut options = arguments.compute.load();
+    let mut options = arguments.compute.load(console)?;
     options.max_logit_rows = LOGIT_ROWS;
     options.context = Some(arguments.context);
-    let mut engine = model::load(&located, &arguments.compute, options, console)?;
+    let mut engine = model::load(&located, options, console)?;
     let start = Instant::now();
     let mut bar = console.bar("[{bar:24}] {pos} of {len} windows, {msg}, {eta} left");
     let result = pianola_engine::perplexity(

@@ -45,19 +45,18 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
-    let mut options = arguments.compute.load();
+    let mut options = arguments.compute.load(console)?;
     options.context = arguments.context;
     let plan = match arguments.shape.shape {
-        Some(shape) => Engine::plan_of_random(shape, arguments.shape.quant, options)?,
+        Some(shape) => Engine::plan_of_random(shape, arguments.shape.quant, &options)?,
         None => {
             let located = model::locate(&arguments.model.model, console)?;
             let file = ModelFile::open(&located.path)?;
             let about = |failure: Failure| failure.about(&located.path);
             let config = file.config().map_err(|error| about(error.into()))?;
-            Engine::plan_of(&file, &config, options).map_err(|error| about(error.into()))?
+            Engine::plan_of(&file, &config, &options).map_err(|error| about(error.into()))?
         }
     };
-    model::tell_device(&arguments.compute, console);
     let rows = arguments.rows;
     if rows > plan.options.max_rows {
         return Err(Failure::usage(format!(
@@ -72,7 +71,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             plan.options.context
         )));
     }
-    let ceilings = ceilings(arguments.compute.cpu(), plan.options.numeric)?;
+    let ceilings = ceilings(&options.device(), plan.options.numeric)?;
     let text = PlanText { plan: &plan, ceilings, rows, context };
     if arguments.json {
         return console::print_json(&object(&text));

@@ -76,9 +76,9 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let sampling = arguments.sampling.sampling()?;
     let prompt = prompt(arguments)?;
     let located = model::locate(&arguments.model.model, console)?;
-    let mut options = arguments.compute.load();
+    let mut options = arguments.compute.load(console)?;
     options.context = arguments.context;
-    let mut engine = model::load(&located, &arguments.compute, options, console)?;
+    let mut engine = model::load(&located, options, console)?;
     let prompt = match prompt {
         Prompt::Tokens(tokens) => tokens,
         Prompt::Text(text) => encode(&engine, &located, &text, arguments, console)?,

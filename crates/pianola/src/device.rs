@@ -1,0 +1,129 @@
+//! Which device computes: what was asked for, what was found, and why.
+
+use std::sync::Arc;
+
+use pianola_plan::DeviceError;
+use pianola_vulkan::{Gpu, GpuDescription, Instance, Selection, describe, select};
+
+use crate::console::Console;
+use crate::failure::Failure;
+
+/// A device to compute on, as a user names it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Choice {
+    /// The best one there is.
+    #[default]
+    Auto,
+    /// The processor.
+    Cpu,
+    /// A GPU through Vulkan.
+    Vulkan(Selection),
+}
+
+/// Reads `auto`, `cpu`, `vulkan`, `vulkan:INDEX` or `vulkan:NAME`.
+pub fn parse(text: &str) -> Result<Choice, String> {
+    let (kind, which) = match text.split_once(':') {
+        Some((kind, which)) => (kind, Some(which.trim())),
+        None => (text, None),
+    };
+    match (kind, which) {
+        ("auto", None) => Ok(Choice::Auto),
+        ("cpu", None) => Ok(Choice::Cpu),
+        ("vulkan", None) => Ok(Choice::Vulkan(Selection::Best)),
+        ("vulkan", Some(which)) if !which.is_empty() => Ok(Choice::Vulkan(match which.parse() {
+            Ok(index) => Selection::Index(index),
+            Err(_) => Selection::Name(which.to_string()),
+        })),
+        _ => Err("a device is auto, cpu, vulkan, vulkan:INDEX or vulkan:NAME; `pianola devices` \
+                  lists what is here"
+            .to_string()),
+    }
+}
+
+/// Opens the GPU that was asked for; none where the processor computes. Says in a line what was
+/// chosen and why.
+pub fn open(choice: &Choice, console: Console) -> Result<Option<Arc<Gpu>>, Failure> {
+    let found = |gpu: Arc<Gpu>, why: &str| {
+        let GpuDescription { name, driver, kind, .. } = gpu.description();
+        console.detail(&format!("device: vulkan, {name} ({kind}, {driver}), {why}"));
+        Some(gpu)
+    };
+    match choice {
+        Choice::Cpu => {
+            console.detail("device: cpu, as asked");
+            Ok(None)
+        }
+        Choice::Vulkan(selection) => {
+            let gpu = Gpu::open(selection).map_err(pianola_engine::EngineError::from)?;
+            Ok(found(gpu, "as asked"))
+        }
+        Choice::Auto => match best() {
+            Ok(gpu) => Ok(found(gpu, "the best there is (--device auto)")),
+            Err(reason) => {
+                console.detail(&format!("device: cpu, because {reason}"));
+                Ok(None)
+            }
+        },
+    }
+}
+
+fn best() -> Result<Arc<Gpu>, DeviceError> {
+    let instance = Instance::load()?;
+    let devices = describe(&instance)?;
+    let chosen = select(&devices, &Selection::Best)?.clone();
+    Gpu::open_described(instance, chosen)
+}
+
+/// Reads a number of bytes: `12GiB`, `800 MB`, `1.5G`, or plain bytes.
+pub fn bytes(text: &str) -> Result<u64, String> {
+    let text = text.trim();
+    let split = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let number: f64 = number.parse().map_err(|_| wrong_bytes())?;
+    let factor: f64 = match unit.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 1.0,
+        "k" | "kb" => 1e3,
+        "m" | "mb" => 1e6,
+        "g" | "gb" => 1e9,
+        "kib" => 1024.0,
+        "mib" => 1024.0 * 1024.0,
+        "gib" => 1024.0 * 1024.0 * 1024.0,
+        _ => return Err(wrong_bytes()),
+    };
+    match number * factor {
+        bytes if bytes >= 1.0 && bytes < 1e18 => Ok(bytes as u64),
+        _ => Err(wrong_bytes()),
+    }
+}
+
+fn wrong_bytes() -> String {
+    "it must be a number of bytes, as in 12GiB, 800MB or 1500000000".to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_read() {
+        assert_eq!(parse("auto"), Ok(Choice::Auto));
+        assert_eq!(parse("cpu"), Ok(Choice::Cpu));
+        assert_eq!(parse("vulkan"), Ok(Choice::Vulkan(Selection::Best)));
+        assert_eq!(parse("vulkan:1"), Ok(Choice::Vulkan(Selection::Index(1))));
+        let named = Choice::Vulkan(Selection::Name("780M".into()));
+        assert_eq!(parse("vulkan:780M"), Ok(named));
+        for wrong in ["", "npu", "cuda", "vulkan:", "cpu:0", "auto:1"] {
+            assert!(parse(wrong).unwrap_err().contains("vulkan:INDEX"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_read() {
+        assert_eq!(bytes("12GiB"), Ok(12 << 30));
+        assert_eq!(bytes("1.5 GB"), Ok(1_500_000_000));
+        assert_eq!(bytes("4096"), Ok(4096));
+        for wrong in ["", "x", "12 parsecs", "-1GB", "0", "1e30"] {
+            assert!(bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+}

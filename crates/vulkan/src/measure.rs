@@ -1,0 +1,52 @@
+//! Ceilings of a device, measured on the spot.
+
+use crate::describe::GpuKind;
+use crate::gpu::Gpu;
+use crate::lab::Lab;
+use crate::memory::Region;
+use crate::pipeline::{Shader, Variant};
+use crate::program::Dispatch;
+use pianola_plan::{Ceilings, DeviceError, Numeric};
+use std::sync::Arc;
+
+/// Measures what the device can read and compute at best: a plain read of a block larger than its
+/// caches, and chains of the multiply-adds that `numeric` rests on. Takes some milliseconds on a
+/// GPU.
+pub fn measure(gpu: &Arc<Gpu>, numeric: Numeric) -> Result<Ceilings, DeviceError> {
+    let software = gpu.description().kind == GpuKind::Software;
+    let mut lab = Lab::new(gpu)?;
+    // Several times the caches; a software driver's are the processor's.
+    let wanted: u64 = if software { 64 << 20 } else { 1 << 30 };
+    let most = gpu.description().largest_binding.min(gpu.description().largest_allocation);
+    let bytes = wanted.min(most) / GROUP_BYTES * GROUP_BYTES;
+    let source = lab.buffer(bytes, 0x5a).or_else(|_| lab.buffer(64 << 20, 0x5a))?;
+    let sink = lab.buffer(4096, 0)?;
+    let groups = (source.size / GROUP_BYTES) as u32;
+    let read = probe(0, source, sink, (GROUP_BYTES / 16) as u32, groups);
+    let read_seconds = lab.time(&[read], 5)?;
+    let (rounds, groups) = if software { (2_000, 64) } else { (20_000, 2048) };
+    let kind = if numeric == Numeric::Fast { 1 } else { 2 };
+    let compute = probe(kind, source, sink, rounds, groups);
+    let compute_seconds = lab.time(&[compute], 3)?;
+    // Eight operations a round and lane; a dot is four multiply-adds, each two operations.
+    let operations = 2.0 * 8.0 * if numeric == Numeric::Fast { 4.0 } else { 1.0 };
+    let lanes = f64::from(groups) * 256.0;
+    Ok(Ceilings {
+        bytes_per_second: source.size as f64 / read_seconds,
+        operations_per_second: operations * lanes * f64::from(rounds) / compute_seconds,
+    })
+}
+
+/// Bytes that one workgroup reads.
+const GROUP_BYTES: u64 = 256 << 10;
+
+fn probe(kind: u32, source: Region, sink: Region, count: u32, groups: u32) -> Dispatch {
+    Dispatch {
+        variant: Variant { shader: Shader::Probe, constants: vec![(0, kind)] },
+        bindings: vec![source, sink],
+        push: count.to_ne_bytes().to_vec(),
+        groups: [groups, 1, 1],
+        barrier: false,
+        op: 0,
+    }
+}
