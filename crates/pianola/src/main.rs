@@ -22,6 +22,7 @@ mod input;
 mod interrupt;
 mod model;
 mod options;
+mod profile;
 mod progress;
 mod pull;
 mod shapes;

@@ -3,6 +3,7 @@
 use crate::graph::TensorId;
 use crate::kv::KvSlot;
 use crate::plan::{DeviceKind, Plan};
+use crate::profile::KernelTime;
 use crate::step::{Row, Step};
 
 /// Physical ceilings of a device, measured on the spot.
@@ -125,6 +126,17 @@ pub trait Recording: Send {
     /// From now on, also count how long the device computes rather than waits, where counting
     /// costs anything.
     fn measure_busy(&mut self, _on: bool) {}
+
+    /// From now on, time every kernel of every play, at the cost of speed. False where the device
+    /// cannot.
+    fn start_profile(&mut self) -> bool {
+        false
+    }
+
+    /// What was timed since, and an end to it.
+    fn take_profile(&mut self) -> Vec<KernelTime> {
+        Vec::new()
+    }
 
     /// Counters since the recording was made.
     fn statistics(&self) -> PlayStatistics;

@@ -20,6 +20,7 @@ mod hazard;
 mod kv;
 mod plan;
 mod print;
+mod profile;
 mod step;
 
 pub use arena::Arena;
@@ -37,4 +38,5 @@ pub use plan::{
     View, bucket,
 };
 pub use print::PlanText;
+pub use profile::KernelTime;
 pub use step::{Row, Step};

@@ -133,6 +133,12 @@ impl Recorder {
         made.map(|list| list[0]).map_err(|error| self.gpu.failure("making a command buffer", error))
     }
 
+    /// Gives back a command buffer that is done.
+    pub fn free(&mut self, commands: vk::CommandBuffer) {
+        // SAFETY: the caller waited for it.
+        unsafe { self.gpu.raw.free_command_buffers(self.commands, &[commands]) };
+    }
+
     /// Begins, lets `write` fill, and ends a command buffer that may be submitted again and again.
     pub fn write(
         &mut self,

@@ -5,6 +5,7 @@ use crate::gpu::Gpu;
 use crate::memory::{Memory, Placement, Purpose, Region};
 use crate::pipeline::Pipelines;
 use crate::policy::Limits;
+use crate::profile::Profiler;
 use crate::program::{Dispatch, Programmer, Resources, Scratch};
 use crate::step::{STEP_BYTES, write_step};
 use crate::tuning::Tuning;
@@ -13,7 +14,7 @@ use crate::weights::{self, Weights};
 use ash::vk;
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    DeviceError, KvSlot, PAGE_TOKENS, Plan, PlayStatistics, Recording, Row, Step, TensorId, bucket,
+    DeviceError, KernelTime, KvSlot, PAGE_TOKENS, Plan, PlayStatistics, Recording, Row, Step, TensorId, bucket,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -70,6 +71,7 @@ pub struct VulkanRecording {
     logits: Region,
     logits_start: *mut f32,
     statistics: PlayStatistics,
+    profiler: Option<Profiler>,
     // Last: everything above points into it.
     memory: Memory,
 }
@@ -80,6 +82,7 @@ unsafe impl Send for VulkanRecording {}
 
 impl Drop for VulkanRecording {
     fn drop(&mut self) {
+        self.take_profile();
         for take in &self.takes {
             if take.in_flight {
                 // A lost device answers at once; there is nobody left to tell.
@@ -182,6 +185,7 @@ impl VulkanRecording {
             logits,
             logits_start,
             statistics: PlayStatistics::default(),
+            profiler: None,
             memory,
         })
     }
@@ -228,6 +232,51 @@ impl VulkanRecording {
             recorder.dispatches(commands, set, pipelines, program, |_, _| ())
         })?;
         Ok(Recorded { commands, dispatches: program.len() as u32 })
+    }
+
+    /// Plays a step with a timestamp behind every dispatch.
+    fn play_timed(&mut self, step: &Step) -> Result<(), DeviceError> {
+        let mut program = self.programmer().body(bucket(step.rows.len()).expect("checked") as u32)?;
+        if !step.logits.is_empty() {
+            let wanted = logit_bucket(step.logits.len(), &self.plan);
+            program.extend(self.programmer().head(wanted)?);
+        }
+        self.idle()?;
+        // SAFETY: mapped, and nothing plays.
+        unsafe { write_step(self.takes[0].start, step) };
+        let commands = self.recorder.allocate()?;
+        let set = self.takes[0].set;
+        let mut profiler = self.profiler.take().expect("timed plays have a profiler");
+        let queries = profiler.queries(&self.gpu, program.len() as u32 + 1)?;
+        let rows = step.logits.len();
+        let copy = (rows > 0).then(|| self.logits_of(rows));
+        let (pipelines, gpu) = (&mut self.pipelines, self.gpu.clone());
+        self.recorder.write(commands, |recorder| {
+            let stage = vk::PipelineStageFlags2::ALL_COMMANDS;
+            let stamp = |commands: vk::CommandBuffer, index: u32| {
+                // SAFETY: being recorded; the pool has a query for each dispatch and one more.
+                unsafe { gpu.raw.cmd_write_timestamp2(commands, stage, queries, index) };
+            };
+            // SAFETY: as above.
+            unsafe {
+                gpu.raw.cmd_reset_query_pool(commands, queries, 0, program.len() as u32 + 1);
+            }
+            recorder.barrier(commands);
+            stamp(commands, 0);
+            recorder.dispatches(commands, set, pipelines, &program, |commands, index| {
+                stamp(commands, index as u32 + 1);
+            })?;
+            if let Some((from, to)) = copy {
+                recorder.copy(commands, from, to);
+            }
+            Ok(())
+        })?;
+        self.submit(0, &[commands])?;
+        self.finish(0)?;
+        profiler.collect(&self.gpu, &program, step)?;
+        self.recorder.free(commands);
+        self.profiler = Some(profiler);
+        Ok(())
     }
 
     /// Command buffers of a play, recorded at first use.
@@ -367,6 +416,9 @@ impl Recording for VulkanRecording {
     fn play(&mut self, step: &Step) -> Result<(), DeviceError> {
         let start = Instant::now();
         self.check(step)?;
+        if self.profiler.is_some() {
+            return self.play_timed(step);
+        }
         let take = self.next;
         self.next = (self.next + 1) % self.takes.len();
         self.finish(take)?;
@@ -412,6 +464,15 @@ impl Recording for VulkanRecording {
         // Only the host forgets it: rows in flight may see the page until they are done.
         let at = self.entry(group, sequence, index);
         self.mapped[at] = UNMAPPED;
+    }
+
+    fn start_profile(&mut self) -> bool {
+        self.profiler = Profiler::new(&self.gpu);
+        self.profiler.is_some()
+    }
+
+    fn take_profile(&mut self) -> Vec<KernelTime> {
+        self.profiler.take().map(|profiler| profiler.finish(&self.gpu)).unwrap_or_default()
     }
 
     fn statistics(&self) -> PlayStatistics {

@@ -30,6 +30,7 @@ mod measure;
 mod memory;
 mod pipeline;
 mod policy;
+mod profile;
 mod program;
 mod statistics;
 mod step;

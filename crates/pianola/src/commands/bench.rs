@@ -7,10 +7,12 @@ use pianola_formats::TensorType;
 use pianola_model::Shape;
 use pianola_plan::{Plan, Step, WeightShape};
 use serde_json::{Value, json};
+use std::path::PathBuf;
 
 use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::model;
+use crate::profile;
 use crate::options::{ComputeOptions, ModelOption, positive};
 use crate::shapes::{ShapeOptions, check_memory};
 
@@ -43,6 +45,10 @@ pub struct Arguments {
     /// Check every kernel of a model from a file, too (shapes always are)
     #[arg(long)]
     check: bool,
+    /// Afterwards, time every kernel of a prompt and of some tokens on the device: print a table,
+    /// write a Chrome trace to this file
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
     /// Tokens of context [default: what the tests need]
     #[arg(long, value_name = "N", value_parser = positive)]
     context: Option<usize>,
@@ -88,6 +94,13 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         pianola_engine::bench(engine, options, &mut measure, &mut |test, speed| {
             console.detail(&format!("{test}: {speed:.2} tokens/s"));
         })?;
+    if let Some(path) = &arguments.profile {
+        const TOKENS: usize = 16;
+        profile::start(engine)?;
+        let timed = BenchOptions { repeat: 1, generate: options.generate.min(TOKENS), ..options };
+        pianola_engine::bench(engine, timed, &mut || Some(ceilings), &mut |_, _| ())?;
+        profile::finish(engine, path, console)?;
+    }
     if arguments.json {
         let rows = rows.iter().map(|row| object(&subject, row));
         return console::print_json(&Value::Array(rows.collect()));

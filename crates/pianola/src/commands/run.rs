@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::io::{IsTerminal, Write};
 use std::ops::ControlFlow;
+use std::path::PathBuf;
 
 use clap::Args;
 use pianola_engine::{Answer, Engine, Finish, Request};
@@ -16,6 +17,7 @@ use crate::input::{self, TokenInput};
 use crate::interrupt::{self, Second, Working};
 use crate::model::{self, Located};
 use crate::options::{ComputeOptions, ModelOption, SamplingOptions, positive};
+use crate::profile;
 use crate::statistics;
 
 /// Answer one prompt.
@@ -60,6 +62,9 @@ pub struct Arguments {
     /// Print one JSON object at the end instead of text as it comes
     #[arg(long)]
     json: bool,
+    /// Time every kernel on the device: print a table, write a Chrome trace to this file. Slower
+    #[arg(long, value_name = "FILE")]
+    profile: Option<PathBuf>,
     #[command(flatten)]
     sampling: SamplingOptions,
     #[command(flatten)]
@@ -90,6 +95,9 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         stop: arguments.stop.clone(),
         ignore_end: arguments.ignore_eos,
     };
+    if arguments.profile.is_some() {
+        profile::start(&mut engine)?;
+    }
     interrupt::install(Second::Ends)?;
     let (answer, text) = {
         let _working = Working::begin();
@@ -112,6 +120,9 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     if !console.quiet {
         let line = statistics::line(&located.label, &engine, &answer.timing, answer.finish);
         console.notice(&line);
+    }
+    if let Some(path) = &arguments.profile {
+        profile::finish(&mut engine, path, console)?;
     }
     match answer.finish {
         Finish::ContextFull => Err(Failure::failed(format!(

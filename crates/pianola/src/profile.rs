@@ -1,0 +1,139 @@
+//! `--profile`: where a device's time went, as a table and as a trace.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use pianola_engine::Engine;
+use pianola_plan::{Ceilings, KernelTime, Plan};
+use serde_json::{Value, json};
+
+use crate::console::{self, Console};
+use crate::failure::Failure;
+
+/// Asks the engine to time its kernels from now on.
+pub fn start(engine: &mut Engine) -> Result<(), Failure> {
+    if engine.recording().start_profile() {
+        return Ok(());
+    }
+    Err(Failure::usage(format!(
+        "{} keeps no times of single kernels; --profile needs a Vulkan device with timestamps",
+        engine.device()
+    )))
+}
+
+/// Prints the table to standard error and writes the trace to `path`.
+pub fn finish(engine: &mut Engine, path: &Path, console: Console) -> Result<(), Failure> {
+    let times = engine.recording().take_profile();
+    let numeric = engine.plan().options.numeric;
+    let ceilings = engine.device().measure(numeric);
+    let plan = engine.plan();
+    let trace = trace(plan, &times, ceilings).to_string();
+    std::fs::write(path, trace).map_err(|error| {
+        Failure::failed(format!("the trace cannot be written to {}: {error}", path.display()))
+    })?;
+    console.notice(&table(plan, &times, ceilings));
+    console.notice(&format!(
+        "{} kernels of {} plays timed; trace for chrome://tracing or Perfetto: {}",
+        times.len(),
+        times.last().map_or(0, |time| time.play + 1),
+        path.display()
+    ));
+    Ok(())
+}
+
+/// What kernels of one kind have in common: `blk.3.attn_q` and `blk.4.attn_q` are alike.
+fn kind(plan: &Plan, time: &KernelTime) -> String {
+    let Some(op) = time.op else { return time.kernel.clone() };
+    let name = &plan.ops[op].name;
+    let short = match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
+        Some((_, rest)) => format!("blk.*.{rest}"),
+        None => name.clone(),
+    };
+    format!("{short} {}", time.kernel)
+}
+
+/// Bytes that a launch had to move. A kernel that is launched in parts shares them evenly.
+fn bytes(plan: &Plan, time: &KernelTime, launches: usize) -> f64 {
+    let Some(op) = time.op else { return 0.0 };
+    let work = plan.ops[op].cost.work(time.rows, time.logits, time.context);
+    work.bytes as f64 / launches.max(1) as f64
+}
+
+/// Launches of each kernel of the plan in each play.
+fn launches(times: &[KernelTime]) -> BTreeMap<(usize, usize), usize> {
+    let mut counts = BTreeMap::new();
+    for time in times {
+        if let Some(op) = time.op {
+            *counts.entry((time.play, op)).or_default() += 1;
+        }
+    }
+    counts
+}
+
+#[derive(Default)]
+struct Total {
+    count: usize,
+    seconds: f64,
+    bytes: f64,
+}
+
+fn table(plan: &Plan, times: &[KernelTime], ceilings: Option<Ceilings>) -> String {
+    let counts = launches(times);
+    let mut totals: BTreeMap<(bool, String), Total> = BTreeMap::new();
+    for time in times {
+        let total = totals.entry((time.rows > 1, kind(plan, time))).or_default();
+        let parts = time.op.map_or(1, |op| counts[&(time.play, op)]);
+        total.count += 1;
+        total.seconds += time.seconds;
+        total.bytes += bytes(plan, time, parts);
+    }
+    let whole: f64 = totals.values().map(|total| total.seconds).sum();
+    let mut rows: Vec<(&(bool, String), &Total)> = totals.iter().collect();
+    rows.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
+    let head = ["rows", "kernel", "launches", "us each", "ms in all", "share", "GB/s", "of ceiling"];
+    let mut table = vec![head.map(String::from).to_vec()];
+    for ((many, kind), total) in rows {
+        let speed = total.bytes / total.seconds;
+        let share = ceilings.map_or(String::new(), |ceilings| {
+            format!("{:.0} %", 100.0 * speed / ceilings.bytes_per_second)
+        });
+        table.push(vec![
+            if *many { "many" } else { "one" }.to_string(),
+            kind.clone(),
+            total.count.to_string(),
+            format!("{:.2}", 1e6 * total.seconds / total.count as f64),
+            format!("{:.3}", 1e3 * total.seconds),
+            format!("{:.1} %", 100.0 * total.seconds / whole),
+            format!("{:.0}", speed / 1e9),
+            share,
+        ]);
+    }
+    console::table(&table)
+}
+
+fn trace(plan: &Plan, times: &[KernelTime], ceilings: Option<Ceilings>) -> Value {
+    let counts = launches(times);
+    let event = |time: &KernelTime| {
+        let parts = time.op.map_or(1, |op| counts[&(time.play, op)]);
+        let bytes = bytes(plan, time, parts);
+        let speed = bytes / time.seconds.max(1e-9);
+        json!({
+            "name": time.op.map_or(time.kernel.clone(), |op| plan.ops[op].name.clone()),
+            "cat": time.kernel,
+            "ph": "X",
+            "pid": 0,
+            "tid": 0,
+            "ts": 1e6 * time.start,
+            "dur": 1e6 * time.seconds,
+            "args": {
+                "play": time.play,
+                "rows": time.rows,
+                "context": time.context,
+                "bytes": bytes,
+                "gigabytes_per_second": speed / 1e9,
+                "share_of_ceiling": ceilings.map(|c| speed / c.bytes_per_second),
+            },
+        })
+    };
+    json!({ "displayTimeUnit": "ns", "traceEvents": times.iter().map(event).collect::<Vec<_>>() })
+}

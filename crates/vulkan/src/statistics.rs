@@ -1,0 +1,237 @@
+//! What the driver's compiler makes of a plan's kernels: registers, spills, occupancy, assembly.
+//!
+//! Needs no memory of the device, so that a driver without a chip behind it can answer for the chip.
+
+use crate::device::logit_bucket;
+use crate::gpu::Gpu;
+use crate::memory::Region;
+use crate::pipeline::{Pipelines, Shader, Variant};
+use crate::policy::Limits;
+use crate::program::{Programmer, Resources, Scratch};
+use crate::tuning::Tuning;
+use crate::weights::{Weights, slice_limit};
+use ash::{khr, vk};
+use pianola_plan::{BUCKETS, DeviceError, PAGE_TOKENS, Plan, bucket};
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// One compiled kernel.
+#[derive(Clone, PartialEq, Debug)]
+pub struct KernelStatistics {
+    /// Name of its source in `shaders/`.
+    pub kernel: &'static str,
+    /// Specialisation constants, by their names in the source.
+    pub constants: Vec<(String, u32)>,
+    /// Row counts whose bodies use it.
+    pub bodies: Vec<u32>,
+    /// Row counts whose heads use it.
+    pub heads: Vec<u32>,
+    /// The driver's statistics, by its names.
+    pub statistics: Vec<(String, u64)>,
+    /// The driver's assembly, empty where it shows none.
+    pub assembly: String,
+}
+
+impl KernelStatistics {
+    /// A constant by its name.
+    pub fn constant(&self, name: &str) -> Option<u32> {
+        self.constants.iter().find(|constant| constant.0 == name).map(|constant| constant.1)
+    }
+
+    /// A statistic by the driver's name.
+    pub fn statistic(&self, name: &str) -> Option<u64> {
+        self.statistics.iter().find(|statistic| statistic.0 == name).map(|statistic| statistic.1)
+    }
+}
+
+/// Compiles every pipeline that recordings of `plan` can come to use on this device, for all row
+/// counts, and asks the driver about each.
+pub fn compile_plan(gpu: &Arc<Gpu>, plan: &Plan) -> Result<Vec<KernelStatistics>, DeviceError> {
+    let executable = gpu.executable.as_ref().ok_or_else(|| {
+        let name = &gpu.description().name;
+        DeviceError::Unsupported(format!("the driver of {name} tells nothing of its pipelines"))
+    })?;
+    let mut pipelines = Pipelines::new(gpu)?;
+    let mut compiled = Vec::new();
+    for (variant, uses) in variants(gpu, plan)? {
+        let flags = vk::PipelineCreateFlags::CAPTURE_STATISTICS_KHR
+            | vk::PipelineCreateFlags::CAPTURE_INTERNAL_REPRESENTATIONS_KHR;
+        let pipeline = pipelines.compile(&variant, flags)?;
+        let found = ask(executable, pipeline);
+        // SAFETY: made above, in no command buffer.
+        unsafe { gpu.raw.destroy_pipeline(pipeline, None) };
+        let (statistics, assembly) =
+            found.map_err(|error| gpu.failure(&format!("statistics of {variant}"), error))?;
+        compiled.push(KernelStatistics {
+            kernel: variant.shader.name(),
+            constants: named_constants(&variant),
+            bodies: uses.bodies,
+            heads: uses.heads,
+            statistics,
+            assembly,
+        });
+    }
+    Ok(compiled)
+}
+
+/// Row counts of the programs that a variant occurs in.
+#[derive(Default)]
+struct Uses {
+    bodies: Vec<u32>,
+    heads: Vec<u32>,
+}
+
+fn variants(gpu: &Gpu, plan: &Plan) -> Result<BTreeMap<Variant, Uses>, DeviceError> {
+    let weights = Weights::imagined(plan, slice_limit(gpu))?;
+    let programmer = Programmer {
+        plan,
+        weights: &weights,
+        resources: &imagined_resources(plan),
+        limits: Limits::of(gpu.description(), gpu.subgroup()),
+        tuning: &Tuning::default(),
+    };
+    let mut found: BTreeMap<Variant, Uses> = BTreeMap::new();
+    let most = bucket(plan.options.max_rows).unwrap_or(plan.options.max_rows);
+    for rows in BUCKETS.into_iter().filter(|&rows| rows <= most) {
+        for dispatch in programmer.body(rows as u32)? {
+            found.entry(dispatch.variant).or_default().bodies.push(rows as u32);
+        }
+    }
+    let mut heads: Vec<u32> =
+        (1..=plan.options.max_logit_rows).map(|rows| logit_bucket(rows, plan)).collect();
+    heads.dedup();
+    for rows in heads {
+        for dispatch in programmer.head(rows)? {
+            found.entry(dispatch.variant).or_default().heads.push(rows);
+        }
+    }
+    for uses in found.values_mut() {
+        uses.bodies.dedup();
+        uses.heads.dedup();
+    }
+    Ok(found)
+}
+
+/// Resources in no buffer. Programs take parts of the arena, which must be as large as planned;
+/// what is bound whole may have any size.
+fn imagined_resources(plan: &Plan) -> Resources {
+    let scratch = Scratch::of(plan);
+    let entries = plan.options.context.div_ceil(PAGE_TOKENS);
+    let groups = &plan.graph.kv_groups;
+    let table = |group| (group * plan.options.sequences * entries) as u32;
+    Resources {
+        arena: Region::imagined(plan.arena.bytes as u64),
+        operand: Region::imagined(scratch.operand),
+        metas: Region::imagined(scratch.metas),
+        partials: Region::imagined(scratch.partials),
+        arrivals: Region::imagined(scratch.arrivals),
+        pages: groups.iter().map(|group| vec![Region::imagined(0); group.layers]).collect(),
+        tables: (0..groups.len()).map(table).collect(),
+        entries: entries as u32,
+    }
+}
+
+/// Statistics and assembly of a pipeline; one of compute has a single executable.
+fn ask(
+    executable: &khr::pipeline_executable_properties::Device,
+    pipeline: vk::Pipeline,
+) -> Result<(Vec<(String, u64)>, String), vk::Result> {
+    let info = vk::PipelineExecutableInfoKHR::default().pipeline(pipeline);
+    // SAFETY: the pipeline was made with the flags that both questions require.
+    let found = unsafe { executable.get_pipeline_executable_statistics(&info) }?;
+    let statistics = found.iter().filter_map(|statistic| {
+        let name = statistic.name_as_c_str().ok()?.to_string_lossy().into_owned();
+        // SAFETY: the format says which member of the union is there.
+        let value = match statistic.format {
+            vk::PipelineExecutableStatisticFormatKHR::UINT64 => unsafe { statistic.value.u64 },
+            vk::PipelineExecutableStatisticFormatKHR::INT64 => {
+                u64::try_from(unsafe { statistic.value.i64 }).ok()?
+            }
+            _ => return None,
+        };
+        Some((name, value))
+    });
+    Ok((statistics.collect(), assembly(executable, &info)?))
+}
+
+fn assembly(
+    executable: &khr::pipeline_executable_properties::Device,
+    info: &vk::PipelineExecutableInfoKHR<'_>,
+) -> Result<String, vk::Result> {
+    // SAFETY: as above; without room for the texts this gives their sizes.
+    let mut found = unsafe { executable.get_pipeline_executable_internal_representations(info) }?;
+    let mut texts: Vec<Vec<u8>> = found.iter().map(|text| vec![0; text.data_size]).collect();
+    for (representation, text) in found.iter_mut().zip(&mut texts) {
+        representation.p_data = text.as_mut_ptr().cast();
+    }
+    let mut count = found.len() as u32;
+    // SAFETY: each representation points at as many bytes as it says; `count` of them are there.
+    let result = unsafe {
+        (executable.fp().get_pipeline_executable_internal_representations_khr)(
+            executable.device(),
+            info,
+            &mut count,
+            found.as_mut_ptr(),
+        )
+    };
+    result.result()?;
+    let named = |representation: &vk::PipelineExecutableInternalRepresentationKHR<'_>| {
+        representation.name_as_c_str().is_ok_and(|name| name == c"Assembly")
+    };
+    let text = found.iter().position(named).map(|index| &texts[index][..]).unwrap_or_default();
+    Ok(String::from_utf8_lossy(text).trim_end_matches('\0').to_string())
+}
+
+/// Constants of a variant by the names that the compiled code still carries.
+fn named_constants(variant: &Variant) -> Vec<(String, u32)> {
+    let names = constant_names(variant.shader);
+    let name = |id: &u32| names.get(id).cloned().unwrap_or_else(|| id.to_string());
+    variant.constants.iter().map(|(id, value)| (name(id), *value)).collect()
+}
+
+/// Names of a shader's specialisation constants by their numbers, out of its SPIR-V.
+fn constant_names(shader: Shader) -> HashMap<u32, String> {
+    const HEADER: usize = 5;
+    const OP_NAME: u32 = 5;
+    const OP_DECORATE: u32 = 71;
+    const SPEC_ID: u32 = 1;
+    let code = shader.code().chunks_exact(4);
+    let words: Vec<u32> =
+        code.map(|word| u32::from_le_bytes(word.try_into().expect("four bytes"))).collect();
+    let mut names: HashMap<u32, String> = HashMap::new();
+    let mut constants = HashMap::new();
+    let mut at = HEADER;
+    while at < words.len() {
+        // An instruction is its length and its code in one word, then its operands.
+        let (length, op) = ((words[at] >> 16) as usize, words[at] & 0xffff);
+        match (op, &words[at + 1..at + length]) {
+            (OP_NAME, [id, text @ ..]) => {
+                let bytes = text.iter().flat_map(|word| word.to_le_bytes());
+                let bytes: Vec<u8> = bytes.take_while(|&byte| byte != 0).collect();
+                names.insert(*id, String::from_utf8_lossy(&bytes).into_owned());
+            }
+            // Names come before decorations; the workgroup's size has a number but no name.
+            (OP_DECORATE, [id, SPEC_ID, number]) => {
+                if let Some(name) = names.get(id) {
+                    constants.insert(*number, name.clone());
+                }
+            }
+            _ => {}
+        }
+        at += length.max(1);
+    }
+    constants
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn constants_keep_their_names() {
+        let names = constant_names(Shader::ProjectRows);
+        assert_eq!(names[&0], "WORKGROUP");
+        assert!(names.values().any(|name| name == "INTEGER"), "{names:?}");
+        assert!(constant_names(Shader::RopeAngles).values().all(|name| !name.is_empty()));
+    }
+}
