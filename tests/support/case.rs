@@ -60,10 +60,20 @@ pub fn config(case: &Case) -> Config {
 
 /// Weights and plan of a case, for a device.
 pub fn plan(case: &Case, device: DeviceKind) -> (Plan, RandomWeights) {
+    plan_of_types(case, device, |_| case.ty)
+}
+
+/// The same with a type for each matrix, by its name.
+pub fn plan_of_types(
+    case: &Case,
+    device: DeviceKind,
+    type_of: impl Fn(&str) -> TensorType,
+) -> (Plan, RandomWeights) {
     let config = config(case);
     // What is no whole number of blocks stays in f32, as a converter would leave it.
-    let weights = RandomWeights::new(&config, case.seed, |_, _, columns| {
-        if columns % case.ty.block_len() == 0 { case.ty } else { TensorType::F32 }
+    let weights = RandomWeights::new(&config, case.seed, |name, _, columns| {
+        let ty = type_of(name);
+        if columns % ty.block_len() == 0 { ty } else { TensorType::F32 }
     });
     let graph = pianola_model::graph(&config, &weights, None).unwrap();
     let options = PlanOptions {
@@ -91,11 +101,21 @@ pub fn map_pages(recording: &mut dyn Probe) {
 /// Rows of a step: (sequence, first position, rows).
 pub type Runs = [(u32, u32, u32)];
 
-/// Plays steps kernel by kernel beside the reference.
+/// Plays steps kernel by kernel beside the reference; the last row of each run wants logits.
 pub fn check(
     recording: &mut dyn Probe,
     twin: &mut Twin,
     steps: &[&Runs],
+) -> Result<CheckReport, String> {
+    check_logits(recording, twin, steps, 1)
+}
+
+/// The same with logits for the last `wanted` rows of each run.
+pub fn check_logits(
+    recording: &mut dyn Probe,
+    twin: &mut Twin,
+    steps: &[&Runs],
+    wanted: u32,
 ) -> Result<CheckReport, String> {
     let vocabulary = recording.plan().graph.vocabulary as u32;
     let mut worst = CheckReport::default();
@@ -104,7 +124,7 @@ pub fn check(
         for &(sequence, first, rows) in *runs {
             for position in first..first + rows {
                 let token = (position * 31 + sequence * 17 + 5) % vocabulary;
-                step.push(token, sequence, position, position + 1 == first + rows);
+                step.push(token, sequence, position, position + wanted >= first + rows);
             }
         }
         recording.poison().unwrap();

@@ -363,6 +363,10 @@ impl Probe for CpuRecording {
         Ok([stored(false), stored(true)])
     }
 
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
     fn poison(&mut self) -> Result<(), DeviceError> {
         for value in self.arena.bytes_mut().chunks_exact_mut(4) {
             value.copy_from_slice(&f32::NAN.to_ne_bytes());

@@ -235,7 +235,12 @@ impl Engine {
     }
 
     /// The recording, for checks and counters.
-    pub fn recording(&mut self) -> &mut dyn Probe {
+    pub fn recording(&self) -> &dyn Probe {
+        self.recording.as_ref()
+    }
+
+    /// The same, to be played.
+    pub fn recording_mut(&mut self) -> &mut dyn Probe {
         self.recording.as_mut()
     }
 

@@ -4,6 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     bench, chat, compare, devices, inspect, list, logits, perplexity, plan, pull, rm, run, tokenize,
+    tune,
 };
 use crate::console::Console;
 use crate::failure::Failure;
@@ -47,6 +48,7 @@ enum Command {
     Plan(plan::Arguments),
     Devices(devices::Arguments),
     Bench(bench::Arguments),
+    Tune(tune::Arguments),
 }
 
 impl Cli {
@@ -67,6 +69,7 @@ impl Cli {
             Command::Plan(arguments) => plan::run(arguments, console),
             Command::Devices(arguments) => devices::run(arguments, console),
             Command::Bench(arguments) => bench::run(arguments, console),
+            Command::Tune(arguments) => tune::run(arguments, console),
         }
     }
 }

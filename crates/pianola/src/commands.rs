@@ -13,3 +13,4 @@ pub mod pull;
 pub mod rm;
 pub mod run;
 pub mod tokenize;
+pub mod tune;

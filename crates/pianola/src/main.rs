@@ -28,6 +28,7 @@ mod pull;
 mod shapes;
 mod statistics;
 mod store;
+mod tuned;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;

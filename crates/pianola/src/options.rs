@@ -6,11 +6,12 @@ use pianola_engine::LoadOptions;
 use pianola_engine::sampler::Sampling;
 use pianola_formats::TensorType;
 use pianola_plan::Numeric;
-use pianola_vulkan::{Tuning, VulkanOptions};
+use pianola_vulkan::VulkanOptions;
 
 use crate::console::Console;
 use crate::device::{self, Choice};
 use crate::failure::Failure;
+use crate::tuned;
 
 /// The model that commands use unless told otherwise.
 pub const DEFAULT_MODEL: &str = "smollm2:135m";
@@ -74,9 +75,9 @@ impl ComputeOptions {
     /// Options to load a model with: opens the device, and says which in a line.
     pub fn load(&self, console: Console) -> Result<LoadOptions, Failure> {
         let gpu = device::open(&self.device, console)?.map(|gpu| VulkanOptions {
-            gpu,
+            tuning: tuned::load(&gpu, console),
             memory: self.gpu_memory,
-            tuning: Tuning::default(),
+            gpu,
         });
         Ok(LoadOptions {
             cpu: self.cpu(),

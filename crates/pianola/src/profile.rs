@@ -12,7 +12,7 @@ use crate::failure::Failure;
 
 /// Asks the engine to time its kernels from now on.
 pub fn start(engine: &mut Engine) -> Result<(), Failure> {
-    if engine.recording().start_profile() {
+    if engine.recording_mut().start_profile() {
         return Ok(());
     }
     Err(Failure::usage(format!(
@@ -23,7 +23,7 @@ pub fn start(engine: &mut Engine) -> Result<(), Failure> {
 
 /// Prints the table to standard error and writes the trace to `path`.
 pub fn finish(engine: &mut Engine, path: &Path, console: Console) -> Result<(), Failure> {
-    let times = engine.recording().take_profile();
+    let times = engine.recording_mut().take_profile();
     let numeric = engine.plan().options.numeric;
     let ceilings = engine.device().measure(numeric);
     let plan = engine.plan();

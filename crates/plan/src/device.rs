@@ -156,6 +156,9 @@ pub trait Probe: Recording {
     /// Stored keys and values of some rows, `[rows][kv_heads * head_dim]` each.
     fn read_kv(&mut self, slot: KvSlot, rows: &[Row]) -> Result<[Vec<f32>; 2], DeviceError>;
 
+    /// The recording itself, for what only one device has.
+    fn as_any(&self) -> &dyn std::any::Any;
+
     /// Overwrites the arena with NaN, so that reading what was never written shows.
     fn poison(&mut self) -> Result<(), DeviceError>;
 }

@@ -1,30 +1,35 @@
 // attention: norm and rotation of queries, then attention over the pages of a row's sequence.
 //
-// A workgroup of 64 lanes serves HEADS queries that share a key head, for one row and one of
-// SPLITS parts of the visible pages. A lane scores one token of a page, then sums one vector of
-// values over some of the page's tokens; the softmax runs along, page by page. The last part to
-// finish, found by an atomic count, combines what the others left.
+// A workgroup of 128 lanes serves HEADS queries that share a key head, for one row and one of
+// SPLITS parts of the visible pages. Two lanes score one token of a page; then a lane sums one
+// vector of values over some of the page's tokens; the softmax runs along, page by page. The last
+// part to finish, found by an atomic count, combines what the others left.
 //
 // With FUSED (a single row) it also norms, rotates and stores that row's key and value: the part
-// with the newest page begins from them, so nothing has to wait for the store.
+// with the newest page begins from them, so nothing has to wait for the store. With CODES it
+// leaves its result as codes, too, for the product that reads it.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "include/common.glsl"
 #include "include/epilogue.glsl"
+#include "include/operand.glsl"
 
-layout(local_size_x = 64) in;
-const uint WORKGROUP = 64;
+layout(local_size_x = 128) in;
+const uint WORKGROUP = 128;
 #define KV_ACCESS
 #include "include/heads.glsl"
 
 layout(constant_id = 6) const uint HEADS = 1;
 layout(constant_id = 7) const uint SPLITS = 1;
 layout(constant_id = 8) const bool FUSED = false;
+layout(constant_id = 9) const bool CODES = false;
 
 layout(set = 1, binding = 6, std430) writeonly buffer Output { float results[]; };
 // [row][head][split]: maximum, sum, then HEAD_DIM values.
 layout(set = 1, binding = 7, std430) coherent buffer Partials { float partials[]; };
 layout(set = 1, binding = 8, std430) coherent buffer Arrivals { uint arrivals[]; };
+layout(set = 1, binding = 9, std430) writeonly buffer NextOperand { uint next_operand[]; };
+layout(set = 1, binding = 10, std430) writeonly buffer NextMetas { uvec2 next_metas[]; };
 
 layout(push_constant) uniform Constants {
     Heads heads;
@@ -38,14 +43,17 @@ layout(push_constant) uniform Constants {
 };
 
 const float NOTHING = -3.0e38;
+// Lanes that score one token together.
+const uint SCORERS = WORKGROUP / PAGE_TOKENS;
 // Lanes that share a vector of values, each taking some tokens.
-const uint SHARES = VECTORS < WORKGROUP ? WORKGROUP / VECTORS : 1;
+const uint SHARES = WORKGROUP / VECTORS;
 // Subgroups have at least eight lanes.
 const uint MOST_SUBGROUPS = WORKGROUP / 8;
 
 shared float head[HEADS + 1][HEAD_DIM];
 shared float new_value[HEAD_DIM];
-shared float weights[HEADS][PAGE_TOKENS];
+shared float new_score[HEADS];
+shared float weights[HEADS][WORKGROUP];
 shared float reduction[2][HEADS][MOST_SUBGROUPS];
 shared float sums[SHARES][HEADS][HEAD_DIM];
 shared uint arrived;
@@ -57,16 +65,19 @@ void form_heads(uint row, uint first_head, uint kv_head) {
         const bool is_key = j == HEADS;
         const uint start = is_key ? row * heads.key_stride + heads.key_column + kv_head * HEAD_DIM
                                   : row * heads.query_stride + heads.query_column + (first_head + j) * HEAD_DIM;
-        float squares = 0.0;
-        for (uint d = gl_SubgroupInvocationID; d < HEAD_DIM; d += gl_SubgroupSize) {
-            const float x = is_key ? keys[start + d] : queries[start + d];
-            squares += x * x;
-        }
-        squares = subgroupAdd(squares);
         const bool normed = is_key ? KEY_NORM : QUERY_NORM;
         const uint norm = is_key ? heads.key_norm : heads.query_norm;
-        const float factor =
-            inversesqrt(squares / float(HEAD_DIM) + (is_key ? heads.key_epsilon : heads.query_epsilon));
+        float factor = 1.0;
+        if (normed) {
+            float squares = 0.0;
+            for (uint d = gl_SubgroupInvocationID; d < HEAD_DIM; d += gl_SubgroupSize) {
+                const float x = is_key ? keys[start + d] : queries[start + d];
+                squares += x * x;
+            }
+            squares = subgroupAdd(squares);
+            const float epsilon = is_key ? heads.key_epsilon : heads.query_epsilon;
+            factor = inversesqrt(squares / float(HEAD_DIM) + epsilon);
+        }
         for (uint pair = gl_SubgroupInvocationID; pair < HEAD_DIM / 2; pair += gl_SubgroupSize) {
             const uvec2 at = pair_of(pair);
             vec2 x = is_key ? vec2(keys[start + at.x], keys[start + at.y])
@@ -101,11 +112,50 @@ void store_key_and_value(Row source, uint kv_head) {
 
 float capped(float score) { return cap > 0.0 ? soft_cap(score, cap) : score; }
 
+// Scores of the newest token, which is not in memory yet.
+void score_newest() {
+    for (uint j = gl_SubgroupID; j < HEADS; j += gl_NumSubgroups) {
+        float score = 0.0;
+        for (uint d = gl_SubgroupInvocationID; d < HEAD_DIM; d += gl_SubgroupSize) {
+            score += head[j][d] * head[HEADS][d];
+        }
+        score = subgroupAdd(score);
+        if (subgroupElect()) {
+            new_score[j] = capped(score);
+        }
+    }
+}
+
+// Writes the result that lies in `head`, and its codes.
+void emit(uint row, uint first_head) {
+    barrier();
+    for (uint at = gl_LocalInvocationIndex; at < HEADS * HEAD_DIM; at += WORKGROUP) {
+        results[row * output_stride + first_head * HEAD_DIM + at] = head[at / HEAD_DIM][at % HEAD_DIM];
+    }
+    if (CODES) {
+        // Whole subgroups, because eight lanes hold a block.
+        for (uint first = 0; first < HEADS * HEAD_DIM / 4; first += WORKGROUP) {
+            const uint v = first + gl_LocalInvocationIndex;
+            const bool inside = v < HEADS * HEAD_DIM / 4;
+            const uint at = inside ? 4 * v : 0;
+            const uint j = at / HEAD_DIM, d = at % HEAD_DIM;
+            const Quantised q = quantise(vec4(head[j][d], head[j][d + 1], head[j][d + 2], head[j][d + 3]), false);
+            const uint column = first_head * HEAD_DIM / 4 + v;
+            if (inside) {
+                next_operand[code_word(column, query_heads * HEAD_DIM / 32)] = q.word;
+                if (column % 8 == 0) {
+                    next_metas[column / 8] = q.meta;
+                }
+            }
+        }
+    }
+}
+
 void main() {
-    const uint row = gl_WorkGroupID.x;
+    const uint row = FUSED ? 0 : gl_WorkGroupID.x;
     const uint first_head = gl_WorkGroupID.y * HEADS;
     const uint split = gl_WorkGroupID.z;
-    if (row >= play.row_count || play.halted != 0) {
+    if (!FUSED && row >= play.row_count) {
         return;
     }
     const Row source = play.rows[row];
@@ -117,7 +167,8 @@ void main() {
     const uint page_count = source.position / PAGE_TOKENS + 1 - first_page;
     const uint share = (page_count + SPLITS - 1) / SPLITS;
     const uint splits = (page_count + share - 1) / share;
-    if (split >= splits) {
+    // The first part is always needed: it does not wait to learn where the row stands.
+    if (split > 0 && split >= splits) {
         return;
     }
     const uint lane = gl_LocalInvocationIndex;
@@ -132,7 +183,6 @@ void main() {
 
     float largest[HEADS], total[HEADS];
     float result[HEADS][LENGTH];
-    const bool newest = FUSED && split == splits - 1;
     [[unroll]] for (uint j = 0; j < HEADS; j++) {
         largest[j] = NOTHING;
         total[j] = 0.0;
@@ -142,16 +192,14 @@ void main() {
     }
     const uint vector = lane % VECTORS;
     const uint my_share = lane / VECTORS;
-    if (newest) {
+    if (FUSED && split == splits - 1) {
         if (first_head % queries_a_key == 0) {
             store_key_and_value(source, kv_head);
         }
+        score_newest();
+        barrier();
         [[unroll]] for (uint j = 0; j < HEADS; j++) {
-            float score = 0.0;
-            for (uint d = 0; d < HEAD_DIM; d++) {
-                score += head[j][d] * head[HEADS][d];
-            }
-            largest[j] = capped(score);
+            largest[j] = new_score[j];
             total[j] = 1.0;
             if (my_share == 0) {
                 [[unroll]] for (uint i = 0; i < LENGTH; i++) {
@@ -163,27 +211,39 @@ void main() {
     // What is in memory already: all but the newest token, if that came with this row.
     const uint known = FUSED ? end - 1 : end;
     const uint last_page = min(first_page + (split + 1) * share, first_page + page_count);
+    const uint token = lane % PAGE_TOKENS;
+    const uint scorer = lane / PAGE_TOKENS;
     for (uint page = first_page + split * share; page < last_page; page++) {
         const uint base = head_base(heads, source.sequence, page, kv_head);
-        const uint token = page * PAGE_TOKENS + lane;
-        const bool visible = token >= first && token < known;
+        const uint position = page * PAGE_TOKENS + token;
+        const bool visible = position >= first && position < known;
         float scores[HEADS];
         [[unroll]] for (uint j = 0; j < HEADS; j++) {
             scores[j] = 0.0;
         }
         if (visible) {
-            for (uint v = 0; v < VECTORS; v++) {
-                float key[LENGTH];
-                unpack(pages[base + v * PAGE_TOKENS + lane], key);
-                [[unroll]] for (uint j = 0; j < HEADS; j++) {
-                    [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                        scores[j] += key[i] * head[j][v * LENGTH + i];
+            [[unroll]] for (uint v = 0; v < VECTORS; v += SCORERS) {
+                if (v + scorer < VECTORS) {
+                    float key[LENGTH];
+                    unpack(pages[base + (v + scorer) * PAGE_TOKENS + token], key);
+                    [[unroll]] for (uint j = 0; j < HEADS; j++) {
+                        [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+                            scores[j] += key[i] * head[j][(v + scorer) * LENGTH + i];
+                        }
                     }
                 }
             }
         }
         [[unroll]] for (uint j = 0; j < HEADS; j++) {
-            scores[j] = visible ? capped(scores[j]) : NOTHING;
+            weights[j][lane] = scores[j];
+        }
+        barrier();
+        [[unroll]] for (uint j = 0; j < HEADS; j++) {
+            float score = 0.0;
+            [[unroll]] for (uint i = 0; i < SCORERS; i++) {
+                score += weights[j][i * PAGE_TOKENS + token];
+            }
+            scores[j] = visible ? capped(score) : NOTHING;
             const float best = subgroupMax(scores[j]);
             if (subgroupElect()) {
                 reduction[0][j][gl_SubgroupID] = best;
@@ -196,8 +256,11 @@ void main() {
             for (uint i = 0; i < gl_NumSubgroups; i++) {
                 largest[j] = max(largest[j], reduction[0][j][i]);
             }
-            const float weight = visible ? exp(scores[j] - largest[j]) : 0.0;
-            weights[j][lane] = weight;
+            // The lanes that scored a token together hold the same weight: one of them counts.
+            const float weight = visible && scorer == 0 ? exp(scores[j] - largest[j]) : 0.0;
+            if (scorer == 0) {
+                weights[j][token] = weight;
+            }
             const float sum = subgroupAdd(weight);
             if (subgroupElect()) {
                 reduction[1][j][gl_SubgroupID] = sum;
@@ -215,17 +278,18 @@ void main() {
             }
         }
         if (my_share < SHARES) {
-            for (uint t = my_share; t < PAGE_TOKENS; t += SHARES) {
+            [[unroll]] for (uint t = 0; t < PAGE_TOKENS; t += SHARES) {
                 // A page's unwritten tail may hold anything, not-a-number included.
-                if (page * PAGE_TOKENS + t >= known || page * PAGE_TOKENS + t < first) {
-                    continue;
-                }
-                float value[LENGTH];
-                unpack(pages[base + PAGE_TOKENS * VECTORS + t * VECTORS + vector], value);
-                [[unroll]] for (uint j = 0; j < HEADS; j++) {
-                    const float weight = weights[j][t];
-                    [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                        result[j][i] += weight * value[i];
+                const uint at = t + my_share;
+                const uint place = page * PAGE_TOKENS + at;
+                if (at < PAGE_TOKENS && place < known && place >= first) {
+                    float value[LENGTH];
+                    unpack(pages[base + PAGE_TOKENS * VECTORS + at * VECTORS + vector], value);
+                    [[unroll]] for (uint j = 0; j < HEADS; j++) {
+                        const float weight = weights[j][at];
+                        [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+                            result[j][i] += weight * value[i];
+                        }
                     }
                 }
             }
@@ -248,7 +312,7 @@ void main() {
                 sum += sums[i][j][d];
             }
             if (splits == 1) {
-                results[row * output_stride + (first_head + j) * HEAD_DIM + d] = sum / total[j];
+                head[j][d] = sum / total[j];
             } else {
                 partials[((slot + j) * SPLITS + split) * (HEAD_DIM + 2) + 2 + d] = sum;
             }
@@ -259,6 +323,7 @@ void main() {
         }
     }
     if (splits == 1) {
+        emit(row, first_head);
         return;
     }
     memoryBarrierBuffer();
@@ -291,7 +356,8 @@ void main() {
             for (uint i = 0; i < splits; i++) {
                 sum += partials[start + i * (HEAD_DIM + 2) + 2 + d] * exp(partials[start + i * (HEAD_DIM + 2)] - best);
             }
-            results[row * output_stride + (first_head + j) * HEAD_DIM + d] = sum / whole;
+            head[j][d] = sum / whole;
         }
     }
+    emit(row, first_head);
 }

@@ -19,7 +19,7 @@ layout(push_constant) uniform Constants {
 
 void main() {
     const uint row = gl_WorkGroupID.x;
-    if (row >= play.row_count || play.halted != 0) {
+    if (row >= play.row_count) {
         return;
     }
     const uint token = play.rows[row].token - first_token;

@@ -17,7 +17,7 @@ shared float partial[16];
 void main() {
     const uint row = gl_WorkGroupID.x;
     const uint kv_head = gl_WorkGroupID.y;
-    if (row >= play.row_count || play.halted != 0) {
+    if (row >= play.row_count) {
         return;
     }
     const Row source = play.rows[row];

@@ -3,7 +3,12 @@
 // vectors. A lane carries HEIGHT weight rows at once, so that an activation block is fetched once
 // for all of them and several loads are in flight.
 //
-// With FUSED the workgroup forms the one input row itself, as codes in shared memory.
+// With a single row, work moves between neighbours so that a layer needs no launch in between:
+//
+//   FUSED  the workgroup forms the input row itself, as codes in shared memory
+//   CODES  it leaves its outputs as codes, too, for the product that reads them next
+//   TAIL   the last workgroup to finish forms the next product's input row, whose norms need all
+//          of this product's outputs
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "include/common.glsl"
@@ -28,15 +33,22 @@ layout(constant_id = 9) const bool REFINED = false;
 layout(constant_id = 15) const bool LOGITS = false;
 layout(constant_id = 16) const uint SHARED_BLOCKS = 1;
 layout(constant_id = 17) const uint BLOCKS = 1;
+layout(constant_id = 18) const bool CODES = false;
+layout(constant_id = 19) const bool TAIL = false;
+// Blocks of a weight row that a lane has under way at once.
+layout(constant_id = 20) const uint UNROLL = 1;
 
 layout(set = 1, binding = 3, std430) readonly buffer Vectors { vec4 vectors[]; };
 layout(set = 1, binding = 4, std430) readonly buffer VectorFloats { float vector_floats[]; };
-layout(set = 1, binding = 5, std430) writeonly buffer Output { float values[]; };
+layout(set = 1, binding = 5, std430) coherent writeonly buffer Output { float values[]; };
 layout(set = 1, binding = 6, std430) readonly restrict buffer Operand { uvec4 operand[]; };
 layout(set = 1, binding = 7, std430) readonly restrict buffer Metas { uvec2 metas[]; };
 layout(set = 1, binding = 8, std430) readonly buffer Base { vec4 base[]; };
-layout(set = 1, binding = 9, std430) readonly buffer Delta { vec4 delta[]; };
+layout(set = 1, binding = 9, std430) coherent readonly buffer Delta { vec4 delta[]; };
 layout(set = 1, binding = 10, std430) writeonly buffer Residual { vec4 residual[]; };
+layout(set = 1, binding = 11, std430) writeonly buffer NextOperand { uint next_operand[]; };
+layout(set = 1, binding = 12, std430) writeonly buffer NextMetas { uvec2 next_metas[]; };
+layout(set = 1, binding = 13, std430) coherent buffer Arrivals { uint arrivals[]; };
 
 #include "include/prologue.glsl"
 
@@ -58,30 +70,40 @@ layout(push_constant) uniform Constants {
 shared uvec4 shared_codes[2 * SHARED_BLOCKS];
 shared uvec2 shared_metas[SHARED_BLOCKS];
 
+// Outputs of this workgroup, where they become codes; and whether it is the last.
+shared float shared_values[CODES ? WORKGROUP / LANES * HEIGHT : 1];
+shared bool is_last;
+
 // Four columns of the operand to shared memory, as codes. All lanes take part.
 void put_shared(uint v, vec4 y) {
-    const bool inside = v < WIDTH / 4;
+    const Quantised q = quantise(y, REFINED);
     const uint block = v / 8;
-    const uint k = v % 8;
-    const float largest = block_maximum(y);
-    const float step_size = largest / 127.0;
-    const float inverse = largest > 0.0 ? 127.0 / largest : 0.0;
-    const ivec4 codes = ivec4(roundEven(y * inverse));
-    const uint sums = block_sums(codes);
-    if (inside) {
-        shared_codes[k / 4 * BLOCKS + block][k % 4] = pack_bytes(codes);
-        if (k == 0) {
-            shared_metas[block] = uvec2(floatBitsToUint(step_size), sums);
+    if (v < WIDTH / 4) {
+        const uint word = code_word(v, BLOCKS);
+        shared_codes[word / 4][word % 4] = q.word;
+        if (v % 8 == 0) {
+            shared_metas[block] = q.meta;
+        }
+        if (REFINED) {
+            shared_codes[2 * BLOCKS + word / 4][word % 4] = q.fine_word;
+            if (v % 8 == 0) {
+                shared_metas[BLOCKS + block] = q.fine_meta;
+            }
         }
     }
-    if (REFINED) {
-        const vec4 rest = (y - vec4(codes) * step_size) * (inverse * 254.0);
-        const ivec4 fine = ivec4(clamp(roundEven(rest), -127.0, 127.0));
-        const uint fine_sums = block_sums(fine);
-        if (inside) {
-            shared_codes[(2 + k / 4) * BLOCKS + block][k % 4] = pack_bytes(fine);
-            if (k == 0) {
-                shared_metas[BLOCKS + block] = uvec2(floatBitsToUint(step_size / 254.0), fine_sums);
+}
+
+// The next product's input row, once all outputs are there.
+void form_next() {
+    vec4 x[PASSES];
+    form_row(constants, 0, (flags & 0x100u) != 0, x);
+    [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
+        const uint v = pass * WORKGROUP + gl_LocalInvocationIndex;
+        const Quantised q = quantise(x[pass], false);
+        if (v < WIDTH / 4) {
+            next_operand[code_word(v, WIDTH / 32)] = q.word;
+            if (v % 8 == 0) {
+                next_metas[v / 8] = q.meta;
             }
         }
     }
@@ -121,51 +143,74 @@ int dot_words(uvec4 a, uint b0, uint b1, uint b2, uint b3) {
          + dotPacked4x8EXT(int(a.z), int(b2)) + dotPacked4x8EXT(int(a.w), int(b3));
 }
 
+// Adds the products of blocks `first`, `first + LANES` and so on of HEIGHT weight rows to `sums`.
+void accumulate_integers(const uint type, const uint unroll, Matrix matrix, uint first_row, uint first, inout float sums[HEIGHT][COUNT]) {
+    Raw raw[UNROLL][HEIGHT];
+    [[unroll]] for (uint u = 0; u < unroll; u++) {
+        [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
+            raw[u][r] = load_raw(type, matrix, min(first_row + r, matrix.rows - 1), first + u * LANES);
+        }
+    }
+    [[unroll]] for (uint u = 0; u < unroll; u++) {
+        const uint block = first + u * LANES;
+        uvec4 low[COUNT], high[COUNT];
+        uvec2 meta[COUNT];
+        [[unroll]] for (uint n = 0; n < COUNT; n++) {
+            low[n] = codes_at(n, 0, block);
+            high[n] = codes_at(n, 1, block);
+            meta[n] = meta_at(n, block);
+        }
+        [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
+            uint codes[8];
+            vec2 scale, minimum;
+            decode_codes(type, raw[u][r], codes);
+            decode_scales(type, raw[u][r], scale, minimum);
+            [[unroll]] for (uint n = 0; n < COUNT; n++) {
+                const int lower = dot_words(low[n], codes[0], codes[1], codes[2], codes[3]);
+                const int upper = dot_words(high[n], codes[4], codes[5], codes[6], codes[7]);
+                const ivec2 code_sums = meta_sums(meta[n]);
+                float term;
+                if (type == Q6_K) {
+                    term = dot(scale, vec2(lower, upper)) + dot(minimum, vec2(code_sums));
+                } else if (type == Q8_0) {
+                    term = scale.x * float(lower + upper);
+                } else {
+                    term = scale.x * float(lower + upper) + minimum.x * float(code_sums.x + code_sums.y);
+                }
+                sums[r][n] += meta_step(meta[n]) * term;
+            }
+        }
+    }
+}
+
+void accumulate_floats(const uint type, Matrix matrix, uint first_row, uint block, inout float sums[HEIGHT][COUNT]) {
+    [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
+        vec4 weights[8];
+        load_floats(type, matrix, min(first_row + r, matrix.rows - 1), block, weights);
+        [[unroll]] for (uint n = 0; n < COUNT; n++) {
+            float sum = 0.0;
+            [[unroll]] for (uint k = 0; k < 8; k++) {
+                sum += dot(weights[k], uintBitsToFloat(operand[(n * 8 + k) * BLOCKS + block]));
+            }
+            sums[r][n] += sum;
+        }
+    }
+}
+
 // Adds the product of this lane's blocks of HEIGHT weight rows to `sums`.
 void accumulate(const uint type, Matrix matrix, uint first_row, uint lane, inout float sums[HEIGHT][COUNT]) {
-    for (uint block = lane; block < BLOCKS; block += LANES) {
-        if (INTEGER && !is_float(type)) {
-            uvec4 low[COUNT], high[COUNT];
-            uvec2 meta[COUNT];
-            [[unroll]] for (uint n = 0; n < COUNT; n++) {
-                low[n] = codes_at(n, 0, block);
-                high[n] = codes_at(n, 1, block);
-                meta[n] = meta_at(n, block);
-            }
-            [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
-                const uint row = min(first_row + r, matrix.rows - 1);
-                uint codes[8];
-                vec2 scale, minimum;
-                load_codes(type, matrix, row, block, codes);
-                load_scales(type, matrix, row, block, scale, minimum);
-                [[unroll]] for (uint n = 0; n < COUNT; n++) {
-                    const int lower = dot_words(low[n], codes[0], codes[1], codes[2], codes[3]);
-                    const int upper = dot_words(high[n], codes[4], codes[5], codes[6], codes[7]);
-                    const ivec2 code_sums = meta_sums(meta[n]);
-                    float term;
-                    if (type == Q6_K) {
-                        term = dot(scale, vec2(lower, upper)) + dot(minimum, vec2(code_sums));
-                    } else if (type == Q8_0) {
-                        term = scale.x * float(lower + upper);
-                    } else {
-                        term = scale.x * float(lower + upper) + minimum.x * float(code_sums.x + code_sums.y);
-                    }
-                    sums[r][n] += meta_step(meta[n]) * term;
-                }
-            }
-        } else {
-            [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
-                const uint row = min(first_row + r, matrix.rows - 1);
-                vec4 weights[8];
-                load_floats(type, matrix, row, block, weights);
-                [[unroll]] for (uint n = 0; n < COUNT; n++) {
-                    float sum = 0.0;
-                    [[unroll]] for (uint k = 0; k < 8; k++) {
-                        sum += dot(weights[k], uintBitsToFloat(operand[(n * 8 + k) * BLOCKS + block]));
-                    }
-                    sums[r][n] += sum;
-                }
-            }
+    if (INTEGER && !is_float(type)) {
+        // Rounds that every lane takes, UNROLL at a time; then the rest.
+        const uint rounds = BLOCKS / LANES / UNROLL * UNROLL;
+        for (uint round = 0; round < rounds; round += UNROLL) {
+            accumulate_integers(type, UNROLL, matrix, first_row, round * LANES + lane, sums);
+        }
+        for (uint block = rounds * LANES + lane; block < BLOCKS; block += LANES) {
+            accumulate_integers(type, 1, matrix, first_row, block, sums);
+        }
+    } else {
+        for (uint block = lane; block < BLOCKS; block += LANES) {
+            accumulate_floats(type, matrix, first_row, block, sums);
         }
     }
 }
@@ -203,9 +248,6 @@ void product_of(uint part, uint first_row, uint lane, out float sums[HEIGHT][COU
 }
 
 void main() {
-    if (play.halted != 0) {
-        return;
-    }
     if (FUSED) {
         form_shared();
     }
@@ -236,6 +278,45 @@ void main() {
                 const float value = cap > 0.0 ? soft_cap(sums[r][n], cap) : sums[r][n];
                 values[n * output_stride + part_column[part] + row] = value;
             }
+        }
+    }
+    if (CODES) {
+        const uint rows = WORKGROUP / LANES * HEIGHT;
+        if (lane == 0) {
+            [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
+                shared_values[group * HEIGHT + r] = sums[r][0];
+            }
+        }
+        barrier();
+        // Whole blocks lie in one workgroup: its rows are a multiple of 32.
+        const uint v = gl_LocalInvocationIndex;
+        const bool inside = v < rows / 4;
+        const uint at = inside ? 4 * v : 0;
+        const vec4 y = vec4(shared_values[at], shared_values[at + 1], shared_values[at + 2], shared_values[at + 3]);
+        const Quantised q = quantise(y, false);
+        const uint blocks = part_rows[part] / 32;
+        const uint column = workgroup * rows / 4 + v;
+        if (inside && 4 * column < part_rows[part]) {
+            next_operand[code_word(column, blocks)] = q.word;
+            if (column % 8 == 0) {
+                next_metas[column / 8] = q.meta;
+            }
+        }
+    }
+    if (TAIL) {
+        memoryBarrierBuffer();
+        barrier();
+        if (gl_LocalInvocationIndex == 0) {
+            is_last = atomicAdd(arrivals[0], 1) == gl_NumWorkGroups.x - 1;
+            if (is_last) {
+                // For the next play.
+                arrivals[0] = 0;
+            }
+        }
+        barrier();
+        if (is_last) {
+            memoryBarrierBuffer();
+            form_next();
         }
     }
 }

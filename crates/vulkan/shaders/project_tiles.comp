@@ -64,8 +64,9 @@ void load_weights(const uint type, Matrix matrix, uint first_row, uint first_blo
         uint codes[8];
         vec2 scale, minimum;
         if (block < BLOCKS) {
-            load_codes(type, matrix, source, block, codes);
-            load_scales(type, matrix, source, block, scale, minimum);
+            const Raw raw = load_raw(type, matrix, source, block);
+            decode_codes(type, raw, codes);
+            decode_scales(type, raw, scale, minimum);
         } else {
             codes = uint[8](0, 0, 0, 0, 0, 0, 0, 0);
             scale = vec2(0.0);
@@ -204,7 +205,7 @@ void main() {
     const uint rows_each = REFINED ? 2 : 1;
     const uint count = LOGITS ? play.logit_count : play.row_count;
     const uint first_token = gl_WorkGroupID.y * TOKENS;
-    if (play.halted != 0 || first_token >= count * rows_each) {
+    if (first_token >= count * rows_each) {
         return;
     }
     const uint workgroup = gl_WorkGroupID.x;

@@ -40,7 +40,7 @@ float workgroup_maximum(float value) {
 
 void main() {
     const uint row = gl_WorkGroupID.x;
-    if (row >= (LOGITS ? play.logit_count : play.row_count) || play.halted != 0) {
+    if (row >= (LOGITS ? play.logit_count : play.row_count)) {
         return;
     }
     vec4 x[PASSES];
@@ -84,27 +84,17 @@ void main() {
                 operand[at + 1] = packHalf2x16(y.zw * factor);
             }
         } else {
-            const float largest = block_maximum(y);
-            const float step_size = largest / 127.0;
-            const float inverse = largest > 0.0 ? 127.0 / largest : 0.0;
-            const ivec4 codes = ivec4(roundEven(y * inverse));
-            const uint sums = block_sums(codes);
+            const Quantised q = quantise(y, FORM == 2);
             const uint first = FORM == 2 ? 2 * row : row;
-            const uint word = (k / 4 * blocks + block) * 4 + k % 4;
             if (inside) {
-                operand[first * 8 * blocks + word] = pack_bytes(codes);
+                operand[first * 8 * blocks + code_word(v, blocks)] = q.word;
                 if (k == 0) {
-                    metas[first * blocks + block] = uvec2(floatBitsToUint(step_size), sums);
+                    metas[first * blocks + block] = q.meta;
                 }
-            }
-            if (FORM == 2) {
-                const vec4 rest = (y - vec4(codes) * step_size) * (inverse * 254.0);
-                const ivec4 fine = ivec4(clamp(roundEven(rest), -127.0, 127.0));
-                const uint fine_sums = block_sums(fine);
-                if (inside) {
-                    operand[(first + 1) * 8 * blocks + word] = pack_bytes(fine);
+                if (FORM == 2) {
+                    operand[(first + 1) * 8 * blocks + code_word(v, blocks)] = q.fine_word;
                     if (k == 0) {
-                        metas[(first + 1) * blocks + block] = uvec2(floatBitsToUint(step_size / 254.0), fine_sums);
+                        metas[(first + 1) * blocks + block] = q.fine_meta;
                     }
                 }
             }

@@ -46,7 +46,7 @@ float reduce(float angle, out uint quarters) {
 
 void main() {
     const uint row = gl_WorkGroupID.x;
-    if (row >= play.row_count || play.halted != 0) {
+    if (row >= play.row_count) {
         return;
     }
     for (uint pair = gl_LocalInvocationIndex; pair < pairs; pair += gl_WorkGroupSize.x) {

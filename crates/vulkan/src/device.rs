@@ -117,6 +117,12 @@ impl VulkanRecording {
         let metas = resident(scratch.metas, "activations")?;
         let partials = resident(scratch.partials, "attention")?;
         let arrivals = resident(scratch.arrivals, "attention")?;
+        let mut hand = || {
+            let (codes, metas) = scratch.handed;
+            Ok::<_, DeviceError>((resident(codes, "activations")?, resident(metas, "activations")?))
+        };
+        let handed = [hand()?, hand()?];
+        let finished = resident(4, "activations")?;
         let entries = plan.options.context.div_ceil(PAGE_TOKENS);
         let mut pages = Vec::new();
         let mut tables = Vec::new();
@@ -135,6 +141,7 @@ impl VulkanRecording {
         let table_start = memory.mapped(table).expect("steps are visible to the host").cast();
         let mut uploader = Uploader::new(&gpu)?;
         uploader.copy(&memory, arrivals, &vec![0; scratch.arrivals as usize])?;
+        uploader.copy(&memory, finished, &[0; 4])?;
         uploader.finish()?;
         let rows = plan.options.max_logit_rows as u64;
         let vocabulary = plan.graph.vocabulary as u64;
@@ -173,6 +180,8 @@ impl VulkanRecording {
                 arena,
                 operand,
                 metas,
+                handed,
+                finished,
                 partials,
                 arrivals,
                 pages,
@@ -205,21 +214,25 @@ impl VulkanRecording {
         self.memory.placement()
     }
 
-    fn programmer(&self) -> Programmer<'_> {
+    pub(crate) fn programmer<'a>(&'a self, tuning: &'a Tuning) -> Programmer<'a> {
         Programmer {
             plan: &self.plan,
             weights: &self.weights,
             resources: &self.resources,
             limits: self.limits,
-            tuning: &self.tuning,
+            tuning,
         }
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
     }
 
     /// Dispatches and barriers of a play of `rows` rows with `logits` rows of logits.
     pub fn counts(&self, rows: usize, logits: usize) -> Result<(usize, usize), DeviceError> {
-        let mut program = self.programmer().body(bucket(rows).unwrap_or(rows) as u32)?;
+        let mut program = self.programmer(&self.tuning).body(bucket(rows).unwrap_or(rows) as u32)?;
         if logits > 0 {
-            program.extend(self.programmer().head(logit_bucket(logits, &self.plan))?);
+            program.extend(self.programmer(&self.tuning).head(logit_bucket(logits, &self.plan))?);
         }
         Ok((program.len(), program.iter().filter(|dispatch| dispatch.barrier).count()))
     }
@@ -236,10 +249,10 @@ impl VulkanRecording {
 
     /// Plays a step with a timestamp behind every dispatch.
     fn play_timed(&mut self, step: &Step) -> Result<(), DeviceError> {
-        let mut program = self.programmer().body(bucket(step.rows.len()).expect("checked") as u32)?;
+        let mut program = self.programmer(&self.tuning).body(bucket(step.rows.len()).expect("checked") as u32)?;
         if !step.logits.is_empty() {
             let wanted = logit_bucket(step.logits.len(), &self.plan);
-            program.extend(self.programmer().head(wanted)?);
+            program.extend(self.programmer(&self.tuning).head(wanted)?);
         }
         self.idle()?;
         // SAFETY: mapped, and nothing plays.
@@ -288,7 +301,7 @@ impl VulkanRecording {
     ) -> Result<([vk::CommandBuffer; 3], usize), DeviceError> {
         let rows = bucket(rows).expect("a checked step") as u32;
         if !self.takes[take].bodies.contains_key(&rows) {
-            let program = self.programmer().body(rows)?;
+            let program = self.programmer(&self.tuning).body(rows)?;
             let recorded = self.record(take, &program)?;
             self.takes[take].bodies.insert(rows, recorded);
         }
@@ -300,7 +313,7 @@ impl VulkanRecording {
         }
         let wanted = logit_bucket(logits, &self.plan);
         if !self.takes[take].heads.contains_key(&wanted) {
-            let program = self.programmer().head(wanted)?;
+            let program = self.programmer(&self.tuning).head(wanted)?;
             let recorded = self.record(take, &program)?;
             self.takes[take].heads.insert(wanted, recorded);
         }
@@ -490,7 +503,7 @@ impl pianola_plan::Probe for VulkanRecording {
     }
 
     fn play_op(&mut self, op: usize, step: &Step) -> Result<(), DeviceError> {
-        let programmer = self.programmer();
+        let programmer = self.programmer(&self.tuning);
         let program = if programmer.in_head(op) {
             programmer.head(logit_bucket(step.logits.len(), &self.plan))?
         } else {
@@ -545,6 +558,10 @@ impl pianola_plan::Probe for VulkanRecording {
             }
         }
         Ok(found)
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
     }
 
     fn poison(&mut self) -> Result<(), DeviceError> {

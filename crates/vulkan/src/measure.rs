@@ -48,5 +48,6 @@ fn probe(kind: u32, source: Region, sink: Region, count: u32, groups: u32) -> Di
         groups: [groups, 1, 1],
         barrier: false,
         op: 0,
+        cut: None,
     }
 }

@@ -65,10 +65,10 @@ impl Shader {
             Shader::Embed => &[3, 3, 3, 1],
             Shader::RopeAngles => &[1, 1],
             Shader::Prologue => &[1; 6],
-            Shader::ProjectRows => &[3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1],
+            Shader::ProjectRows => &[3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
             Shader::ProjectTiles => &[3, 3, 3, 1, 1, 1, 1],
             Shader::KvWrite => &[1; 6],
-            Shader::Attention => &[1; 9],
+            Shader::Attention => &[1; 11],
             Shader::Probe => &[1, 1],
         }
     }

@@ -7,7 +7,7 @@
 use crate::memory::Region;
 use crate::pipeline::{PUSH_BYTES, Shader, Variant};
 use crate::policy::{self, Limits, attention, rows};
-use crate::tuning::Tuning;
+use crate::tuning::{RowsKey, Tuning};
 use crate::weights::{Matrix, Slice, Weights};
 use bytemuck::{Pod, Zeroable};
 use pianola_formats::TensorType;
@@ -28,6 +28,8 @@ pub(crate) struct Dispatch {
     pub barrier: bool,
     /// Kernel of the plan.
     pub op: usize,
+    /// What [`crate::tune`] may cut otherwise.
+    pub cut: Option<(RowsKey, rows::Product)>,
 }
 
 /// Device memory that kernels share.
@@ -36,6 +38,10 @@ pub(crate) struct Resources {
     /// Input rows of the product that comes next.
     pub operand: Region,
     pub metas: Region,
+    /// Input rows that a kernel leaves for the next one, in plays of one row: codes and metas.
+    pub handed: [(Region, Region); 2],
+    /// Counts the workgroups of a kernel that have finished.
+    pub finished: Region,
     /// What the parts of an attention leave for the last of them.
     pub partials: Region,
     pub arrivals: Region,
@@ -50,6 +56,7 @@ pub(crate) struct Resources {
 pub(crate) struct Scratch {
     pub operand: u64,
     pub metas: u64,
+    pub handed: (u64, u64),
     pub partials: u64,
     pub arrivals: u64,
 }
@@ -85,6 +92,7 @@ impl Scratch {
         Scratch {
             operand: 4 * rows * widest,
             metas: 8 * rows * widest.div_ceil(32),
+            handed: (widest, 8 * widest.div_ceil(32)),
             partials: 4 * partials.max().unwrap_or(0),
             arrivals: 4 * (options.max_rows * heads.max().unwrap_or(0)) as u64,
         }
@@ -160,6 +168,28 @@ struct Group<'a> {
     integer: bool,
 }
 
+/// How a product of few rows gets its operand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Feed {
+    /// Each workgroup forms it.
+    Fused,
+    /// A prologue before it did.
+    Ready,
+    /// The kernel before left it.
+    Handed(Input),
+}
+
+/// Where a product's input row comes from, in a play of one row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Input {
+    /// It forms it itself, or a launch before it does.
+    Own,
+    /// The kernel before left its outputs as codes.
+    Codes,
+    /// The kernel before formed it in its tail.
+    Tail,
+}
+
 /// Writes programs for one plan.
 pub(crate) struct Programmer<'a> {
     pub plan: &'a Plan,
@@ -208,6 +238,46 @@ impl Programmer<'_> {
         }
         debug_assert!(dispatches.iter().all(|d| d.push.len() <= PUSH_BYTES as usize));
         Ok(dispatches)
+    }
+
+    /// Where kernel `op` finds its input row in a play of `rows` rows. A single row is handed on
+    /// by the kernel before wherever that is one launch and this one meets it in integers.
+    fn input(&self, op: usize, rows: u32) -> Input {
+        let Kernel::Project(project) = &self.plan.ops[op].kernel else { return Input::Own };
+        let alone = |project: &Project| match self.groups(project) {
+            Ok(groups) if groups.len() == 1 => groups.into_iter().next(),
+            _ => None,
+        };
+        let integer = alone(project).is_some_and(|group| group.integer);
+        if rows != 1 || op == 0 || project.select || !integer {
+            return Input::Own;
+        }
+        let bare = project.residual.is_none() && project.norm.is_none();
+        match &self.plan.ops[op - 1].kernel {
+            Kernel::Attend(attend) => {
+                let whole = attend.spec.head_dim.is_multiple_of(32);
+                if bare && attend.output == project.input && whole { Input::Codes } else { Input::Own }
+            }
+            Kernel::Project(before) => {
+                let Some(group) = alone(before) else { return Input::Own };
+                let rows = group.parts[0].2.rows;
+                if let Some((_, output)) = before.gate {
+                    let whole = rows.is_multiple_of(32);
+                    return if bare && output == project.input && whole { Input::Codes } else { Input::Own };
+                }
+                let fed = project.residual.is_some_and(|residual| {
+                    before.parts.len() == 1 && before.soft_cap.is_none()
+                        && residual.delta == before.parts[0].output
+                });
+                if fed { Input::Tail } else { Input::Own }
+            }
+            Kernel::Single(_) => Input::Own,
+        }
+    }
+
+    /// What kernel `op` leaves for the next one.
+    fn output_for_next(&self, op: usize, rows: u32) -> Input {
+        if op + 1 < self.plan.ops.len() { self.input(op + 1, rows) } else { Input::Own }
     }
 
     /// The buffer a tensor lies in, and its stride and first column in floats.
@@ -260,6 +330,7 @@ impl Programmer<'_> {
                         groups: [rows, 1, 1],
                         barrier: false,
                         op,
+                        cut: None,
                     });
                 }
                 Ok(())
@@ -278,6 +349,7 @@ impl Programmer<'_> {
                     groups: [rows, 1, 1],
                     barrier: false,
                     op,
+                    cut: None,
                 });
                 Ok(())
             }
@@ -342,6 +414,11 @@ impl Programmer<'_> {
         let logits = graph.tensor(project.parts[0].output).rows == RowSet::Logits;
         let width = graph.tensor(project.input).width as u32;
         let groups = self.groups(project)?;
+        let input = self.input(op, rows);
+        if input != Input::Own {
+            out.push(self.rows_product(op, project, &groups[0], rows, Feed::Handed(input), false)?);
+            return Ok(());
+        }
         let mut keep = project.residual.is_some_and(|residual| residual.kept);
         // Operand forms that lie ready, for groups that share one.
         let mut ready = None;
@@ -365,7 +442,7 @@ impl Programmer<'_> {
                 ready = Some(form);
             }
             let product = if count <= 8 {
-                self.rows_product(op, project, group, count, fused, keep)?
+                self.rows_product(op, project, group, count, if fused { Feed::Fused } else { Feed::Ready }, keep)?
             } else {
                 self.tiles_product(op, project, group, count)
             };
@@ -445,6 +522,7 @@ impl Programmer<'_> {
             groups: [rows, 1, 1],
             barrier,
             op,
+            cut: None,
         })
     }
 
@@ -506,28 +584,44 @@ impl Programmer<'_> {
         project: &Project,
         group: &Group<'_>,
         count: u32,
-        fused: bool,
+        feed: Feed,
         keep: bool,
     ) -> Result<Dispatch, DeviceError> {
         let graph = &self.plan.graph;
         let logits = graph.tensor(project.parts[0].output).rows == RowSet::Logits;
         let blocks = (graph.tensor(project.input).width / 32) as u32;
         let refined = logits && group.integer;
-        let rows: usize = group.parts.iter().map(|part| part.2.rows).sum();
-        let ty = group.parts[0].1.ty;
-        let shape = self.tuning.rows(ty, rows as u32, blocks, count).unwrap_or_else(|| {
-            rows::choose(&self.limits, rows as u32, blocks, count)
-        });
+        let fused = feed == Feed::Fused;
+        let single = count == 1 && !logits;
+        let next = if single { self.output_for_next(op, 1) } else { Input::Own };
+        let (codes, tail) = (next == Input::Codes, next == Input::Tail);
+        let rows: usize = match project.gate {
+            Some(_) => group.parts[0].2.rows,
+            None => group.parts.iter().map(|part| part.2.rows).sum(),
+        };
+        let cut = rows::Product { rows: rows as u32, blocks, count, codes, tail };
+        let key = RowsKey { ty: group.parts[0].1.ty, rows: cut.rows, blocks, count };
+        let shape = self.shape(&key, &cut);
         let (mut bindings, mut product, types, workgroups) =
             self.product(project, group, shape.rows());
-        let (prologue_bindings, prologue, sum) = self.prologue_constants(project)?;
-        if fused && keep {
+        // The prologue in this launch: its own, or in its tail the next product's.
+        let formed = match &self.plan.ops[if tail { op + 1 } else { op }].kernel {
+            Kernel::Project(formed) => formed,
+            _ => unreachable!("tails form the input of products"),
+        };
+        let (prologue_bindings, prologue, sum) = self.prologue_constants(formed)?;
+        if (fused && keep) || (tail && formed.residual.is_some_and(|residual| residual.kept)) {
             product.flags |= KEEP;
         }
         let vectors = self.weights.vectors;
-        bindings.extend([vectors, vectors, self.output(project)]);
-        bindings.extend([self.resources.operand, self.resources.metas]);
+        let (operand, metas) = match feed {
+            Feed::Handed(input) => self.handed(input),
+            Feed::Fused | Feed::Ready => (self.resources.operand, self.resources.metas),
+        };
+        let (next_operand, next_metas) = self.handed(next);
+        bindings.extend([vectors, vectors, self.output(project), operand, metas]);
         bindings.extend(prologue_bindings);
+        bindings.extend([next_operand, next_metas, self.resources.finished]);
         let mut constants = vec![
             (0, shape.workgroup),
             (1, types[0]),
@@ -540,13 +634,16 @@ impl Programmer<'_> {
             (8, u32::from(group.integer)),
             (9, u32::from(refined)),
         ];
-        if fused {
-            constants.extend(self.prologue_specials(project, sum, shape.workgroup));
+        if fused || tail {
+            constants.extend(self.prologue_specials(formed, sum, shape.workgroup));
         }
         constants.extend([
             (15, u32::from(logits)),
             (16, if fused { blocks * count } else { 1 }),
             (17, blocks),
+            (18, u32::from(codes)),
+            (19, u32::from(tail)),
+            (20, shape.unroll),
         ]);
         let push = RowsConstants { product, prologue };
         Ok(Dispatch {
@@ -556,7 +653,23 @@ impl Programmer<'_> {
             groups: [workgroups, 1, 1],
             barrier: false,
             op,
+            cut: Some((key, cut)),
         })
+    }
+
+    /// How a product of few rows is cut: as measured, or as the policy guesses.
+    fn shape(&self, key: &RowsKey, product: &rows::Product) -> rows::RowsShape {
+        let measured = self.tuning.rows.get(key).copied();
+        let allowed = |shape: &rows::RowsShape| {
+            rows::candidates(&self.limits, product).contains(shape)
+        };
+        measured.filter(allowed).unwrap_or_else(|| rows::choose(&self.limits, product))
+    }
+
+    /// Where a single row is handed from one kernel to the next. Codes and tails lie apart,
+    /// because a kernel reads the one while it writes the other.
+    fn handed(&self, input: Input) -> (Region, Region) {
+        self.resources.handed[usize::from(input == Input::Tail)]
     }
 
     fn tiles_product(&self, op: usize, project: &Project, group: &Group<'_>, count: u32) -> Dispatch {
@@ -586,6 +699,7 @@ impl Programmer<'_> {
             groups: [workgroups, count.div_ceil(tokens), 1],
             barrier: false,
             op,
+            cut: None,
         }
     }
 
@@ -637,13 +751,22 @@ impl Programmer<'_> {
                 groups: [rows, spec.kv_heads as u32, 1],
                 barrier: false,
                 op,
+                cut: None,
             });
         }
-        let queries = attention::heads((spec.heads / spec.kv_heads) as u32);
+        let queries = attention::heads(&self.limits, rows, (spec.heads / spec.kv_heads) as u32);
+        let codes = self.output_for_next(op, rows) == Input::Codes;
+        let (next_operand, next_metas) = self.handed(Input::Codes);
         let splits = attention::splits(rows, self.resources.entries);
-        constants.extend([(6, queries), (7, splits), (8, u32::from(fused))]);
+        constants.extend([
+            (6, queries),
+            (7, splits),
+            (8, u32::from(fused)),
+            (9, u32::from(codes)),
+        ]);
         let mut bindings = bindings;
         bindings.extend([output, self.resources.partials, self.resources.arrivals]);
+        bindings.extend([next_operand, next_metas]);
         let push = AttentionConstants {
             heads,
             query_heads: spec.heads as u32,
@@ -659,6 +782,7 @@ impl Programmer<'_> {
             groups: [rows, spec.heads as u32 / queries, splits],
             barrier: !fused,
             op,
+            cut: None,
         });
     }
 }

@@ -26,6 +26,8 @@ pub struct KernelStatistics {
     pub bodies: Vec<u32>,
     /// Row counts whose heads use it.
     pub heads: Vec<u32>,
+    /// Lanes of its subgroups.
+    pub subgroup: u32,
     /// The driver's statistics, by its names.
     pub statistics: Vec<(String, u64)>,
     /// The driver's assembly, empty where it shows none.
@@ -60,13 +62,14 @@ pub fn compile_plan(gpu: &Arc<Gpu>, plan: &Plan) -> Result<Vec<KernelStatistics>
         let found = ask(executable, pipeline);
         // SAFETY: made above, in no command buffer.
         unsafe { gpu.raw.destroy_pipeline(pipeline, None) };
-        let (statistics, assembly) =
+        let Answer { subgroup, statistics, assembly } =
             found.map_err(|error| gpu.failure(&format!("statistics of {variant}"), error))?;
         compiled.push(KernelStatistics {
             kernel: variant.shader.name(),
             constants: named_constants(&variant),
             bodies: uses.bodies,
             heads: uses.heads,
+            subgroup,
             statistics,
             assembly,
         });
@@ -123,6 +126,8 @@ fn imagined_resources(plan: &Plan) -> Resources {
         arena: Region::imagined(plan.arena.bytes as u64),
         operand: Region::imagined(scratch.operand),
         metas: Region::imagined(scratch.metas),
+        handed: [(Region::imagined(scratch.handed.0), Region::imagined(scratch.handed.1)); 2],
+        finished: Region::imagined(4),
         partials: Region::imagined(scratch.partials),
         arrivals: Region::imagined(scratch.arrivals),
         pages: groups.iter().map(|group| vec![Region::imagined(0); group.layers]).collect(),
@@ -131,27 +136,40 @@ fn imagined_resources(plan: &Plan) -> Resources {
     }
 }
 
-/// Statistics and assembly of a pipeline; one of compute has a single executable.
+/// What the driver says of a pipeline.
+struct Answer {
+    subgroup: u32,
+    statistics: Vec<(String, u64)>,
+    assembly: String,
+}
+
+/// A pipeline that computes has a single executable, the first.
 fn ask(
     executable: &khr::pipeline_executable_properties::Device,
     pipeline: vk::Pipeline,
-) -> Result<(Vec<(String, u64)>, String), vk::Result> {
-    let info = vk::PipelineExecutableInfoKHR::default().pipeline(pipeline);
-    // SAFETY: the pipeline was made with the flags that both questions require.
-    let found = unsafe { executable.get_pipeline_executable_statistics(&info) }?;
+) -> Result<Answer, vk::Result> {
+    let whole = vk::PipelineInfoKHR::default().pipeline(pipeline);
+    let first = vk::PipelineExecutableInfoKHR::default().pipeline(pipeline);
+    // SAFETY: the pipeline was made with the flags that the questions require.
+    let (properties, found) = unsafe {
+        (
+            executable.get_pipeline_executable_properties(&whole)?,
+            executable.get_pipeline_executable_statistics(&first)?,
+        )
+    };
     let statistics = found.iter().filter_map(|statistic| {
         let name = statistic.name_as_c_str().ok()?.to_string_lossy().into_owned();
+        if statistic.format != vk::PipelineExecutableStatisticFormatKHR::UINT64 {
+            return None;
+        }
         // SAFETY: the format says which member of the union is there.
-        let value = match statistic.format {
-            vk::PipelineExecutableStatisticFormatKHR::UINT64 => unsafe { statistic.value.u64 },
-            vk::PipelineExecutableStatisticFormatKHR::INT64 => {
-                u64::try_from(unsafe { statistic.value.i64 }).ok()?
-            }
-            _ => return None,
-        };
-        Some((name, value))
+        Some((name, unsafe { statistic.value.u64 }))
     });
-    Ok((statistics.collect(), assembly(executable, &info)?))
+    Ok(Answer {
+        subgroup: properties.first().map_or(0, |properties| properties.subgroup_size),
+        statistics: statistics.collect(),
+        assembly: assembly(executable, &first)?,
+    })
 }
 
 fn assembly(

@@ -4,7 +4,7 @@ use pianola_plan::{Row, Step};
 
 /// Most rows of a step: the largest bucket.
 pub(crate) const MAX_ROWS: usize = 512;
-/// Bytes of the header: row count, logit count, whether plays are halted, and padding.
+/// Bytes of the header: row count, logit count and padding.
 const HEADER: usize = 16;
 /// Bytes of a step.
 pub(crate) const STEP_BYTES: u64 = (HEADER + MAX_ROWS * 16 + MAX_ROWS * 4) as u64;

@@ -81,7 +81,8 @@ impl Weights {
                 }
             });
         }
-        let frequencies = plan.graph.ropes.iter().map(|rope| place(rope.frequencies.len())).collect();
+        let frequencies =
+            plan.graph.ropes.iter().map(|rope| place(rope.frequencies.len())).collect();
         Ok(Weights { list, vectors: Region::imagined(4 * floats as u64), frequencies })
     }
 }
@@ -98,7 +99,7 @@ fn slices_of(
     columns: usize,
     limit: u64,
 ) -> Result<impl Iterator<Item = (usize, usize)> + use<>, DeviceError> {
-    if columns % BLOCK != 0 {
+    if !columns.is_multiple_of(BLOCK) {
         return Err(DeviceError::Unsupported(format!(
             "tensor '{}' has rows of {columns} values; the Vulkan kernels need a multiple of {BLOCK}: use --device cpu",
             spec.name

@@ -179,7 +179,7 @@ fn check(engine: &mut Engine, mut twin: Twin) -> Result<CheckReport, Failure> {
         if step.rows.is_empty() {
             continue;
         }
-        let checked = twin.check_step(engine.recording(), &step);
+        let checked = twin.check_step(engine.recording_mut(), &step);
         let report = checked.map_err(pianola_engine::EngineError::from)?.map_err(|failure| {
             Failure::failed(format!(
                 "the check against the reference failed for {} rows: {failure}; its speed would \

@@ -22,9 +22,7 @@ const uint PAGE_TOKENS = 64;
 layout(set = 0, binding = 0, std430) readonly buffer StepBuffer {
     uint row_count;
     uint logit_count;
-    // Set by the sampler after the last token: plays still in the queue do nothing.
-    uint halted;
-    uint reserved;
+    uint reserved[2];
     Row rows[MAX_ROWS];
     // Indices into `rows` that want logits.
     uint logit_rows[MAX_ROWS];

@@ -30,6 +30,35 @@ uint block_sums(ivec4 codes) {
     return (uint(sum) & 0xffffu) | (uint(other) << 16);
 }
 
+// Four columns as codes: their word, the block's step and sums; and the same for what the rounding
+// left out. All lanes of a subgroup take part, eight for each block.
+struct Quantised {
+    uint word;
+    uvec2 meta;
+    uint fine_word;
+    uvec2 fine_meta;
+};
+
+Quantised quantise(vec4 y, const bool refined) {
+    const float largest = block_maximum(y);
+    const float step_size = largest / 127.0;
+    const float inverse = largest > 0.0 ? 127.0 / largest : 0.0;
+    const ivec4 codes = ivec4(roundEven(y * inverse));
+    Quantised result;
+    result.word = pack_bytes(codes);
+    result.meta = uvec2(floatBitsToUint(step_size), block_sums(codes));
+    if (refined) {
+        const vec4 rest = (y - vec4(codes) * step_size) * (inverse * 254.0);
+        const ivec4 fine = ivec4(clamp(roundEven(rest), -127.0, 127.0));
+        result.fine_word = pack_bytes(fine);
+        result.fine_meta = uvec2(floatBitsToUint(step_size / 254.0), block_sums(fine));
+    }
+    return result;
+}
+
+// Place of the word of columns 4 v to 4 v + 3 in a row of codes.
+uint code_word(uint v, uint blocks) { return (v % 8 / 4 * blocks + v / 8) * 4 + v % 4; }
+
 // A meta: step, and the sum of all codes or of each half's.
 float meta_step(uvec2 meta) { return uintBitsToFloat(meta.x); }
 ivec2 meta_sums(uvec2 meta) { return ivec2(int(meta.y << 16) >> 16, int(meta.y) >> 16); }

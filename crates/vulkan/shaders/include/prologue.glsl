@@ -45,24 +45,32 @@ void form_row(Prologue constants, uint row, bool keep, out vec4 x[PASSES]) {
     const uint source = SELECT ? play.logit_rows[row] : row;
     const uint base_row = source * constants.base_stride;
     const uint delta_row = source * constants.delta_stride;
-    vec4 d[PASSES];
+    vec4 d[PASSES], norm[PASSES], delta_norm[PASSES];
     float squares = 0.0;
+    // All loads before the first wait.
     [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
         const uint v = pass * WORKGROUP + gl_LocalInvocationIndex;
         const bool inside = v < vectors_in_row;
         x[pass] = inside ? base[base_row + v] : vec4(0.0);
         if (SUM != 0) {
             d[pass] = inside ? delta[delta_row + v] : vec4(0.0);
+        }
+        if (SUM == 2) {
+            delta_norm[pass] = inside ? vectors[constants.delta_norm + v] : vec4(0.0);
+        }
+        if (NORM) {
+            norm[pass] = inside ? vectors[constants.norm + v] : vec4(0.0);
+        }
+    }
+    [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
+        if (SUM == 2) {
             squares += dot(d[pass], d[pass]);
         }
     }
     if (SUM == 2) {
         const float factor = inversesqrt(workgroup_sum(squares) / float(WIDTH) + constants.delta_epsilon);
         [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
-            const uint v = pass * WORKGROUP + gl_LocalInvocationIndex;
-            if (v < vectors_in_row) {
-                d[pass] *= factor * vectors[constants.delta_norm + v];
-            }
+            d[pass] *= factor * delta_norm[pass];
         }
     }
     squares = 0.0;
@@ -79,10 +87,7 @@ void form_row(Prologue constants, uint row, bool keep, out vec4 x[PASSES]) {
     if (NORM) {
         const float factor = inversesqrt(workgroup_sum(squares) / float(WIDTH) + constants.epsilon);
         [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
-            const uint v = pass * WORKGROUP + gl_LocalInvocationIndex;
-            if (v < vectors_in_row) {
-                x[pass] *= factor * vectors[constants.norm + v];
-            }
+            x[pass] *= factor * norm[pass];
         }
     }
 }

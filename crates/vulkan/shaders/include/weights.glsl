@@ -36,79 +36,95 @@ struct Matrix {
     uint blocks;
 };
 
-float half_at(Matrix matrix, uint index) {
-    return unpackHalf2x16(uint(weight_halves[matrix.part].data[index])).x;
+// 32 quantised weights as they lie in memory. Loading and decoding are apart, so that a kernel can
+// have several loads under way before it waits for the first.
+struct Raw {
+    uvec4 codes;
+    // The upper half of 8-bit codes, or bits above the nibbles.
+    uvec4 more;
+    uint scales;
+    uint supers;
+};
+
+Raw load_raw(const uint type, Matrix matrix, uint row, uint block) {
+    const uint count = matrix.rows * matrix.blocks;
+    const uint at = row * matrix.blocks + block;
+    Raw raw = Raw(uvec4(0), uvec4(0), 0, 0);
+    // Where the scales begin, in 16-bit units.
+    uint plane = 8 * count;
+    if (type == Q8_0) {
+        const uint low = 2 * row * matrix.blocks + block;
+        raw.codes = weight_vectors[matrix.part].data[low];
+        raw.more = weight_vectors[matrix.part].data[low + matrix.blocks];
+        plane = 16 * count;
+    } else {
+        raw.codes = weight_vectors[matrix.part].data[at];
+        // Bits above the nibbles follow all nibbles of the matrix.
+        if (type == Q5_0 || type == Q5_1 || type == Q5_K) {
+            raw.more.x = weight_words[matrix.part].data[4 * count + at];
+            plane = 10 * count;
+        } else if (type == Q6_K) {
+            raw.more.x = weight_words[matrix.part].data[4 * count + 2 * at];
+            raw.more.y = weight_words[matrix.part].data[4 * count + 2 * at + 1];
+            plane = 12 * count;
+        }
+    }
+    const uint super = row * (matrix.blocks / 8) + block / 8;
+    if (type == Q4_1 || type == Q5_1) {
+        raw.scales = weight_words[matrix.part].data[plane / 2 + at];
+    } else {
+        raw.scales = uint(weight_halves[matrix.part].data[plane + at]);
+    }
+    if (type == Q6_K) {
+        raw.supers = uint(weight_halves[matrix.part].data[plane + count + super]);
+    } else if (type == Q4_K || type == Q5_K) {
+        raw.supers = weight_words[matrix.part].data[(plane + count) / 2 + super];
+    }
+    return raw;
 }
 
 // Four fifth bits to bit 4 of four bytes.
 uint spread_fifths(uint bits) { return (((bits & 0xfu) * 0x00204081u) & 0x01010101u) << 4; }
 
-// 32 quantised weights: weight 4 k + j is `scale * byte j of codes[k] + minimum`; scale and
-// minimum are those of the lower and the upper 16.
-struct Block {
-    uint codes[8];
-    vec2 scale;
-    vec2 minimum;
-};
-
-void load_codes(const uint type, Matrix matrix, uint row, uint block, out uint codes[8]) {
-    const uint at = row * matrix.blocks + block;
+// Weight 4 k + j has the code in byte j of codes[k].
+void decode_codes(const uint type, Raw raw, out uint codes[8]) {
     if (type == Q8_0) {
-        const uint low = 2 * row * matrix.blocks + block;
-        const uvec4 a = weight_vectors[matrix.part].data[low];
-        const uvec4 b = weight_vectors[matrix.part].data[low + matrix.blocks];
-        codes = uint[8](a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w);
+        codes = uint[8](raw.codes.x, raw.codes.y, raw.codes.z, raw.codes.w, raw.more.x, raw.more.y, raw.more.z,
+                        raw.more.w);
         return;
     }
-    const uvec4 nibbles = weight_vectors[matrix.part].data[at];
-    const uvec4 low = nibbles & 0x0f0f0f0fu;
-    const uvec4 high = (nibbles >> 4) & 0x0f0f0f0fu;
+    const uvec4 low = raw.codes & 0x0f0f0f0fu;
+    const uvec4 high = (raw.codes >> 4) & 0x0f0f0f0fu;
     codes = uint[8](low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w);
-    // Codes above the nibbles follow all nibbles of the matrix.
-    const uint plane = matrix.rows * matrix.blocks * 4;
     if (type == Q5_0 || type == Q5_1 || type == Q5_K) {
-        const uint fifths = weight_words[matrix.part].data[plane + at];
         [[unroll]] for (uint k = 0; k < 8; k++) {
-            codes[k] |= spread_fifths(fifths >> (4 * k));
+            codes[k] |= spread_fifths(raw.more.x >> (4 * k));
         }
     } else if (type == Q6_K) {
-        const uint first = weight_words[matrix.part].data[plane + 2 * at];
-        const uint second = weight_words[matrix.part].data[plane + 2 * at + 1];
         [[unroll]] for (uint k = 0; k < 4; k++) {
-            codes[k] |= ((first >> (2 * k)) & 0x03030303u) << 4;
-            codes[k + 4] |= ((second >> (2 * k)) & 0x03030303u) << 4;
+            codes[k] |= ((raw.more.x >> (2 * k)) & 0x03030303u) << 4;
+            codes[k + 4] |= ((raw.more.y >> (2 * k)) & 0x03030303u) << 4;
         }
     }
 }
 
-void load_scales(const uint type, Matrix matrix, uint row, uint block, out vec2 scale, out vec2 minimum) {
-    const uint count = matrix.rows * matrix.blocks;
-    const uint at = row * matrix.blocks + block;
-    // Where scales begin, in 16-bit units.
-    const uint plane = type == Q8_0 ? 16 * count
-                     : type == Q6_K ? 12 * count
-                     : (type == Q5_0 || type == Q5_1 || type == Q5_K) ? 10 * count
-                     : 8 * count;
+// A weight is scale * code + minimum, by the scale and minimum of the lower or the upper 16.
+void decode_scales(const uint type, Raw raw, out vec2 scale, out vec2 minimum) {
+    const vec2 pair = unpackHalf2x16(raw.scales);
     if (type == Q4_0 || type == Q5_0 || type == Q8_0) {
-        const float d = half_at(matrix, plane + at);
-        scale = vec2(d);
-        minimum = vec2(type == Q4_0 ? -8.0 * d : type == Q5_0 ? -16.0 * d : 0.0);
+        scale = vec2(pair.x);
+        minimum = vec2(type == Q4_0 ? -8.0 * pair.x : type == Q5_0 ? -16.0 * pair.x : 0.0);
     } else if (type == Q4_1 || type == Q5_1) {
-        const vec2 pair = unpackHalf2x16(weight_words[matrix.part].data[plane / 2 + at]);
         scale = vec2(pair.x);
         minimum = vec2(pair.y);
     } else {
-        const uint small = uint(weight_halves[matrix.part].data[plane + at]);
-        const uint super = row * (matrix.blocks / 8) + block / 8;
+        const vec2 super = unpackHalf2x16(raw.supers);
         if (type == Q6_K) {
-            const float d = half_at(matrix, plane + count + super);
-            const ivec2 factors = ivec2(int(small << 24) >> 24, int(small << 16) >> 24);
-            scale = d * vec2(factors);
+            scale = super.x * vec2(int(raw.scales << 24) >> 24, int(raw.scales << 16) >> 24);
             minimum = -32.0 * scale;
         } else {
-            const vec2 pair = unpackHalf2x16(weight_words[matrix.part].data[(plane + count) / 2 + super]);
-            scale = vec2(pair.x * float(small & 0xffu));
-            minimum = vec2(-pair.y * float(small >> 8));
+            scale = vec2(super.x * float(raw.scales & 0xffu));
+            minimum = vec2(-super.y * float(raw.scales >> 8));
         }
     }
 }
@@ -134,10 +150,11 @@ void load_floats(const uint type, Matrix matrix, uint row, uint block, out vec4 
         }
         return;
     }
+    const Raw raw = load_raw(type, matrix, row, block);
     uint codes[8];
     vec2 scale, minimum;
-    load_codes(type, matrix, row, block, codes);
-    load_scales(type, matrix, row, block, scale, minimum);
+    decode_codes(type, raw, codes);
+    decode_scales(type, raw, scale, minimum);
     [[unroll]] for (uint k = 0; k < 8; k++) {
         const uvec4 bytes = (uvec4(codes[k]) >> uvec4(0, 8, 16, 24)) & 0xffu;
         const vec4 values = type == Q8_0 ? vec4(ivec4(bytes << 24) >> 24) : vec4(bytes);

@@ -1,9 +1,13 @@
 //! How attention is cut.
 
+use super::Limits;
+
 /// Query heads that one workgroup serves: the largest divisor of the heads that share a key head
-/// which registers and shared memory bear.
-pub(crate) fn heads(queries_a_key: u32) -> u32 {
-    (1..=4).rev().find(|&heads| queries_a_key.is_multiple_of(heads)).unwrap_or(1)
+/// which registers and shared memory bear. A large card has nothing better to do in a play of one
+/// row than to give each head a workgroup of its own; what they read twice comes from its caches.
+pub(crate) fn heads(limits: &Limits, rows: u32, queries_a_key: u32) -> u32 {
+    let most = if rows == 1 && limits.parallelism >= 1 << 16 { 1 } else { 4 };
+    (1..=most).rev().find(|&heads| queries_a_key.is_multiple_of(heads)).unwrap_or(1)
 }
 
 /// Parts that the visible pages of a row are cut into. One row alone would leave most of a GPU
@@ -23,11 +27,14 @@ mod tests {
 
     #[test]
     fn heads_divide_their_group() {
+        let limits =
+            Limits { subgroup: 32, parallelism: 1 << 14, shared_memory: 1 << 15, matrices: false };
         for group in 1..20 {
-            assert_eq!(group % heads(group), 0);
+            assert_eq!(group % heads(&limits, 1, group), 0);
         }
-        assert_eq!(heads(8), 4);
-        assert_eq!(heads(6), 3);
+        assert_eq!(heads(&limits, 8, 8), 4);
+        assert_eq!(heads(&limits, 8, 6), 3);
+        assert_eq!(heads(&Limits { parallelism: 1 << 17, ..limits }, 1, 8), 1);
     }
 
     #[test]

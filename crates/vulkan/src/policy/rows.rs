@@ -11,6 +11,8 @@ pub(crate) struct RowsShape {
     pub lanes: u32,
     /// Weight rows a lane carries at once.
     pub height: u32,
+    /// Blocks of each that it has under way at once.
+    pub unroll: u32,
 }
 
 impl RowsShape {
@@ -20,16 +22,38 @@ impl RowsShape {
     }
 }
 
-/// All shapes worth trying for a product of `rows` weight rows of `blocks` blocks with `count`
-/// rows of activations.
-pub(crate) fn candidates(limits: &Limits, blocks: u32, count: u32) -> Vec<RowsShape> {
+/// A product that is to be cut.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Product {
+    /// Weight rows.
+    pub rows: u32,
+    /// Blocks of a row.
+    pub blocks: u32,
+    /// Rows of activations.
+    pub count: u32,
+    /// Outputs become codes: a workgroup must hold whole blocks of them.
+    pub codes: bool,
+    /// The last workgroup forms a whole row: it must be large.
+    pub tail: bool,
+}
+
+/// All shapes worth trying for a product.
+pub(crate) fn candidates(limits: &Limits, product: &Product) -> Vec<RowsShape> {
+    let heights = [1u32, 2, 4];
     let mut shapes = Vec::new();
-    let heights: &[u32] = if count > 2 { &[1, 2] } else { &[1, 2, 4] };
     for workgroup in [64, 128, 256] {
         for lanes in [4, 8, 16, 32] {
-            for &height in heights {
-                if lanes <= limits.subgroup && workgroup >= limits.subgroup && lanes <= blocks.next_power_of_two() {
-                    shapes.push(RowsShape { workgroup, lanes, height });
+            for (height, unroll) in heights.iter().flat_map(|&h| [(h, 1), (h, 2), (h, 4)]) {
+                let shape = RowsShape { workgroup, lanes, height, unroll };
+                let fits = lanes <= limits.subgroup
+                    && workgroup >= limits.subgroup
+                    && lanes <= product.blocks.next_power_of_two().max(4);
+                let whole = !product.codes || shape.rows().is_multiple_of(32);
+                // More loads at once than registers bear, or than a row has.
+                let moderate = height * unroll * product.count <= 8
+                    && lanes * unroll <= product.blocks.max(lanes);
+                if fits && whole && moderate && (!product.tail || workgroup == 256) {
+                    shapes.push(shape);
                 }
             }
         }
@@ -37,23 +61,35 @@ pub(crate) fn candidates(limits: &Limits, blocks: u32, count: u32) -> Vec<RowsSh
     shapes
 }
 
-/// The shape to use where nothing was measured: lanes seldom idle, enough workgroups to fill the
-/// device, and otherwise as much for each as it can get, because each forms the input anew.
-pub(crate) fn choose(limits: &Limits, rows: u32, blocks: u32, count: u32) -> RowsShape {
+/// The shape to use where nothing was measured.
+pub(crate) fn choose(limits: &Limits, product: &Product) -> RowsShape {
+    let ranked = ranked(limits, product);
+    let fallback = RowsShape { workgroup: 256, lanes: 4, height: 1, unroll: 1 };
+    ranked.first().copied().unwrap_or(fallback)
+}
+
+/// Candidates, the most promising first: lanes seldom idle, enough workgroups to fill the
+/// device, and otherwise as much for each as it can get, because some form the input anew.
+pub(crate) fn ranked(limits: &Limits, product: &Product) -> Vec<RowsShape> {
+    let Product { rows, blocks, .. } = *product;
     let score = |shape: &RowsShape| {
         let used = f64::from(blocks) / f64::from(blocks.next_multiple_of(shape.lanes));
         let groups = rows.div_ceil(shape.rows());
         let filled = f64::from(groups * shape.workgroup) / f64::from(limits.parallelism);
         let ragged = f64::from(rows) / f64::from(groups * shape.rows());
-        // Four rows at once cost registers, one leaves loads to wait for one another.
-        let height = if shape.height == 2 { 1.0 } else { 0.97 };
+        // Eight loads at once cost registers, one leaves each to wait for the one before.
+        let height = match shape.height * shape.unroll * product.count {
+            4 => 1.0,
+            2 => 0.98,
+            8 => 0.96,
+            _ => 0.93,
+        };
         let wide = 1.0 + 0.01 * f64::from(shape.lanes.ilog2());
         used * filled.min(1.0).sqrt() * ragged * height * wide - 0.01 * f64::from(groups).log2()
     };
-    candidates(limits, blocks, count)
-        .into_iter()
-        .max_by(|a, b| score(a).total_cmp(&score(b)))
-        .unwrap_or(RowsShape { workgroup: limits.subgroup.max(64), lanes: 4, height: 1 })
+    let mut shapes = candidates(limits, product);
+    shapes.sort_by(|a, b| score(b).total_cmp(&score(a)));
+    shapes
 }
 
 #[cfg(test)]
@@ -64,13 +100,28 @@ mod tests {
         Limits { subgroup, parallelism, shared_memory: 48 << 10, matrices: false }
     }
 
+    fn product(rows: u32, blocks: u32) -> Product {
+        Product { rows, blocks, count: 1, codes: false, tail: false }
+    }
+
+    #[test]
+    fn codes_come_in_whole_blocks_and_tails_in_large_workgroups() {
+        for subgroup in [8, 32, 64] {
+            let limits = limits(subgroup, 1 << 17);
+            let coded = Product { codes: true, ..product(21_504, 168) };
+            assert_eq!(choose(&limits, &coded).rows() % 32, 0);
+            let tail = Product { tail: true, ..product(5376, 672) };
+            assert_eq!(choose(&limits, &tail).workgroup, 256);
+        }
+    }
+
     #[test]
     fn lanes_fit_the_subgroup_and_the_row() {
         for (subgroup, parallelism) in [(8, 64), (32, 1 << 17), (64, 1 << 14)] {
             let limits = limits(subgroup, parallelism);
             for rows in [1, 64, 1536, 43_008, 262_144] {
                 for blocks in [1, 2, 3, 18, 36, 168, 672] {
-                    let shape = choose(&limits, rows, blocks, 1);
+                    let shape = choose(&limits, &product(rows, blocks));
                     assert!(shape.lanes <= subgroup, "{shape:?}");
                     assert!(shape.workgroup.is_multiple_of(shape.lanes));
                     assert!(shape.workgroup >= subgroup);
@@ -82,10 +133,10 @@ mod tests {
     #[test]
     fn a_large_card_gets_enough_workgroups() {
         let limits = limits(32, 1 << 17);
-        let shape = choose(&limits, 1536, 36, 1);
+        let shape = choose(&limits, &product(1536, 36));
         assert!(1536 / shape.rows() >= 96, "{shape:?}");
         // 168 blocks are 21 for each of 8 lanes.
-        let shape = choose(&limits, 43_008, 168, 1);
+        let shape = choose(&limits, &product(43_008, 168));
         assert_eq!(168 % shape.lanes, 0, "{shape:?}");
     }
 }

@@ -1,0 +1,84 @@
+//! `tune`: measures how kernels are best cut on the GPU at hand.
+
+use clap::Args;
+use pianola_engine::{Device, Engine};
+use pianola_vulkan::VulkanRecording;
+
+use crate::console::{self, Console};
+use crate::failure::Failure;
+use crate::model;
+use crate::options::{ComputeOptions, ModelOption};
+use crate::shapes::ShapeOptions;
+use crate::tuned;
+
+/// Measure how kernels are best cut on this GPU, and keep the result.
+///
+/// Every product of a generated token is timed in the ways it can be divided among the GPU's
+/// lanes, with the model's own weights. The fastest are kept beside the models, for this device,
+/// driver and version of the kernels; whatever loads a model of the same shape uses them.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  pianola tune -m gemma3:270m
+  pianola tune --shape gemma3:27b --quant q4_0 --device vulkan:0")]
+pub struct Arguments {
+    #[command(flatten)]
+    model: ModelOption,
+    #[command(flatten)]
+    shape: ShapeOptions,
+    #[command(flatten)]
+    compute: ComputeOptions,
+}
+
+pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
+    /// Enough for the one row that is measured.
+    const CONTEXT: usize = 64;
+    let mut options = arguments.compute.load(console)?;
+    options.context = Some(CONTEXT);
+    let Device::Vulkan(gpu) = options.device() else {
+        return Err(Failure::usage(
+            "there is nothing to tune on the processor; name a GPU with --device vulkan",
+        ));
+    };
+    let engine = match arguments.shape.shape {
+        Some(shape) => {
+            let mut bar = console
+                .bar("drawing weights [{bar:24}] {decimal_bytes} of {decimal_total_bytes}");
+            Engine::random(shape, arguments.shape.quant, options, &mut |done, all| {
+                bar.reach(done, all);
+            })?
+        }
+        None => {
+            let located = model::locate(&arguments.model.model, console)?;
+            model::load(&located, options, console)?
+        }
+    };
+    let recording = engine.recording().as_any().downcast_ref::<VulkanRecording>();
+    let recording = recording.ok_or_else(|| {
+        Failure::failed("the model is not wholly on the GPU, so its kernels cannot be measured")
+    })?;
+    let head = ["product", "tried", "us by policy", "us measured", "gain", "choice"];
+    let mut table = vec![head.map(String::from).to_vec()];
+    let mut bar = console.bar("measuring [{bar:24}] {pos} of {len} products");
+    let mut done = 0;
+    let found = pianola_vulkan::tune(recording, &mut |trial, all| {
+        done += 1;
+        bar.reach(done, all as u64);
+        table.push(vec![
+            trial.product.clone(),
+            trial.candidates.to_string(),
+            format!("{:.1}", 1e6 * trial.before),
+            format!("{:.1}", 1e6 * trial.after),
+            format!("{:.0} %", 100.0 * (trial.before / trial.after - 1.0)),
+            trial.choice.clone(),
+        ]);
+    })
+    .map_err(pianola_engine::EngineError::from)?;
+    drop(bar);
+    let mut all = tuned::load(&gpu, console);
+    all.merge(&found);
+    let path = tuned::save(&gpu, &all)?;
+    console::print(&console::table(&table))?;
+    console.notice(&format!("kept in {}", path.display()));
+    Ok(())
+}

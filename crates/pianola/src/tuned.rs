@@ -1,0 +1,54 @@
+//! Measured choices on disk: one file a device, beside the models.
+
+use std::path::PathBuf;
+
+use pianola_vulkan::{Gpu, Tuning};
+
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::store::Store;
+
+/// Where a device's choices are kept.
+pub fn path(gpu: &Gpu) -> Result<PathBuf, Failure> {
+    let word = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let name: String = gpu.description().name.chars().map(word).collect();
+    let models = Store::open()?.models().to_path_buf();
+    let home = models.parent().map_or(models.clone(), PathBuf::from);
+    Ok(home.join("tuning").join(format!("{}.txt", name.trim_matches('-'))))
+}
+
+/// Choices measured before; none, with a notice, where they are stale or cannot be read.
+pub fn load(gpu: &Gpu, console: Console) -> Tuning {
+    let Ok(path) = path(gpu) else { return Tuning::default() };
+    let Ok(text) = std::fs::read_to_string(&path) else { return Tuning::default() };
+    match Tuning::from_text(&text, gpu) {
+        Ok(tuning) => {
+            console.detail(&format!(
+                "tuning: {} measured choices from {}",
+                tuning.len(),
+                path.display()
+            ));
+            tuning
+        }
+        Err(stale) => {
+            console.notice(&format!(
+                "the measured choices in {} are ignored: {stale}; run `pianola tune` again",
+                path.display()
+            ));
+            Tuning::default()
+        }
+    }
+}
+
+/// Keeps choices for the next time.
+pub fn save(gpu: &Gpu, tuning: &Tuning) -> Result<PathBuf, Failure> {
+    let path = path(gpu)?;
+    let failed = |error: std::io::Error| {
+        Failure::failed(format!("{} cannot be written: {error}", path.display()))
+    };
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(failed)?;
+    }
+    std::fs::write(&path, tuning.to_text(gpu)).map_err(failed)?;
+    Ok(path)
+}
