@@ -367,6 +367,10 @@ impl Probe for CpuRecording {
         self
     }
 
+    fn as_any_mut(&mut self) -> &mut dyn std::any::Any {
+        self
+    }
+
     fn poison(&mut self) -> Result<(), DeviceError> {
         for value in self.arena.bytes_mut().chunks_exact_mut(4) {
             value.copy_from_slice(&f32::NAN.to_ne_bytes());

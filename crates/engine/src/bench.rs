@@ -3,7 +3,7 @@
 use crate::error::EngineError;
 use crate::load::Engine;
 use crate::sequence::Wanted;
-use pianola_plan::{Ceilings, PlanOp};
+use pianola_plan::{Ceilings, DeviceKind, PlanOp};
 use std::ops::Range;
 use std::time::Instant;
 
@@ -49,8 +49,21 @@ pub struct BenchRow {
     pub ceiling: f64,
     /// Host time a step outside the device's own work, in microseconds.
     pub host_microseconds: f64,
-    /// Share of the time that workers computed rather than waited.
+    /// Share of the time that the device computed rather than waited.
     pub busy: f64,
+    /// Submissions, kernels launched and device allocations a step; none on the processor.
+    pub launches: Option<Launches>,
+}
+
+/// What a step costs a queue.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Launches {
+    /// Submissions a step.
+    pub submits: f64,
+    /// Kernels launched a step.
+    pub dispatches: f64,
+    /// Device allocations a step.
+    pub allocations: f64,
 }
 
 impl BenchRow {
@@ -107,13 +120,23 @@ pub fn bench(
         let mean = speeds.iter().sum::<f64>() / speeds.len() as f64;
         let variance = speeds.iter().map(|speed| (speed - mean).powi(2)).sum::<f64>()
             / (speeds.len().max(2) - 1) as f64;
+        let busy = after.busy_seconds - before.busy_seconds;
+        let queued = engine.device().kind() == DeviceKind::Vulkan;
+        // A queue works by itself from the submission on; workers are the host.
+        let device = if queued { busy } else { playing };
+        let each = |before: u64, after: u64| (after - before) as f64 / plays;
         rows.push(BenchRow {
             test,
             tokens_per_second: mean,
             deviation: variance.sqrt(),
             ceiling: 0.0,
-            host_microseconds: 1e6 * (wall - playing) / plays,
-            busy: (after.busy_seconds - before.busy_seconds) / playing,
+            host_microseconds: 1e6 * (wall - device) / plays,
+            busy: busy / playing,
+            launches: queued.then(|| Launches {
+                submits: each(before.submits, after.submits),
+                dispatches: each(before.dispatches, after.dispatches),
+                allocations: each(before.allocations, after.allocations),
+            }),
         });
         raise()?;
     }

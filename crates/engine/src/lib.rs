@@ -23,7 +23,7 @@ pub mod sampler;
 mod sequence;
 pub mod stop;
 
-pub use bench::{BenchOptions, BenchRow, Test, bench};
+pub use bench::{BenchOptions, BenchRow, Launches, Test, bench};
 pub use error::EngineError;
 pub use evaluate::{Comparison, Deviation, Perplexity, compare, log_softmax_at, perplexity};
 pub use generate::{Answer, Finish, Request, Timing};

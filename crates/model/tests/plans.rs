@@ -14,6 +14,7 @@ const OPTIONS: PlanOptions = PlanOptions {
     max_logit_rows: 1,
     context: 4096,
     sequences: 1,
+    cpu_layers: 0,
 };
 
 fn plan(name: &str, options: PlanOptions) -> Result<Plan, PlanError> {
@@ -50,7 +51,8 @@ fn gemma3_27b_has_its_known_size() {
     let plan = plan("gemma3:27b", OPTIONS).unwrap();
     assert!((plan.graph.parameters() as f64 / 1e9 - 27.01).abs() < 0.01);
     // 434 projections and the tied embedding, stored once.
-    let matrices = plan.layouts.iter().filter(|layout| **layout == Layout::Tiles16).count();
+    let tiles = (DeviceKind::Cpu, Layout::Tiles16);
+    let matrices = plan.layouts.iter().filter(|kept| kept[..] == [tiles]).count();
     assert_eq!(matrices, 62 * 7 + 1);
     let text = PlanText {
         plan: &plan,
@@ -92,4 +94,56 @@ fn impossible_options_are_refused() {
     assert!(matches!(plan("gemma3:1b", context), Err(PlanError::Limit { most: 32_768, .. })));
     let rows = PlanOptions { max_rows: 0, ..OPTIONS };
     assert!(matches!(plan("gemma3:1b", rows), Err(PlanError::Limit { .. })));
+}
+
+/// The first layers on the processor, the others and the head on the GPU: one cut, and what passes
+/// over it is the residual stream, what the last layer adds to it, and the rotary angles.
+#[test]
+fn layers_are_placed_on_two_devices() {
+    // Gemma's first global layer is its sixth, so that both rotary tables are made before the cut.
+    let options = PlanOptions { device: DeviceKind::Vulkan, cpu_layers: 6, ..OPTIONS };
+    let plan = plan("gemma3:1b", options).unwrap();
+    let names = |ops: std::ops::Range<usize>| ops.map(|op| plan.ops[op].name.as_str());
+    let [cpu, gpu] = &plan.segments[..] else { panic!("{:?}", plan.segments) };
+    assert_eq!((cpu.device, gpu.device), (DeviceKind::Cpu, DeviceKind::Vulkan));
+    assert_eq!((cpu.ops.start, cpu.ops.end, gpu.ops.end), (0, gpu.ops.start, plan.ops.len()));
+    assert_eq!((&cpu.waits[..], &cpu.signals[..]), (&[][..], &[1][..]));
+    assert_eq!((&gpu.waits[..], &gpu.signals[..]), (&[0][..], &[][..]));
+    assert_eq!(names(cpu.ops.clone()).last(), Some("blk.5.ffn_down"));
+    assert!(names(gpu.ops.clone()).all(|name| !name.starts_with("blk.5.")));
+    assert!(cpu.receives.is_empty());
+    let mut received: Vec<&str> =
+        gpu.receives.iter().map(|&buffer| plan.buffers[buffer].name.as_str()).collect();
+    received.sort_unstable();
+    let expected = ["blk.0.angles.0", "blk.5.angles.1", "blk.5.attn_residual", "blk.5.ffn_down"];
+    assert_eq!(received, expected);
+    // The tied embedding is read on both sides; every other matrix on one.
+    let kept = |name: &str| {
+        let index = plan.graph.weights.iter().position(|weight| weight.name == name).unwrap();
+        plan.layouts[index].clone()
+    };
+    let (tiles, planes) =
+        ((DeviceKind::Cpu, Layout::Tiles16), (DeviceKind::Vulkan, Layout::Planes));
+    assert_eq!(kept("token_embd.weight"), [tiles, planes]);
+    assert_eq!(kept("blk.5.ffn_down.weight"), [tiles]);
+    assert_eq!(kept("blk.6.ffn_up.weight"), [planes]);
+    // The norm behind layer 5 is computed by the first kernel behind the cut.
+    assert_eq!(kept("blk.5.post_ffw_norm.weight"), [(DeviceKind::Vulkan, Layout::Vector)]);
+    let both = plan.weight_bytes_on(DeviceKind::Cpu) + plan.weight_bytes_on(DeviceKind::Vulkan);
+    assert!(both > plan.weight_bytes());
+    let text = plan.placement();
+    assert!(text.starts_with("layers 0 to 5 on cpu, 0."), "{text}");
+    assert!(text.contains("; layers 6 to 25 and the head on vulkan, 0."), "{text}");
+}
+
+#[test]
+fn the_head_can_be_alone_on_the_gpu_and_layers_cannot_be_invented() {
+    let options = PlanOptions { device: DeviceKind::Vulkan, cpu_layers: 26, ..OPTIONS };
+    let all = plan("gemma3:1b", options).unwrap();
+    assert_eq!(all.segments[1].ops.len(), 1);
+    assert!(all.placement().contains("no layer and the head on vulkan"), "{}", all.placement());
+    for (device, cpu_layers) in [(DeviceKind::Vulkan, 27), (DeviceKind::Cpu, 1)] {
+        let refused = plan("gemma3:1b", PlanOptions { device, cpu_layers, ..OPTIONS });
+        assert!(matches!(refused, Err(PlanError::Limit { .. })), "{device} {cpu_layers}");
+    }
 }

@@ -103,6 +103,8 @@ pub struct PlayStatistics {
     pub submits: u64,
     /// Kernels launched by them.
     pub dispatches: u64,
+    /// Device memory allocated while playing; none, unless an experiment asks for it.
+    pub allocations: u64,
 }
 
 /// A plan in replayable form on one device.
@@ -158,6 +160,9 @@ pub trait Probe: Recording {
 
     /// The recording itself, for what only one device has.
     fn as_any(&self) -> &dyn std::any::Any;
+
+    /// The same, to be changed.
+    fn as_any_mut(&mut self) -> &mut dyn std::any::Any;
 
     /// Overwrites the arena with NaN, so that reading what was never written shows.
     fn poison(&mut self) -> Result<(), DeviceError>;

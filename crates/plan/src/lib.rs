@@ -18,6 +18,7 @@ mod fuse;
 mod graph;
 mod hazard;
 mod kv;
+mod place;
 mod plan;
 mod print;
 mod profile;
@@ -37,6 +38,7 @@ pub use plan::{
     BUCKETS, Buffer, DeviceKind, Layout, Numeric, Plan, PlanError, PlanOp, PlanOptions, Segment,
     View, bucket,
 };
+pub use place::layer_range;
 pub use print::PlanText;
 pub use profile::KernelTime;
 pub use step::{Row, Step};

@@ -3,9 +3,10 @@
 use crate::arena::{Arena, Lifetime};
 use crate::cost::{Cost, cost_of};
 use crate::fuse::{Kernel, fuse};
-use crate::graph::{Graph, Op, RowSet, TensorId, WeightShape, WeightSpec};
+use crate::graph::{Graph, Op, RowSet, TensorId, WeightSpec};
 use crate::hazard::{Access, Range, Space, barriers};
 use crate::kv::{KvSlot, KvType};
+use crate::place;
 
 /// Row counts that a play is rounded up to where a device records per count.
 pub const BUCKETS: [usize; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
@@ -75,7 +76,7 @@ impl std::fmt::Display for Layout {
 /// What the planner may choose.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PlanOptions {
-    /// Where everything runs.
+    /// Where everything runs, but for `cpu_layers`.
     pub device: DeviceKind,
     /// Numeric mode.
     pub numeric: Numeric,
@@ -87,6 +88,9 @@ pub struct PlanOptions {
     pub context: usize,
     /// Sequences with page tables.
     pub sequences: usize,
+    /// So many of the first layers run on the processor although `device` is a GPU, and what
+    /// stands before them too. The head never does.
+    pub cpu_layers: usize,
 }
 
 /// A buffer in the arena, `[rows, width]` f32.
@@ -139,6 +143,9 @@ pub struct Segment {
     pub waits: Vec<usize>,
     /// Segments that wait for this one.
     pub signals: Vec<usize>,
+    /// Buffers that it reads and another device wrote: they are copied over before it starts, to
+    /// the same place in this device's arena.
+    pub receives: Vec<usize>,
 }
 
 /// A graph ready to be recorded.
@@ -156,8 +163,8 @@ pub struct Plan {
     pub views: Vec<Option<View>>,
     /// Offsets of `buffers`.
     pub arena: Arena,
-    /// Layout of each weight.
-    pub layouts: Vec<Layout>,
+    /// For each weight, the devices that read it and how they keep it.
+    pub layouts: Vec<Vec<(DeviceKind, Layout)>>,
     /// Segments in order.
     pub segments: Vec<Segment>,
 }
@@ -208,27 +215,28 @@ impl Plan {
         let mut buffers = Vec::new();
         let mut views = vec![None; graph.tensors.len()];
         let mut ops: Vec<PlanOp> = Vec::new();
-        for fused in fuse(&graph) {
+        let kernels = fuse(&graph);
+        let names: Vec<String> =
+            kernels.iter().map(|fused| kernel_name(&graph, &fused.kernel)).collect();
+        let borrowed: Vec<&str> = names.iter().map(String::as_str).collect();
+        let devices = place::devices(&borrowed, &options);
+        for ((fused, name), device) in kernels.into_iter().zip(names).zip(devices) {
             materialise(&graph, &fused.kernel, &mut buffers, &mut views);
             ops.push(PlanOp {
-                name: kernel_name(&graph, &fused.kernel),
+                name,
                 cost: cost_of(&graph, &fused.kernel),
                 kernel: fused.kernel,
                 nodes: fused.nodes,
-                device: options.device,
+                device,
                 access: Access::default(),
                 barrier: false,
             });
         }
         let arena = lay_out(&graph, &options, &ops, &buffers, &views);
+        let buffer_of = |tensor: usize| views[tensor].expect("a materialised tensor").buffer;
         let mut plan = Plan {
-            layouts: graph.weights.iter().map(|weight| layout_of(weight, options.device)).collect(),
-            segments: vec![Segment {
-                device: options.device,
-                ops: 0..ops.len(),
-                waits: vec![],
-                signals: vec![],
-            }],
+            layouts: place::layouts(&graph, &ops),
+            segments: place::segments(&graph, &ops, &buffer_of),
             graph,
             options,
             ops,
@@ -236,6 +244,11 @@ impl Plan {
             views,
             arena,
         };
+        let most = if options.device == DeviceKind::Cpu { 0 } else { plan.layers() };
+        if options.cpu_layers > most {
+            let (what, found) = ("the number of layers on the processor", options.cpu_layers);
+            return Err(PlanError::Limit { what, most, found });
+        }
         plan.find_hazards();
         let sizes = |index: usize| {
             let group = &plan.graph.kv_groups[index];
@@ -339,14 +352,6 @@ fn buffer_bytes(options: &PlanOptions, buffer: &Buffer) -> usize {
     rows_in(options, buffer.rows) * buffer.width * 4
 }
 
-fn layout_of(weight: &WeightSpec, device: DeviceKind) -> Layout {
-    match (weight.shape, device) {
-        (WeightShape::Vector { .. }, _) => Layout::Vector,
-        (WeightShape::Matrix { .. }, DeviceKind::Cpu) => Layout::Tiles16,
-        (WeightShape::Matrix { .. }, DeviceKind::Vulkan) => Layout::Planes,
-    }
-}
-
 /// Gives the tensors that `kernel` writes a buffer.
 fn materialise(
     graph: &Graph,
@@ -408,7 +413,7 @@ fn kernel_name(graph: &Graph, kernel: &Kernel) -> String {
 }
 
 /// Tensors a kernel reads and writes in the arena.
-fn tensors_of(graph: &Graph, kernel: &Kernel) -> (Vec<TensorId>, Vec<TensorId>) {
+pub(crate) fn tensors_of(graph: &Graph, kernel: &Kernel) -> (Vec<TensorId>, Vec<TensorId>) {
     match kernel {
         Kernel::Single(node) => {
             let node = &graph.nodes[*node];

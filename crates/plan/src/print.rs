@@ -96,6 +96,7 @@ impl Display for PlanText<'_> {
             options.max_rows,
             self.plan.kv_bytes() as f64 / 1e6,
         )?;
+        writeln!(f, "placement: {}", self.plan.placement())?;
         writeln!(f, "play: {} rows, context {}", self.rows, self.context)?;
         writeln!(
             f,
@@ -118,10 +119,16 @@ impl Display for PlanText<'_> {
             )?;
         }
         for (index, segment) in self.plan.segments.iter().enumerate() {
+            let received = segment.receives.iter().map(|&buffer| &self.plan.buffers[buffer].name);
             writeln!(
                 f,
-                "segment {index}: {}, ops {}..{}, waits {:?}, signals {:?}",
-                segment.device, segment.ops.start, segment.ops.end, segment.waits, segment.signals
+                "segment {index}: {}, ops {}..{}, waits {:?}, signals {:?}, receives {:?}",
+                segment.device,
+                segment.ops.start,
+                segment.ops.end,
+                segment.waits,
+                segment.signals,
+                received.collect::<Vec<_>>(),
             )?;
         }
         let total = self.total();

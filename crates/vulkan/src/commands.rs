@@ -14,13 +14,23 @@ const SETS: u32 = 512;
 /// Buffers in one pool; no kernel binds more than 20.
 const DESCRIPTORS: u32 = SETS * 20;
 
+/// A dispatch with everything found that a command needs.
+pub(crate) struct Launch {
+    pipeline: vk::Pipeline,
+    layout: vk::PipelineLayout,
+    set: vk::DescriptorSet,
+    push: Vec<u8>,
+    groups: [u32; 3],
+    barrier: bool,
+}
+
 /// Makes command buffers and the descriptor sets they bind, each set once.
 pub(crate) struct Recorder {
     gpu: Arc<Gpu>,
     commands: vk::CommandPool,
     pools: Vec<vk::DescriptorPool>,
     left: u32,
-    sets: HashMap<(Shader, Vec<Region>), vk::DescriptorSet>,
+    sets: HashMap<(Shader, Vec<Region>), (vk::DescriptorPool, vk::DescriptorSet)>,
 }
 
 impl Drop for Recorder {
@@ -64,7 +74,10 @@ impl Recorder {
                 descriptor_count: DESCRIPTORS,
             }];
             let create =
-                vk::DescriptorPoolCreateInfo::default().max_sets(SETS).pool_sizes(&sizes);
+                vk::DescriptorPoolCreateInfo::default()
+                    .flags(vk::DescriptorPoolCreateFlags::FREE_DESCRIPTOR_SET)
+                    .max_sets(SETS)
+                    .pool_sizes(&sizes);
             // SAFETY: a live device.
             let pool = unsafe { gpu.raw.create_descriptor_pool(&create, None) }
                 .map_err(|error| gpu.failure("making a descriptor pool", error))?;
@@ -113,13 +126,34 @@ impl Recorder {
     ) -> Result<vk::DescriptorSet, DeviceError> {
         let shader = dispatch.variant.shader;
         let key = (shader, dispatch.bindings.clone());
-        if let Some(&set) = self.sets.get(&key) {
+        if let Some(&(_, set)) = self.sets.get(&key) {
             return Ok(set);
         }
         let (layout, _) = pipelines.layouts(shader)?;
         let set = self.set(layout, shader.bindings(), &dispatch.bindings)?;
-        self.sets.insert(key, set);
+        self.sets.insert(key, (*self.pools.last().expect("the set came from it"), set));
         Ok(set)
+    }
+
+    /// Drops the descriptor sets that bind any of `buffers`, which are about to be freed.
+    pub fn forget(&mut self, buffers: &[vk::Buffer]) -> Result<(), DeviceError> {
+        if buffers.is_empty() {
+            return Ok(());
+        }
+        let old: Vec<(Shader, Vec<Region>)> = self
+            .sets
+            .keys()
+            .filter(|(_, bound)| bound.iter().any(|region| buffers.contains(&region.buffer)))
+            .cloned()
+            .collect();
+        for key in old {
+            if let Some((pool, set)) = self.sets.remove(&key) {
+                // SAFETY: the play that used the set is done; its pool allows freeing.
+                unsafe { self.gpu.raw.free_descriptor_sets(pool, &[set]) }
+                    .map_err(|error| self.gpu.failure("freeing a descriptor set", error))?;
+            }
+        }
+        Ok(())
     }
 
     /// An empty command buffer.
@@ -141,39 +175,54 @@ impl Recorder {
 
     /// Begins, lets `write` fill, and ends a command buffer that may be submitted again and again.
     pub fn write(
-        &mut self,
+        &self,
         commands: vk::CommandBuffer,
-        write: impl FnOnce(&mut Recorder) -> Result<(), DeviceError>,
+        write: impl FnOnce(&Recorder),
     ) -> Result<(), DeviceError> {
         let begin = vk::CommandBufferBeginInfo::default()
             .flags(vk::CommandBufferUsageFlags::SIMULTANEOUS_USE);
         // SAFETY: the command buffer is not in flight.
         unsafe { self.gpu.raw.begin_command_buffer(commands, &begin) }
             .map_err(|error| self.gpu.failure("recording", error))?;
-        write(self)?;
+        write(self);
         // SAFETY: begun above.
         unsafe { self.gpu.raw.end_command_buffer(commands) }
             .map_err(|error| self.gpu.failure("recording", error))
     }
 
-    /// Writes dispatches into a command buffer that is being recorded.
-    pub fn dispatches(
+    /// Compiles what dispatches need and writes their descriptor sets.
+    pub fn realise(
         &mut self,
-        commands: vk::CommandBuffer,
-        step: vk::DescriptorSet,
         pipelines: &mut Pipelines,
         program: &[Dispatch],
+    ) -> Result<Vec<Launch>, DeviceError> {
+        let launch = |dispatch: &Dispatch| {
+            Ok(Launch {
+                pipeline: pipelines.pipeline(&dispatch.variant)?,
+                layout: pipelines.layouts(dispatch.variant.shader)?.1,
+                set: self.set_of(pipelines, dispatch)?,
+                push: dispatch.push.clone(),
+                groups: dispatch.groups,
+                barrier: dispatch.barrier,
+            })
+        };
+        program.iter().map(launch).collect()
+    }
+
+    /// Writes launches into a command buffer that is being recorded.
+    pub fn launches(
+        &self,
+        commands: vk::CommandBuffer,
+        step: vk::DescriptorSet,
+        launches: &[Launch],
         mut stamp: impl FnMut(vk::CommandBuffer, usize),
-    ) -> Result<(), DeviceError> {
-        for (index, dispatch) in program.iter().enumerate() {
-            let pipeline = pipelines.pipeline(&dispatch.variant)?;
-            let (_, layout) = pipelines.layouts(dispatch.variant.shader)?;
-            let set = self.set_of(pipelines, dispatch)?;
-            let raw = &self.gpu.raw;
-            let point = vk::PipelineBindPoint::COMPUTE;
-            let stage = vk::ShaderStageFlags::COMPUTE;
-            let [x, y, z] = dispatch.groups;
-            if dispatch.barrier {
+    ) {
+        let raw = &self.gpu.raw;
+        let point = vk::PipelineBindPoint::COMPUTE;
+        let stage = vk::ShaderStageFlags::COMPUTE;
+        for (index, launch) in launches.iter().enumerate() {
+            let Launch { pipeline, layout, set, groups: [x, y, z], .. } = *launch;
+            if launch.barrier {
                 self.barrier(commands);
             }
             // SAFETY: the command buffer is being recorded; pipeline, layout and sets fit one
@@ -181,12 +230,11 @@ impl Recorder {
             unsafe {
                 raw.cmd_bind_pipeline(commands, point, pipeline);
                 raw.cmd_bind_descriptor_sets(commands, point, layout, 0, &[step, set], &[]);
-                raw.cmd_push_constants(commands, layout, stage, 0, &dispatch.push);
+                raw.cmd_push_constants(commands, layout, stage, 0, &launch.push);
                 raw.cmd_dispatch(commands, x, y, z);
             }
             stamp(commands, index);
         }
-        Ok(())
     }
 
     /// Makes all writes of kernels so far visible to the kernels and copies that follow.

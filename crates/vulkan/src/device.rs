@@ -1,10 +1,13 @@
 //! A plan recorded for a GPU: weights resident, command buffers made once, a play one submission.
 
+use crate::ablate::Ablated;
 use crate::commands::Recorder;
 use crate::gpu::Gpu;
+use crate::measure::rough_rate;
 use crate::memory::{Memory, Placement, Purpose, Region};
 use crate::pipeline::Pipelines;
 use crate::policy::Limits;
+use crate::policy::segments::{self, Piece};
 use crate::profile::Profiler;
 use crate::program::{Dispatch, Programmer, Resources, Scratch};
 use crate::step::{STEP_BYTES, write_step};
@@ -14,9 +17,10 @@ use crate::weights::{self, Weights};
 use ash::vk;
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    DeviceError, KernelTime, KvSlot, PAGE_TOKENS, Plan, PlayStatistics, Recording, Row, Step, TensorId, bucket,
+    DeviceError, KernelTime, PAGE_TOKENS, Plan, PlayStatistics, Recording, Step, bucket,
 };
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -34,17 +38,16 @@ pub struct VulkanOptions {
 /// An entry of the page tables that points nowhere.
 const UNMAPPED: u32 = u32::MAX;
 
-/// A program in replayable form.
-struct Recorded {
-    commands: vk::CommandBuffer,
-    dispatches: u32,
+/// A program in replayable form: one command buffer, or several where it takes long.
+pub(crate) struct Recorded {
+    pub commands: Vec<vk::CommandBuffer>,
+    pub dispatches: u32,
 }
 
 /// One of two sets of recordings: while one plays, the next step is written for the other.
-struct Take {
-    step: Region,
-    start: *mut u8,
-    set: vk::DescriptorSet,
+pub(crate) struct Take {
+    pub start: *mut u8,
+    pub set: vk::DescriptorSet,
     fence: vk::Fence,
     in_flight: bool,
     bodies: BTreeMap<u32, Recorded>,
@@ -54,26 +57,29 @@ struct Take {
 
 /// A plan recorded for a GPU.
 pub struct VulkanRecording {
-    plan: Plan,
-    gpu: Arc<Gpu>,
-    takes: Vec<Take>,
+    pub(crate) plan: Plan,
+    pub(crate) gpu: Arc<Gpu>,
+    pub(crate) takes: Vec<Take>,
     next: usize,
-    recorder: Recorder,
-    pipelines: Pipelines,
+    pub(crate) recorder: Recorder,
+    pub(crate) pipelines: Pipelines,
     weights: Weights,
-    resources: Resources,
+    pub(crate) resources: Resources,
     limits: Limits,
-    tuning: Tuning,
+    pub(crate) tuning: Tuning,
+    /// Packed 8-bit operations a second, for predictions.
+    rate: f64,
     /// The page tables, in device memory and as the host knows them.
     tables: *mut u32,
-    mapped: Vec<u32>,
+    pub(crate) mapped: Vec<u32>,
     /// Logits as the host reads them.
     logits: Region,
     logits_start: *mut f32,
-    statistics: PlayStatistics,
-    profiler: Option<Profiler>,
+    pub(crate) statistics: PlayStatistics,
+    pub(crate) profiler: Option<Profiler>,
+    pub(crate) ablation: Option<Ablated>,
     // Last: everything above points into it.
-    memory: Memory,
+    pub(crate) memory: Memory,
 }
 
 // SAFETY: pointers lead to mapped memory that the recording owns, whatever thread it is on; Vulkan
@@ -156,7 +162,6 @@ impl VulkanRecording {
             let fence = unsafe { gpu.raw.create_fence(&vk::FenceCreateInfo::default(), None) }
                 .map_err(|error| gpu.failure("making a fence", error))?;
             takes.push(Take {
-                step,
                 start,
                 set,
                 fence,
@@ -167,6 +172,7 @@ impl VulkanRecording {
             });
         }
         let limits = Limits::of(gpu.description(), gpu.subgroup());
+        let rate = rough_rate(&gpu)?;
         Ok(VulkanRecording {
             mapped: vec![UNMAPPED; count],
             plan,
@@ -190,11 +196,13 @@ impl VulkanRecording {
             },
             limits,
             tuning: options.tuning,
+            rate,
             tables: table_start,
             logits,
             logits_start,
             statistics: PlayStatistics::default(),
             profiler: None,
+            ablation: None,
             memory,
         })
     }
@@ -237,104 +245,97 @@ impl VulkanRecording {
         Ok((program.len(), program.iter().filter(|dispatch| dispatch.barrier).count()))
     }
 
-    fn record(&mut self, take: usize, program: &[Dispatch]) -> Result<Recorded, DeviceError> {
-        let commands = self.recorder.allocate()?;
-        let set = self.takes[take].set;
-        let pipelines = &mut self.pipelines;
-        self.recorder.write(commands, |recorder| {
-            recorder.dispatches(commands, set, pipelines, program, |_, _| ())
-        })?;
-        Ok(Recorded { commands, dispatches: program.len() as u32 })
+    /// Where a body of `rows` rows is cut: by the time its kernels will take at worst.
+    fn cuts(&self, rows: u32, program: &[Dispatch]) -> Vec<Range<usize>> {
+        let layer = |op: usize| self.plan.ops[op].name.split('.').nth(1).map(str::to_string);
+        let mut launches = BTreeMap::<usize, f64>::new();
+        program.iter().for_each(|dispatch| *launches.entry(dispatch.op).or_default() += 1.0);
+        let mut before = None;
+        let pieces: Vec<Piece> = program
+            .iter()
+            .map(|dispatch| {
+                let cost = &self.plan.ops[dispatch.op].cost;
+                let work = cost.work(rows as usize, 0, self.plan.options.context);
+                let here = layer(dispatch.op);
+                let cut = before.as_ref() != Some(&here);
+                before = Some(here);
+                let seconds = work.operations as f64 / (self.rate * segments::EFFICIENCY);
+                Piece { seconds: seconds / launches[&dispatch.op], cut }
+            })
+            .collect();
+        segments::segments(&pieces)
     }
 
-    /// Plays a step with a timestamp behind every dispatch.
-    fn play_timed(&mut self, step: &Step) -> Result<(), DeviceError> {
-        let mut program = self.programmer(&self.tuning).body(bucket(step.rows.len()).expect("checked") as u32)?;
-        if !step.logits.is_empty() {
-            let wanted = logit_bucket(step.logits.len(), &self.plan);
-            program.extend(self.programmer(&self.tuning).head(wanted)?);
-        }
-        self.idle()?;
-        // SAFETY: mapped, and nothing plays.
-        unsafe { write_step(self.takes[0].start, step) };
-        let commands = self.recorder.allocate()?;
-        let set = self.takes[0].set;
-        let mut profiler = self.profiler.take().expect("timed plays have a profiler");
-        let queries = profiler.queries(&self.gpu, program.len() as u32 + 1)?;
-        let rows = step.logits.len();
-        let copy = (rows > 0).then(|| self.logits_of(rows));
-        let (pipelines, gpu) = (&mut self.pipelines, self.gpu.clone());
-        self.recorder.write(commands, |recorder| {
-            let stage = vk::PipelineStageFlags2::ALL_COMMANDS;
-            let stamp = |commands: vk::CommandBuffer, index: u32| {
-                // SAFETY: being recorded; the pool has a query for each dispatch and one more.
-                unsafe { gpu.raw.cmd_write_timestamp2(commands, stage, queries, index) };
-            };
-            // SAFETY: as above.
-            unsafe {
-                gpu.raw.cmd_reset_query_pool(commands, queries, 0, program.len() as u32 + 1);
-            }
-            recorder.barrier(commands);
-            stamp(commands, 0);
-            recorder.dispatches(commands, set, pipelines, &program, |commands, index| {
-                stamp(commands, index as u32 + 1);
-            })?;
-            if let Some((from, to)) = copy {
-                recorder.copy(commands, from, to);
-            }
-            Ok(())
-        })?;
-        self.submit(0, &[commands])?;
-        self.finish(0)?;
-        profiler.collect(&self.gpu, &program, step)?;
-        self.recorder.free(commands);
-        self.profiler = Some(profiler);
-        Ok(())
-    }
-
-    /// Command buffers of a play, recorded at first use.
-    fn commands(
+    /// Records a program, a command buffer for each of its parts.
+    pub(crate) fn record(
         &mut self,
         take: usize,
-        rows: usize,
-        logits: usize,
-    ) -> Result<([vk::CommandBuffer; 3], usize), DeviceError> {
+        program: &[Dispatch],
+        parts: &[Range<usize>],
+    ) -> Result<Recorded, DeviceError> {
+        let set = self.takes[take].set;
+        let mut list = Vec::with_capacity(parts.len());
+        let launches = self.recorder.realise(&mut self.pipelines, program)?;
+        for part in parts {
+            let commands = self.recorder.allocate()?;
+            let launches = &launches[part.clone()];
+            self.recorder.write(commands, |recorder| {
+                recorder.launches(commands, set, launches, |_, _| ());
+            })?;
+            list.push(commands);
+        }
+        Ok(Recorded { commands: list, dispatches: program.len() as u32 })
+    }
+
+    /// Records what a play of this many rows needs and is not there yet.
+    fn prepare(&mut self, take: usize, rows: usize, logits: usize) -> Result<(), DeviceError> {
         let rows = bucket(rows).expect("a checked step") as u32;
         if !self.takes[take].bodies.contains_key(&rows) {
             let program = self.programmer(&self.tuning).body(rows)?;
-            let recorded = self.record(take, &program)?;
+            let parts = self.cuts(rows, &program);
+            let recorded = self.record(take, &program, &parts)?;
             self.takes[take].bodies.insert(rows, recorded);
         }
-        let body = &self.takes[take].bodies[&rows];
-        let mut list = [body.commands; 3];
-        self.statistics.dispatches += u64::from(body.dispatches);
         if logits == 0 {
-            return Ok((list, 1));
+            return Ok(());
         }
         let wanted = logit_bucket(logits, &self.plan);
         if !self.takes[take].heads.contains_key(&wanted) {
             let program = self.programmer(&self.tuning).head(wanted)?;
-            let recorded = self.record(take, &program)?;
+            let recorded = self.record(take, &program, &[0..program.len()])?;
             self.takes[take].heads.insert(wanted, recorded);
-        }
-        let head = &self.takes[take].heads[&wanted];
-        self.statistics.dispatches += u64::from(head.dispatches);
-        list[1] = head.commands;
-        if !self.takes[take].copies.contains_key(&wanted) {
             let commands = self.recorder.allocate()?;
             let (from, to) = self.logits_of(wanted as usize);
-            self.recorder.write(commands, |recorder| {
-                recorder.copy(commands, from, to);
-                Ok(())
-            })?;
+            self.recorder.write(commands, |recorder| recorder.copy(commands, from, to))?;
             self.takes[take].copies.insert(wanted, commands);
         }
-        list[2] = self.takes[take].copies[&wanted];
-        Ok((list, 3))
+        Ok(())
+    }
+
+    /// Submits a play whose step is written: one submission, unless its body is cut.
+    fn launch(&mut self, take: usize, rows: usize, logits: usize) -> Result<(), DeviceError> {
+        let rows = bucket(rows).expect("a checked step") as u32;
+        let body = &self.takes[take].bodies[&rows];
+        self.statistics.dispatches += u64::from(body.dispatches);
+        let (mut index, last) = (0, body.commands.len() - 1);
+        while index < last {
+            let commands = self.takes[take].bodies[&rows].commands[index];
+            self.submit(None, &[commands])?;
+            index += 1;
+        }
+        let body = self.takes[take].bodies[&rows].commands[last];
+        if logits == 0 {
+            return self.submit(Some(take), &[body]);
+        }
+        let wanted = logit_bucket(logits, &self.plan);
+        let head = &self.takes[take].heads[&wanted];
+        self.statistics.dispatches += u64::from(head.dispatches);
+        let (head, copy) = (head.commands[0], self.takes[take].copies[&wanted]);
+        self.submit(Some(take), &[body, head, copy])
     }
 
     /// Regions of the first `rows` rows of logits, on the device and for the host.
-    fn logits_of(&self, rows: usize) -> (Region, Region) {
+    pub(crate) fn logits_of(&self, rows: usize) -> (Region, Region) {
         let tensor = self.plan.graph.logits.expect("checked by the planner");
         let view = self.plan.view(tensor);
         let offset = self.plan.arena.offsets[view.buffer] as u64;
@@ -342,24 +343,29 @@ impl VulkanRecording {
         (self.resources.arena.slice(offset, bytes), self.logits.slice(0, bytes))
     }
 
-    fn submit(&mut self, take: usize, list: &[vk::CommandBuffer]) -> Result<(), DeviceError> {
+    /// Submits up to three command buffers; with a take, its fence is signalled behind them.
+    pub(crate) fn submit(
+        &mut self,
+        take: Option<usize>,
+        list: &[vk::CommandBuffer],
+    ) -> Result<(), DeviceError> {
+        assert!((1..=3).contains(&list.len()));
         let infos: [vk::CommandBufferSubmitInfo<'_>; 3] = std::array::from_fn(|index| {
-            vk::CommandBufferSubmitInfo::default()
-                .command_buffer(list.get(index).copied().unwrap_or(list[0]))
+            let commands = list.get(index).copied().unwrap_or(list[0]);
+            vk::CommandBufferSubmitInfo::default().command_buffer(commands)
         });
-        let submit =
-            [vk::SubmitInfo2::default().command_buffer_infos(&infos[..list.len().min(3)])];
-        let take = &mut self.takes[take];
-        // SAFETY: recorded command buffers of this device; the fence is not in flight.
-        unsafe { self.gpu.raw.queue_submit2(self.gpu.queue, &submit, take.fence) }
-            .map_err(|error| self.gpu.failure("a submission", error))?;
-        take.in_flight = true;
+        let submit = [vk::SubmitInfo2::default().command_buffer_infos(&infos[..list.len()])];
+        let fence = take.map_or(vk::Fence::null(), |take| self.takes[take].fence);
+        self.gpu.submit(&submit, fence, "a play")?;
+        if let Some(take) = take {
+            self.takes[take].in_flight = true;
+        }
         self.statistics.submits += 1;
         Ok(())
     }
 
     /// Waits until a take is done, and makes its fence usable again.
-    fn finish(&mut self, take: usize) -> Result<(), DeviceError> {
+    pub(crate) fn finish(&mut self, take: usize) -> Result<(), DeviceError> {
         let take = &mut self.takes[take];
         if !take.in_flight {
             return Ok(());
@@ -376,7 +382,7 @@ impl VulkanRecording {
         (0..self.takes.len()).try_for_each(|take| self.finish(take))
     }
 
-    fn check(&self, step: &Step) -> Result<(), DeviceError> {
+    pub(crate) fn check(&self, step: &Step) -> Result<(), DeviceError> {
         let entries = self.resources.entries as usize;
         let mapped = |group: usize, sequence: usize, index: usize| {
             let at = self.resources.tables[group] as usize + sequence * entries + index;
@@ -385,33 +391,10 @@ impl VulkanRecording {
         step.check(&self.plan, &mapped)
     }
 
-    fn entry(&self, group: usize, sequence: usize, index: usize) -> usize {
+    pub(crate) fn entry(&self, group: usize, sequence: usize, index: usize) -> usize {
         let entries = self.resources.entries as usize;
         assert!(index < entries && sequence < self.plan.options.sequences);
         self.resources.tables[group] as usize + sequence * entries + index
-    }
-
-    /// Plays what `program` has of kernel `op`, alone.
-    fn play_program(&mut self, program: &[Dispatch]) -> Result<(), DeviceError> {
-        let Recorded { commands, .. } = self.record(0, program)?;
-        self.submit(0, &[commands])?;
-        self.finish(0)
-    }
-
-    /// Bytes of device memory.
-    fn read(&mut self, region: Region) -> Result<Vec<u8>, DeviceError> {
-        let mut memory = Memory::new(self.gpu.clone(), None);
-        let to = memory.allocate(Purpose::Readback, region.size, "a copy")?;
-        let commands = self.recorder.allocate()?;
-        self.recorder.write(commands, |recorder| {
-            recorder.copy(commands, region, to);
-            Ok(())
-        })?;
-        self.submit(0, &[commands])?;
-        self.finish(0)?;
-        let start = memory.mapped(to).expect("visible to the host");
-        // SAFETY: the copy is done; the region is mapped.
-        Ok(unsafe { std::slice::from_raw_parts(start, region.size as usize) }.to_vec())
     }
 }
 
@@ -432,13 +415,16 @@ impl Recording for VulkanRecording {
         if self.profiler.is_some() {
             return self.play_timed(step);
         }
+        if self.ablation.is_some() {
+            return self.play_ablated(step);
+        }
         let take = self.next;
         self.next = (self.next + 1) % self.takes.len();
         self.finish(take)?;
-        let (list, count) = self.commands(take, step.rows.len(), step.logits.len())?;
+        self.prepare(take, step.rows.len(), step.logits.len())?;
         // SAFETY: the take's step is mapped, and nothing plays it.
         unsafe { write_step(self.takes[take].start, step) };
-        self.submit(take, &list[..count])?;
+        self.launch(take, step.rows.len(), step.logits.len())?;
         let submitted = start.elapsed().as_secs_f64();
         // Without logits there is nothing to wait for: the next step is prepared meanwhile.
         if !step.logits.is_empty() {
@@ -490,85 +476,5 @@ impl Recording for VulkanRecording {
 
     fn statistics(&self) -> PlayStatistics {
         self.statistics
-    }
-}
-
-impl pianola_plan::Probe for VulkanRecording {
-    fn begin(&mut self, step: &Step) -> Result<(), DeviceError> {
-        self.check(step)?;
-        self.idle()?;
-        // SAFETY: mapped, and nothing plays.
-        unsafe { write_step(self.takes[0].start, step) };
-        Ok(())
-    }
-
-    fn play_op(&mut self, op: usize, step: &Step) -> Result<(), DeviceError> {
-        let programmer = self.programmer(&self.tuning);
-        let program = if programmer.in_head(op) {
-            programmer.head(logit_bucket(step.logits.len(), &self.plan))?
-        } else {
-            programmer.body(bucket(step.rows.len()).expect("a checked step") as u32)?
-        };
-        let mine: Vec<Dispatch> = program.into_iter().filter(|d| d.op == op).collect();
-        self.play_program(&mine)
-    }
-
-    fn read_tensor(&mut self, tensor: TensorId, rows: usize) -> Result<Vec<f32>, DeviceError> {
-        let view = self.plan.view(tensor);
-        let width = self.plan.graph.tensor(tensor).width;
-        let stride = self.plan.buffers[view.buffer].width;
-        let offset = self.plan.arena.offsets[view.buffer] as u64;
-        if rows == 0 {
-            return Ok(Vec::new());
-        }
-        let bytes = self.read(self.resources.arena.slice(offset, (4 * rows * stride) as u64))?;
-        let values: Vec<f32> = bytes
-            .chunks_exact(4)
-            .map(|value| f32::from_le_bytes([value[0], value[1], value[2], value[3]]))
-            .collect();
-        let row = |row: usize| &values[row * stride + view.column..][..width];
-        Ok((0..rows).flat_map(|index| row(index).to_vec()).collect())
-    }
-
-    fn read_kv(&mut self, slot: KvSlot, rows: &[Row]) -> Result<[Vec<f32>; 2], DeviceError> {
-        let group = self.plan.graph.kv_groups[slot.group].clone();
-        let bytes = self.read(self.resources.pages[slot.group][slot.layer])?;
-        let size = group.ty.bytes();
-        // Values in a vector of 16 bytes, and values of one head of a page.
-        let length = 16 / size;
-        let head_values = 2 * PAGE_TOKENS * group.head_dim;
-        let value = |at: usize| match size {
-            4 => f32::from_le_bytes(bytes[4 * at..4 * at + 4].try_into().expect("four bytes")),
-            _ => half::f16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]).to_f32(),
-        };
-        let mut found = [Vec::new(), Vec::new()];
-        for row in rows {
-            let position = row.position as usize;
-            let entry = self.entry(slot.group, row.sequence as usize, position / PAGE_TOKENS);
-            let page = self.mapped[entry] as usize;
-            let token = position % PAGE_TOKENS;
-            for head in 0..group.kv_heads {
-                let base = (page * group.kv_heads + head) * head_values;
-                for d in 0..group.head_dim {
-                    let key = (d / length * PAGE_TOKENS + token) * length + d % length;
-                    found[0].push(value(base + key));
-                    let at = PAGE_TOKENS * group.head_dim + token * group.head_dim + d;
-                    found[1].push(value(base + at));
-                }
-            }
-        }
-        Ok(found)
-    }
-
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
-
-    fn poison(&mut self) -> Result<(), DeviceError> {
-        self.idle()?;
-        let bytes = vec![0xff; self.resources.arena.size as usize];
-        let mut uploader = Uploader::new(&self.gpu)?;
-        uploader.copy(&self.memory, self.resources.arena, &bytes)?;
-        uploader.finish()
     }
 }

@@ -202,6 +202,27 @@ impl Gpu {
         }
     }
 
+    /// Submits work to the queue.
+    pub(crate) fn submit(
+        &self,
+        submit: &[vk::SubmitInfo2<'_>],
+        fence: vk::Fence,
+        what: &str,
+    ) -> Result<(), DeviceError> {
+        if self.is_lost() {
+            return Err(self.failure(what, vk::Result::ERROR_DEVICE_LOST));
+        }
+        // SAFETY: command buffers of this device that are recorded; the fence is not in flight.
+        unsafe { self.raw.queue_submit2(self.queue, submit, fence) }
+            .map_err(|error| self.failure(what, error))
+    }
+
+    /// From now on the device answers as a lost one does, for tests of what follows.
+    #[doc(hidden)]
+    pub fn lose(&self) {
+        self.lost.store(true, Ordering::Relaxed);
+    }
+
     /// Waits for a fence, but not for ever.
     pub(crate) fn wait(&self, fence: vk::Fence, what: &str) -> Result<(), DeviceError> {
         // SAFETY: a fence of this device.

@@ -19,6 +19,7 @@
 
 #![allow(unsafe_code)]
 
+mod ablate;
 mod commands;
 mod describe;
 mod device;
@@ -30,6 +31,7 @@ mod measure;
 mod memory;
 mod pipeline;
 mod policy;
+mod probe;
 mod profile;
 mod program;
 mod statistics;
@@ -39,6 +41,7 @@ mod tuning;
 mod upload;
 mod weights;
 
+pub use ablate::Ablation;
 pub use describe::{GpuDescription, GpuKind, Heap, MatrixShape, Selection, describe, select};
 pub use device::{VulkanOptions, VulkanRecording};
 pub use gpu::Gpu;

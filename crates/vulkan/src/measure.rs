@@ -37,6 +37,16 @@ pub fn measure(gpu: &Arc<Gpu>, numeric: Numeric) -> Result<Ceilings, DeviceError
     })
 }
 
+/// Packed 8-bit operations a second, roughly, in a few milliseconds: for predictions.
+pub(crate) fn rough_rate(gpu: &Arc<Gpu>) -> Result<f64, DeviceError> {
+    let software = gpu.description().kind == GpuKind::Software;
+    let mut lab = Lab::new(gpu)?;
+    let sink = lab.buffer(4096, 0)?;
+    let (rounds, groups) = if software { (200, 16) } else { (500, 1024) };
+    let seconds = lab.time(&[probe(1, sink, sink, rounds, groups)], 1)?;
+    Ok(64.0 * f64::from(groups) * 256.0 * f64::from(rounds) / seconds)
+}
+
 /// Bytes that one workgroup reads.
 const GROUP_BYTES: u64 = 256 << 10;
 

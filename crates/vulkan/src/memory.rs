@@ -126,6 +126,20 @@ impl Memory {
         Ok(region)
     }
 
+    /// Room with an allocation to itself.
+    pub fn allocate_alone(
+        &mut self,
+        purpose: Purpose,
+        size: u64,
+        what: &str,
+    ) -> Result<Region, DeviceError> {
+        let size = size.max(16).next_multiple_of(ALIGNMENT);
+        let block = self.block(purpose, size, what)?;
+        let region = Region { buffer: block.buffer, offset: 0, size };
+        self.blocks.push(Block { used: size, ..block });
+        Ok(region)
+    }
+
     /// Memory types fit for a purpose, best first.
     fn types(&self, purpose: Purpose) -> Vec<u32> {
         use vk::MemoryPropertyFlags as Flags;
@@ -243,6 +257,11 @@ impl Memory {
         assert!(region.offset + region.size <= block.size);
         // SAFETY: inside the mapped block.
         block.mapped.map(|start| unsafe { start.add(region.offset as usize) })
+    }
+
+    /// All blocks.
+    pub fn buffers(&self) -> Vec<vk::Buffer> {
+        self.blocks.iter().map(|block| block.buffer).collect()
     }
 
     /// Bytes taken for weights, pages and activations.

@@ -1,10 +1,12 @@
 //! Timestamps behind every dispatch.
 
+use crate::device::{VulkanRecording, logit_bucket};
 use crate::gpu::Gpu;
 use crate::lab::query_pool;
 use crate::program::Dispatch;
+use crate::step::write_step;
 use ash::vk;
-use pianola_plan::{DeviceError, KernelTime, Step};
+use pianola_plan::{DeviceError, KernelTime, Step, bucket};
 
 /// Collects the times of plays.
 pub(crate) struct Profiler {
@@ -81,5 +83,52 @@ impl Profiler {
             // SAFETY: every play that used it was waited for.
             unsafe { gpu.raw.destroy_query_pool(pool, None) };
         }
+    }
+}
+
+impl VulkanRecording {
+    /// Plays a step with a timestamp behind every dispatch.
+    pub(crate) fn play_timed(&mut self, step: &Step) -> Result<(), DeviceError> {
+        let mut program = self.programmer(&self.tuning).body(bucket(step.rows.len()).expect("checked") as u32)?;
+        if !step.logits.is_empty() {
+            let wanted = logit_bucket(step.logits.len(), &self.plan);
+            program.extend(self.programmer(&self.tuning).head(wanted)?);
+        }
+        self.idle()?;
+        // SAFETY: mapped, and nothing plays.
+        unsafe { write_step(self.takes[0].start, step) };
+        let commands = self.recorder.allocate()?;
+        let set = self.takes[0].set;
+        let mut profiler = self.profiler.take().expect("timed plays have a profiler");
+        let queries = profiler.queries(&self.gpu, program.len() as u32 + 1)?;
+        let rows = step.logits.len();
+        let copy = (rows > 0).then(|| self.logits_of(rows));
+        let launches = self.recorder.realise(&mut self.pipelines, &program)?;
+        let gpu = self.gpu.clone();
+        self.recorder.write(commands, |recorder| {
+            let stage = vk::PipelineStageFlags2::ALL_COMMANDS;
+            let stamp = |commands: vk::CommandBuffer, index: u32| {
+                // SAFETY: being recorded; the pool has a query for each dispatch and one more.
+                unsafe { gpu.raw.cmd_write_timestamp2(commands, stage, queries, index) };
+            };
+            // SAFETY: as above.
+            unsafe {
+                gpu.raw.cmd_reset_query_pool(commands, queries, 0, program.len() as u32 + 1);
+            }
+            recorder.barrier(commands);
+            stamp(commands, 0);
+            recorder.launches(commands, set, &launches, |commands, index| {
+                stamp(commands, index as u32 + 1);
+            });
+            if let Some((from, to)) = copy {
+                recorder.copy(commands, from, to);
+            }
+        })?;
+        self.submit(Some(0), &[commands])?;
+        self.finish(0)?;
+        profiler.collect(&self.gpu, &program, step)?;
+        self.recorder.free(commands);
+        self.profiler = Some(profiler);
+        Ok(())
     }
 }

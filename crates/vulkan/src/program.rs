@@ -269,7 +269,9 @@ impl Programmer<'_> {
                     before.parts.len() == 1 && before.soft_cap.is_none()
                         && residual.delta == before.parts[0].output
                 });
-                if fed { Input::Tail } else { Input::Own }
+                // One launch has the constants of one prologue: of its own input, or of its tail.
+                let fused = group.integer && self.input(op - 1, 1) == Input::Own;
+                if fed && !fused { Input::Tail } else { Input::Own }
             }
             Kernel::Single(_) => Input::Own,
         }

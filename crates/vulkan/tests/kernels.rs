@@ -39,23 +39,36 @@ fn try_record(
 
 /// A model whose products all have rows of 512: two super-blocks of the types that have them.
 fn square(ty: TensorType, numeric: Numeric) -> Case {
-    let (hidden, feed_forward, group) = (512, 512, 4);
-    Case { hidden, feed_forward, group, numeric, ..usual(ty) }
+    let (hidden, feed_forward) = (512, 512);
+    let (kv_heads, group, head_dim) = (4, 4, 32);
+    Case { hidden, feed_forward, kv_heads, group, head_dim, numeric, ..usual(ty) }
 }
 
 /// Each type meets the kernels for one row, for few and for many, and heads of one row and of
 /// more; which numbers these are goes round the types, and differs between the modes.
 fn every_type(numeric: Numeric) {
     let gpu = gpu::open();
-    let shift = usize::from(numeric == Numeric::Fast);
-    for (index, &ty) in TensorType::ALL.iter().enumerate() {
+    let fast = numeric == Numeric::Fast;
+    let mut types: Vec<(usize, TensorType)> = TensorType::ALL.iter().copied().enumerate().collect();
+    if fast {
+        // Floats last: by then the other test has compiled the same kernels for them.
+        types.reverse();
+    }
+    for (index, ty) in types {
         let (plan, weights) = plan(&square(ty, numeric), DeviceKind::Vulkan);
         let (mut recording, mut twin) = record(&gpu, plan, &weights);
-        let few = [2, 3, 7][(index + shift) % 3];
-        // A tile has 32 rows or 64, a head of four or eight rows is one of few rows or of many.
-        let (many, logits) = [(11, 3), (64, 6)][(index + shift) % 2];
-        let steps: [(&Runs, u32); 3] =
-            [(&[(0, 0, many)], logits), (&[(0, many, few)], 1), (&[(0, many + few, 1)], 1)];
+        let turn = index + usize::from(fast && ty.is_quantized());
+        let few = [2, 3, 7][turn % 3];
+        // A tile has 32 rows or 64. Those of 64 take integers seconds to compile: two types do.
+        let large = if fast && ty.is_quantized() { index % 7 == 3 } else { turn % 3 == 0 };
+        let many = if large { 64 } else { 11 };
+        // A head of at most four rows, or of eight, which in fast mode is one of many rows.
+        let logits = [3, 6][turn % 2];
+        let steps: [(&Runs, u32); 3] = [
+            (&[(0, 0, many)], logits),
+            (&[(1, 0, 1)], 1),
+            (&[(0, many, few - 1), (1, 1, 1)], 1),
+        ];
         let mut worst = 0f64;
         for (step, logits) in steps {
             let report = check_logits(&mut recording, &mut twin, &[step], logits)
@@ -92,7 +105,10 @@ fn types_mixed_in_one_product() {
         let case = square(ty, numeric);
         let (plan, weights) = plan_of_types(&case, DeviceKind::Vulkan, type_of);
         let (mut recording, mut twin) = record(&gpu, plan, &weights);
-        check(&mut recording, &mut twin, &[&[(0, 0, 17)], &[(0, 17, 4)], &[(0, 21, 1)]])
+        let steps: [&Runs; 3] = [&[(0, 0, 4)], &[(0, 4, 1)], &[(0, 5, 17)]];
+        // Exact mode's tiles have no integers to mix with floats.
+        let steps = if numeric == Numeric::Fast { &steps[..] } else { &steps[..2] };
+        check(&mut recording, &mut twin, steps)
             .unwrap_or_else(|reason| panic!("{ty} with {other} {numeric}: {reason}"));
     }
 }
@@ -103,15 +119,14 @@ fn whole_blocks(case: &Case) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 8, max_shrink_iters: 20, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 5, max_shrink_iters: 20, ..ProptestConfig::default() })]
 
     #[test]
     fn random_models(case in case::case(32).prop_filter("whole blocks", whole_blocks)) {
         static GPU: OnceLock<Arc<Gpu>> = OnceLock::new();
         let (plan, weights) = plan(&case, DeviceKind::Vulkan);
         let (mut recording, mut twin) = record(GPU.get_or_init(gpu::open), plan, &weights);
-        let rows = if case.seed % 4 == 0 { 37 } else { 19 };
-        let steps: [&Runs; 3] = [&[(0, 0, rows)], &[(1, 0, 1)], &[(1, 1, 5), (0, rows, 1)]];
+        let steps: [&Runs; 3] = [&[(0, 0, 19)], &[(1, 0, 1)], &[(0, 19, 12), (1, 1, 1)]];
         if let Err(reason) = check(&mut recording, &mut twin, &steps) {
             prop_assert!(false, "{reason}");
         }

@@ -5,7 +5,8 @@ use pianola_cpu::{CheckReport, Twin};
 use pianola_engine::{BenchOptions, BenchRow, Device, Engine, LoadOptions, Wanted};
 use pianola_formats::TensorType;
 use pianola_model::Shape;
-use pianola_plan::{Plan, Step, WeightShape};
+use pianola_plan::{Ceilings, Plan, Step, WeightShape};
+use pianola_vulkan::{Ablation, VulkanRecording};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
@@ -45,6 +46,10 @@ pub struct Arguments {
     /// Check every kernel of a model from a file, too (shapes always are)
     #[arg(long)]
     check: bool,
+    /// Afterwards, generate the same without recording once: commands recorded anew for every
+    /// token, and besides a buffer allocated for every kernel (Vulkan only)
+    #[arg(long)]
+    ablate: bool,
     /// Afterwards, time every kernel of a prompt and of some tokens on the device: print a table,
     /// write a Chrome trace to this file
     #[arg(long, value_name = "FILE")]
@@ -94,6 +99,10 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         pianola_engine::bench(engine, options, &mut measure, &mut |test, speed| {
             console.detail(&format!("{test}: {speed:.2} tokens/s"));
         })?;
+    let ablations = match arguments.ablate {
+        true => ablate(engine, options, ceilings)?,
+        false => Vec::new(),
+    };
     if let Some(path) = &arguments.profile {
         const TOKENS: usize = 16;
         profile::start(engine)?;
@@ -102,10 +111,18 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         profile::finish(engine, path, console)?;
     }
     if arguments.json {
-        let rows = rows.iter().map(|row| object(&subject, row));
-        return console::print_json(&Value::Array(rows.collect()));
+        let measured = rows.iter().map(|row| object(&subject, row));
+        let ablated = ablations.iter().map(|(name, row)| {
+            let mut value = object(&subject, row);
+            value["ablation"] = json!(name);
+            value
+        });
+        return console::print_json(&Value::Array(measured.chain(ablated).collect()));
     }
     print(&subject, &rows)?;
+    if !ablations.is_empty() {
+        print_ablations(&ablations)?;
+    }
     console.notice(&format!(
         "ceilings measured here: {:.1} GB/s read, {:.0} GOP/s",
         ceilings.bytes_per_second / 1e9,
@@ -241,6 +258,9 @@ fn object(subject: &Subject, row: &BenchRow) -> Value {
         "fraction_of_ceiling": row.fraction(),
         "host_microseconds_per_step": row.host_microseconds,
         "busy_share": row.busy,
+        "submits_per_step": row.launches.map(|launches| launches.submits),
+        "dispatches_per_step": row.launches.map(|launches| launches.dispatches),
+        "allocations_per_step": row.launches.map(|launches| launches.allocations),
         "threads": cpu.map(|cpu| cpu.threads),
         "simd": cpu.map(|cpu| cpu.level.name()),
         "numeric": subject.engine.plan().options.numeric.to_string(),
@@ -256,10 +276,13 @@ fn print(subject: &Subject, rows: &[BenchRow]) -> Result<(), Failure> {
         subject.engine.device(),
         subject.engine.plan().options.numeric,
     ))?;
-    let head = ["test", "tokens/s", "+/-", "ceiling", "reached", "busy", "host us/step"];
-    let mut table = vec![head.map(String::from).to_vec()];
+    let mut head = vec!["test", "tokens/s", "+/-", "ceiling", "reached", "busy", "host us/step"];
+    if rows.iter().any(|row| row.launches.is_some()) {
+        head.extend(["submits", "dispatches", "allocations"]);
+    }
+    let mut table = vec![head.into_iter().map(String::from).collect::<Vec<_>>()];
     for row in rows {
-        table.push(vec![
+        let mut cells = vec![
             row.test.to_string(),
             format!("{:.2}", row.tokens_per_second),
             format!("{:.2}", row.deviation),
@@ -267,6 +290,62 @@ fn print(subject: &Subject, rows: &[BenchRow]) -> Result<(), Failure> {
             format!("{:.1} %", 100.0 * row.fraction()),
             format!("{:.1} %", 100.0 * row.busy),
             format!("{:.1}", row.host_microseconds),
+        ];
+        if let Some(launches) = row.launches {
+            let counts = [launches.submits, launches.dispatches, launches.allocations];
+            cells.extend(counts.map(|count| format!("{count:.1}")));
+        }
+        table.push(cells);
+    }
+    console::print(&console::table(&table))
+}
+
+/// The founding experiment: the same tokens, with what recording once saves done anew for each.
+fn ablate(
+    engine: &mut Engine,
+    options: BenchOptions,
+    ceilings: Ceilings,
+) -> Result<Vec<(&'static str, BenchRow)>, Failure> {
+    if options.generate == 0 {
+        return Err(Failure::usage("--ablate measures generation; -n must be above 0"));
+    }
+    let kinds = [
+        ("recorded once", None),
+        ("recorded for every token", Some(Ablation::Record)),
+        ("and a buffer allocated for every kernel", Some(Ablation::Allocate)),
+    ];
+    let mut rows = Vec::new();
+    for (name, kind) in kinds {
+        set_ablation(engine, kind)?;
+        let options = BenchOptions { prompt: 0, ..options };
+        let (found, _) =
+            pianola_engine::bench(engine, options, &mut || Some(ceilings), &mut |_, _| ())?;
+        rows.extend(found.into_iter().map(|row| (name, row)));
+    }
+    set_ablation(engine, None)?;
+    Ok(rows)
+}
+
+fn set_ablation(engine: &mut Engine, kind: Option<Ablation>) -> Result<(), Failure> {
+    let device = engine.device().to_string();
+    let recording = engine.recording_mut().as_any_mut().downcast_mut::<VulkanRecording>();
+    let recording = recording.ok_or_else(|| {
+        Failure::usage(format!("--ablate needs a model wholly on a Vulkan device, not on {device}"))
+    })?;
+    Ok(recording.ablate(kind).map_err(pianola_engine::EngineError::from)?)
+}
+
+fn print_ablations(rows: &[(&'static str, BenchRow)]) -> Result<(), Failure> {
+    let head = ["generation", "tokens/s", "+/-", "of recorded once", "host us/step", "allocations"];
+    let mut table = vec![head.map(String::from).to_vec()];
+    for (name, row) in rows {
+        table.push(vec![
+            name.to_string(),
+            format!("{:.2}", row.tokens_per_second),
+            format!("{:.2}", row.deviation),
+            format!("{:.1} %", 100.0 * row.tokens_per_second / rows[0].1.tokens_per_second),
+            format!("{:.1}", row.host_microseconds),
+            format!("{:.1}", row.launches.map_or(0.0, |launches| launches.allocations)),
         ]);
     }
     console::print(&console::table(&table))

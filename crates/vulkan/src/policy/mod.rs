@@ -3,6 +3,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod rows;
+pub(crate) mod segments;
 
 use crate::describe::{GpuDescription, GpuKind};
 

@@ -37,6 +37,12 @@ pub(crate) struct Product {
     pub tail: bool,
 }
 
+/// Blocks that a lane may have under way. A large card needs many loads in flight; a small GPU on
+/// a slow bus has enough with few, and keeps its registers for more subgroups.
+fn at_once(limits: &Limits) -> u32 {
+    if limits.parallelism >= 1 << 16 { 8 } else { 4 }
+}
+
 /// All shapes worth trying for a product.
 pub(crate) fn candidates(limits: &Limits, product: &Product) -> Vec<RowsShape> {
     let heights = [1u32, 2, 4];
@@ -50,7 +56,7 @@ pub(crate) fn candidates(limits: &Limits, product: &Product) -> Vec<RowsShape> {
                     && lanes <= product.blocks.next_power_of_two().max(4);
                 let whole = !product.codes || shape.rows().is_multiple_of(32);
                 // More loads at once than registers bear, or than a row has.
-                let moderate = height * unroll * product.count <= 8
+                let moderate = (height * unroll == 1 || height * unroll * product.count <= at_once(limits))
                     && lanes * unroll <= product.blocks.max(lanes);
                 if fits && whole && moderate && (!product.tail || workgroup == 256) {
                     shapes.push(shape);
@@ -77,12 +83,12 @@ pub(crate) fn ranked(limits: &Limits, product: &Product) -> Vec<RowsShape> {
         let groups = rows.div_ceil(shape.rows());
         let filled = f64::from(groups * shape.workgroup) / f64::from(limits.parallelism);
         let ragged = f64::from(rows) / f64::from(groups * shape.rows());
-        // Eight loads at once cost registers, one leaves each to wait for the one before.
+        // What is under way at once hides the latency of memory.
         let height = match shape.height * shape.unroll * product.count {
-            4 => 1.0,
-            2 => 0.98,
-            8 => 0.96,
-            _ => 0.93,
+            8.. => 1.0,
+            4..8 => 0.99,
+            2..4 => 0.96,
+            _ => 0.92,
         };
         let wide = 1.0 + 0.01 * f64::from(shape.lanes.ilog2());
         used * filled.min(1.0).sqrt() * ragged * height * wide - 0.01 * f64::from(groups).log2()

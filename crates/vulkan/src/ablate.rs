@@ -1,0 +1,134 @@
+//! What recording once is worth: the same decode without it.
+//!
+//! Each play computes exactly what it would otherwise; only the host's part differs.
+
+use crate::commands::Launch;
+use crate::device::{VulkanRecording, logit_bucket};
+use crate::memory::{Memory, Purpose, Region};
+use crate::pipeline::Shader;
+use crate::program::Dispatch;
+use crate::step::write_step;
+use pianola_plan::{DeviceError, Step, bucket};
+use std::collections::HashMap;
+use std::time::Instant;
+
+/// What is done anew for every play.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ablation {
+    /// The command buffer is recorded again; buffers and descriptor sets stay.
+    Record,
+    /// Besides, every kernel gets a newly allocated buffer for its output, and new descriptor
+    /// sets: an engine that allocates as it goes.
+    Allocate,
+}
+
+/// An experiment under way.
+pub(crate) struct Ablated {
+    kind: Ablation,
+    /// Programs by rows and rows with logits, and their launches.
+    programs: HashMap<(u32, u32), (Vec<Dispatch>, Vec<Launch>)>,
+}
+
+impl VulkanRecording {
+    /// Plays without what was recorded, until told otherwise.
+    pub fn ablate(&mut self, ablation: Option<Ablation>) -> Result<(), DeviceError> {
+        self.idle()?;
+        self.ablation = ablation.map(|kind| Ablated { kind, programs: HashMap::new() });
+        Ok(())
+    }
+
+    pub(crate) fn play_ablated(&mut self, step: &Step) -> Result<(), DeviceError> {
+        let start = Instant::now();
+        let mut ablated = self.ablation.take().expect("an experiment is under way");
+        self.idle()?;
+        // SAFETY: mapped, and nothing plays.
+        unsafe { write_step(self.takes[0].start, step) };
+        let rows = bucket(step.rows.len()).expect("a checked step") as u32;
+        let logits = match step.logits.len() {
+            0 => 0,
+            wanted => logit_bucket(wanted, &self.plan),
+        };
+        if !ablated.programs.contains_key(&(rows, logits)) {
+            let mut program = self.programmer(&self.tuning).body(rows)?;
+            if logits > 0 {
+                program.extend(self.programmer(&self.tuning).head(logits)?);
+            }
+            let launches = self.recorder.realise(&mut self.pipelines, &program)?;
+            ablated.programs.insert((rows, logits), (program, launches));
+        }
+        let (program, launches) = &ablated.programs[&(rows, logits)];
+        let copy = (logits > 0).then(|| self.logits_of(logits as usize));
+        let commands = self.recorder.allocate()?;
+        let set = self.takes[0].set;
+        let mut memory = Memory::new(self.gpu.clone(), None);
+        let mut replaced: HashMap<Region, Region> = HashMap::new();
+        let mut allocations = 0;
+        let anew = match ablated.kind {
+            Ablation::Record => None,
+            Ablation::Allocate => {
+                let mut program = program.clone();
+                for dispatch in &mut program {
+                    allocations += reallocate(dispatch, &mut memory, &mut replaced)?;
+                }
+                Some(self.recorder.realise(&mut self.pipelines, &program)?)
+            }
+        };
+        self.recorder.write(commands, |recorder| {
+            recorder.launches(commands, set, anew.as_ref().unwrap_or(launches), |_, _| ());
+            if let Some((from, to)) = copy {
+                // The logits may lie in a buffer of this play.
+                let same = |old: &Region| old.buffer == from.buffer && old.offset == from.offset;
+                let new = replaced.iter().find(|(old, _)| same(old)).map(|(_, new)| *new);
+                recorder.copy(commands, new.map_or(from, |new| new.slice(0, from.size)), to);
+            }
+        })?;
+        self.submit(Some(0), &[commands])?;
+        let submitted = start.elapsed().as_secs_f64();
+        self.finish(0)?;
+        self.recorder.free(commands);
+        self.recorder.forget(&memory.buffers())?;
+        let whole = start.elapsed().as_secs_f64();
+        self.statistics.plays += 1;
+        self.statistics.seconds += whole;
+        self.statistics.busy_seconds += whole - submitted;
+        self.statistics.dispatches += program.len() as u64;
+        self.statistics.allocations += allocations;
+        self.ablation = Some(ablated);
+        Ok(())
+    }
+}
+
+/// Gives a dispatch a new output, and lets it read what those before it were given. Returns the
+/// number of allocations.
+fn reallocate(
+    dispatch: &mut Dispatch,
+    memory: &mut Memory,
+    replaced: &mut HashMap<Region, Region>,
+) -> Result<u64, DeviceError> {
+    let slot = output_slot(dispatch.variant.shader);
+    let mut count = 0;
+    for (index, binding) in dispatch.bindings.iter_mut().enumerate() {
+        if Some(index) == slot {
+            let new = memory.allocate_alone(Purpose::Resident, binding.size, "an output")?;
+            let new = new.slice(0, binding.size);
+            replaced.insert(*binding, new);
+            *binding = new;
+            count += 1;
+        } else if let Some(new) = replaced.get(binding) {
+            *binding = *new;
+        }
+    }
+    Ok(count)
+}
+
+/// Place of a kernel's output among its bindings.
+fn output_slot(shader: Shader) -> Option<usize> {
+    match shader {
+        Shader::Embed => Some(9),
+        Shader::RopeAngles => Some(1),
+        Shader::ProjectRows => Some(11),
+        Shader::ProjectTiles => Some(10),
+        Shader::Attention => Some(6),
+        _ => None,
+    }
+}

@@ -1,0 +1,117 @@
+//! Looking into a recording, kernel by kernel, for checks.
+
+use crate::device::{VulkanRecording, logit_bucket};
+use crate::memory::{Memory, Purpose, Region};
+use crate::program::Dispatch;
+use crate::step::write_step;
+use crate::upload::Uploader;
+use pianola_plan::{DeviceError, KvSlot, PAGE_TOKENS, Probe, Row, Step, TensorId, bucket};
+
+impl VulkanRecording {
+    /// Plays what `program` has of kernel `op`, alone.
+    fn play_program(&mut self, program: &[Dispatch]) -> Result<(), DeviceError> {
+        let recorded = self.record(0, program, &[0..program.len()])?;
+        self.submit(Some(0), &recorded.commands)?;
+        self.finish(0)?;
+        recorded.commands.into_iter().for_each(|commands| self.recorder.free(commands));
+        Ok(())
+    }
+
+    /// Bytes of device memory.
+    fn read(&mut self, region: Region) -> Result<Vec<u8>, DeviceError> {
+        let mut memory = Memory::new(self.gpu.clone(), None);
+        let to = memory.allocate(Purpose::Readback, region.size, "a copy")?;
+        let commands = self.recorder.allocate()?;
+        self.recorder.write(commands, |recorder| recorder.copy(commands, region, to))?;
+        self.submit(Some(0), &[commands])?;
+        self.finish(0)?;
+        self.recorder.free(commands);
+        let start = memory.mapped(to).expect("visible to the host");
+        // SAFETY: the copy is done; the region is mapped.
+        Ok(unsafe { std::slice::from_raw_parts(start, region.size as usize) }.to_vec())
+    }
+}
+
+impl Probe for VulkanRecording {
+    fn begin(&mut self, step: &Step) -> Result<(), DeviceError> {
+        self.check(step)?;
+        self.idle()?;
+        // SAFETY: mapped, and nothing plays.
+        unsafe { write_step(self.takes[0].start, step) };
+        Ok(())
+    }
+
+    fn play_op(&mut self, op: usize, step: &Step) -> Result<(), DeviceError> {
+        let programmer = self.programmer(&self.tuning);
+        let program = if programmer.in_head(op) {
+            programmer.head(logit_bucket(step.logits.len(), &self.plan))?
+        } else {
+            programmer.body(bucket(step.rows.len()).expect("a checked step") as u32)?
+        };
+        let mine: Vec<Dispatch> = program.into_iter().filter(|d| d.op == op).collect();
+        self.play_program(&mine)
+    }
+
+    fn read_tensor(&mut self, tensor: TensorId, rows: usize) -> Result<Vec<f32>, DeviceError> {
+        let view = self.plan.view(tensor);
+        let width = self.plan.graph.tensor(tensor).width;
+        let stride = self.plan.buffers[view.buffer].width;
+        let offset = self.plan.arena.offsets[view.buffer] as u64;
+        if rows == 0 {
+            return Ok(Vec::new());
+        }
+        let bytes = self.read(self.resources.arena.slice(offset, (4 * rows * stride) as u64))?;
+        let values: Vec<f32> = bytes
+            .chunks_exact(4)
+            .map(|value| f32::from_le_bytes([value[0], value[1], value[2], value[3]]))
+            .collect();
+        let row = |row: usize| &values[row * stride + view.column..][..width];
+        Ok((0..rows).flat_map(|index| row(index).to_vec()).collect())
+    }
+
+    fn read_kv(&mut self, slot: KvSlot, rows: &[Row]) -> Result<[Vec<f32>; 2], DeviceError> {
+        let group = self.plan.graph.kv_groups[slot.group].clone();
+        let bytes = self.read(self.resources.pages[slot.group][slot.layer])?;
+        let size = group.ty.bytes();
+        // Values in a vector of 16 bytes, and values of one head of a page.
+        let length = 16 / size;
+        let head_values = 2 * PAGE_TOKENS * group.head_dim;
+        let value = |at: usize| match size {
+            4 => f32::from_le_bytes(bytes[4 * at..4 * at + 4].try_into().expect("four bytes")),
+            _ => half::f16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]).to_f32(),
+        };
+        let mut found = [Vec::new(), Vec::new()];
+        for row in rows {
+            let position = row.position as usize;
+            let entry = self.entry(slot.group, row.sequence as usize, position / PAGE_TOKENS);
+            let page = self.mapped[entry] as usize;
+            let token = position % PAGE_TOKENS;
+            for head in 0..group.kv_heads {
+                let base = (page * group.kv_heads + head) * head_values;
+                for d in 0..group.head_dim {
+                    let key = (d / length * PAGE_TOKENS + token) * length + d % length;
+                    found[0].push(value(base + key));
+                    let at = PAGE_TOKENS * group.head_dim + token * group.head_dim + d;
+                    found[1].push(value(base + at));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn std::any::Any {
+        self
+    }
+
+    fn poison(&mut self) -> Result<(), DeviceError> {
+        self.idle()?;
+        let bytes = vec![0xff; self.resources.arena.size as usize];
+        let mut uploader = Uploader::new(&self.gpu)?;
+        uploader.copy(&self.memory, self.resources.arena, &bytes)?;
+        uploader.finish()
+    }
+}

@@ -1,0 +1,100 @@
+//! Small models under Khronos's validation layer, which must have nothing to say, and a hazard made
+//! on purpose, of which it must speak.
+
+#![allow(unsafe_code, reason = "the hazard is made with bare Vulkan")]
+
+#[allow(dead_code, reason = "shared with other tests")]
+#[path = "../../../tests/support/case.rs"]
+mod case;
+#[path = "../../../tests/support/gpu.rs"]
+mod gpu;
+#[path = "../../../tests/support/validation.rs"]
+mod validation;
+
+use ash::vk;
+use case::{Case, Runs, check_logits, map_pages, plan, usual};
+use pianola_cpu::Twin;
+use pianola_formats::TensorType;
+use pianola_plan::{DeviceKind, Numeric, Recording, Step};
+use pianola_vulkan::{Tuning, VulkanOptions, VulkanRecording};
+
+#[test]
+fn nothing_is_reported() {
+    let reports = validation::reports("play_small_models");
+    assert!(reports.is_empty(), "{} reports:\n{}", reports.len(), reports.join("\n"));
+}
+
+#[test]
+fn a_missing_barrier_would_be_reported() {
+    let reports = validation::reports("fill_a_buffer_twice");
+    assert!(reports.iter().any(|line| line.contains("SYNC-HAZARD-WRITE")), "{reports:?}");
+}
+
+/// Whole plays and single kernels, of one row, few and many, in both modes.
+#[test]
+#[ignore = "nothing_is_reported runs it under the layer"]
+fn play_small_models() {
+    let gpu = gpu::open();
+    for (ty, numeric) in [(TensorType::Q4K, Numeric::Fast), (TensorType::F16, Numeric::Exact)] {
+        let case = Case { numeric, ..usual(ty) };
+        let (plan, weights) = plan(&case, DeviceKind::Vulkan);
+        let mut twin = Twin::new(plan.clone(), &weights).unwrap();
+        let options = VulkanOptions { gpu: gpu.clone(), memory: None, tuning: Tuning::default() };
+        let mut recording = VulkanRecording::new(plan, &weights, options, &mut |_, _| ()).unwrap();
+        map_pages(&mut recording);
+        let steps: [&Runs; 3] = [&[(0, 0, 20)], &[(1, 0, 1)], &[(0, 20, 3), (1, 1, 1)]];
+        for step in steps {
+            check_logits(&mut recording, &mut twin, &[step], 1).unwrap();
+        }
+        let mut position = 2;
+        for (rows, logits) in [(20, 0), (16, 1), (4, 4), (1, 1), (1, 1), (1, 0), (1, 1)] {
+            let mut step = Step::default();
+            for row in 0..rows {
+                step.push(row, 1, position + row, row + logits >= rows);
+            }
+            position += rows;
+            recording.play(&step).unwrap();
+        }
+    }
+}
+
+/// Two writes to one buffer with no barrier between them.
+#[test]
+#[ignore = "a_missing_barrier_would_be_reported runs it under the layer"]
+fn fill_a_buffer_twice() {
+    // SAFETY: plain calls in the order the specification wants, but for the barrier; both writes
+    // are the same, and their order matters to nobody.
+    unsafe {
+        let entry = ash::Entry::load().unwrap();
+        let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_3);
+        let create = vk::InstanceCreateInfo::default().application_info(&application);
+        let instance = entry.create_instance(&create, None).unwrap();
+        let physical = instance.enumerate_physical_devices().unwrap()[0];
+        let queues = [vk::DeviceQueueCreateInfo::default().queue_priorities(&[1.0])];
+        let create = vk::DeviceCreateInfo::default().queue_create_infos(&queues);
+        let device = instance.create_device(physical, &create, None).unwrap();
+        let create = vk::BufferCreateInfo::default()
+            .size(256)
+            .usage(vk::BufferUsageFlags::TRANSFER_DST);
+        let buffer = device.create_buffer(&create, None).unwrap();
+        let needs = device.get_buffer_memory_requirements(buffer);
+        let allocate = vk::MemoryAllocateInfo::default()
+            .allocation_size(needs.size)
+            .memory_type_index(needs.memory_type_bits.trailing_zeros());
+        let memory = device.allocate_memory(&allocate, None).unwrap();
+        device.bind_buffer_memory(buffer, memory, 0).unwrap();
+        let pool = device.create_command_pool(&vk::CommandPoolCreateInfo::default(), None).unwrap();
+        let allocate =
+            vk::CommandBufferAllocateInfo::default().command_pool(pool).command_buffer_count(1);
+        let commands = device.allocate_command_buffers(&allocate).unwrap()[0];
+        device.begin_command_buffer(commands, &vk::CommandBufferBeginInfo::default()).unwrap();
+        device.cmd_fill_buffer(commands, buffer, 0, 256, 1);
+        device.cmd_fill_buffer(commands, buffer, 0, 256, 1);
+        device.end_command_buffer(commands).unwrap();
+        device.destroy_command_pool(pool, None);
+        device.destroy_buffer(buffer, None);
+        device.free_memory(memory, None);
+        device.destroy_device(None);
+        instance.destroy_instance(None);
+    }
+}
