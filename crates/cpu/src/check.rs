@@ -55,7 +55,7 @@ impl Twin {
     pub fn new(plan: Plan, source: &dyn TensorSource) -> Result<Twin, DeviceError> {
         let pool = Pool::new(CpuOptions::default().threads)
             .map_err(|error| DeviceError::Unsupported(format!("no worker threads: {error}")))?;
-        let weights = weights::load(&plan, source, &pool, &mut |_, _| ())?;
+        let weights = weights::load(&plan, &|_| true, source, &pool, &mut |_, _| ())?;
         let kv = KvMemory::whole(&plan).map_err(|bytes| DeviceError::OutOfMemory {
             device: DeviceKind::Cpu,
             what: "the reference's KV pages".to_string(),

@@ -57,8 +57,8 @@ pub struct CpuRecording {
 unsafe impl Send for CpuRecording {}
 
 impl CpuRecording {
-    /// Loads the plan's weights from `source` and records it; `progress` hears of bytes of
-    /// weights done and in all.
+    /// Loads the weights that the plan's kernels for this device read from `source` and records
+    /// those kernels; `progress` hears of bytes of weights done and in all.
     pub fn new(
         plan: Plan,
         source: &dyn TensorSource,
@@ -73,7 +73,7 @@ impl CpuRecording {
             )));
         }
         // Memory is granted before it is there; a model too large would be killed half-way.
-        let needed = plan.weight_bytes();
+        let needed = plan.weight_bytes_on(DeviceKind::Cpu);
         if let Some((_, available)) = crate::measure::describe().memory
             && needed > available
         {
@@ -92,7 +92,8 @@ impl CpuRecording {
         })?;
         let arena = memory("the arena", plan.arena.bytes)?;
         let activations = memory("activations", activation_bytes(&plan))?;
-        let weights = weights::load(&plan, source, &pool, progress)?;
+        let mine = |weight: usize| plan.reads(DeviceKind::Cpu, weight);
+        let weights = weights::load(&plan, &mine, source, &pool, progress)?;
         let kernels = options.level.kernels();
         let recorder = Recorder {
             plan: &plan,
@@ -133,6 +134,13 @@ impl CpuRecording {
             _ => None,
         });
         product.expect("a plan with a product").columns -= crate::pack::BLOCK;
+    }
+
+    /// What the first `rows` rows of one of the plan's buffers hold, while nothing plays.
+    pub fn buffer(&mut self, buffer: usize, rows: usize) -> &[u8] {
+        let start = self.plan.arena.offsets[buffer];
+        let end = start + 4 * rows * self.plan.buffers[buffer].width;
+        &self.arena.bytes_mut()[start..end]
     }
 
     /// Runs stages `range` of a step whose runs are set.

@@ -9,7 +9,7 @@ use crate::stage::{
 };
 use crate::weights::Weight;
 use pianola_plan::{
-    Attend, HeadNorm, Kernel, Numeric, Op, Plan, Project, RowSet, TensorId, WeightId, WeightShape,
+    Attend, DeviceKind, HeadNorm, Kernel, Numeric, Op, Plan, Project, RowSet, TensorId, WeightId, WeightShape,
 };
 
 /// A stage, whether it waits for those before it, and the kernel it belongs to.
@@ -49,10 +49,12 @@ pub(crate) struct Recorder<'a> {
 }
 
 impl Recorder<'_> {
-    /// All stages of the plan, or the name of an operation that has no stage.
+    /// All stages of the plan's kernels for this device, or the name of an operation that has no
+    /// stage.
     pub fn record(&self) -> Result<Vec<Recorded>, &'static str> {
         let mut stages = Vec::new();
-        for (op, planned) in self.plan.ops.iter().enumerate() {
+        let ops = self.plan.ops.iter().enumerate();
+        for (op, planned) in ops.filter(|(_, op)| op.device == DeviceKind::Cpu) {
             let mut barrier = planned.barrier;
             let mut push = |stage: Stage| {
                 stages.push(Recorded { stage, barrier, op });

@@ -11,40 +11,47 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) enum Weight {
     Matrix(PackedMatrix),
     Vector(Vec<f32>),
+    /// Only kernels of another device read it.
+    Elsewhere,
 }
 
 impl Weight {
     /// # Panics
-    /// If it is a vector: plans name matrices where matrices are read.
+    /// If it is a vector: plans name matrices where matrices are read. Or if it was not loaded.
     pub fn matrix(&self) -> &PackedMatrix {
         match self {
             Weight::Matrix(matrix) => matrix,
             Weight::Vector(_) => panic!("a vector where the plan has a matrix"),
+            Weight::Elsewhere => panic!("a weight that the plan has on another device"),
         }
     }
 
     /// # Panics
-    /// If it is a matrix.
+    /// If it is a matrix, or was not loaded.
     pub fn vector(&self) -> &[f32] {
         match self {
             Weight::Vector(vector) => vector,
             Weight::Matrix(_) => panic!("a matrix where the plan has a vector"),
+            Weight::Elsewhere => panic!("a weight that the plan has on another device"),
         }
     }
 }
 
-/// Loads every weight of `plan`; `progress` hears of bytes done and in all.
+/// Loads the weights of `plan` that `wanted` names by their indices; `progress` hears of bytes done
+/// and in all.
 pub(crate) fn load(
     plan: &Plan,
+    wanted: &dyn Fn(usize) -> bool,
     source: &dyn TensorSource,
     pool: &Pool,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Vec<Weight>, DeviceError> {
-    let total = plan.weight_bytes();
+    let specs = || plan.graph.weights.iter().enumerate().filter(|(index, _)| wanted(*index));
+    let total = specs().map(|(_, spec)| spec.bytes()).sum();
     let mut done = 0;
     let mut weights = Vec::with_capacity(plan.graph.weights.len());
     // One block for all matrices, so that nearly all of it lies on huge pages.
-    let bytes: usize = plan.graph.weights.iter().map(packed_bytes).sum();
+    let bytes: usize = specs().map(|(_, spec)| packed_bytes(spec)).sum();
     let memory = Memory::zeroed(bytes).ok_or_else(|| DeviceError::OutOfMemory {
         device: DeviceKind::Cpu,
         what: "the weights".to_string(),
@@ -52,7 +59,11 @@ pub(crate) fn load(
     })?;
     let memory = Arc::new(memory);
     let mut offset = 0;
-    for spec in &plan.graph.weights {
+    for (index, spec) in plan.graph.weights.iter().enumerate() {
+        if !wanted(index) {
+            weights.push(Weight::Elsewhere);
+            continue;
+        }
         let tensor = source
             .tensor(&spec.name)
             .ok_or_else(|| DeviceError::MissingTensor(spec.name.clone()))?;

@@ -249,6 +249,14 @@ impl Engine {
         &self.device
     }
 
+    /// Whether the device is gone: the engine is of no more use, and a new one may be made.
+    pub fn is_lost(&self) -> bool {
+        match &self.device {
+            Device::Cpu(_) => false,
+            Device::Vulkan(gpu) => gpu.is_lost(),
+        }
+    }
+
     /// The reference's copy of a model in a file, to check an engine's kernels beside.
     pub fn twin(path: &Path, options: &LoadOptions) -> Result<Twin, EngineError> {
         let file = ModelFile::open(path)?;
@@ -361,6 +369,7 @@ fn plan(
         max_logit_rows: options.max_logit_rows.min(options.max_rows),
         context: options.context.unwrap_or(config.context),
         sequences: 1,
+        cpu_layers: 0,
     };
     Ok(Plan::new(graph, plan_options)?)
 }

@@ -236,15 +236,6 @@ impl VulkanRecording {
         &self.limits
     }
 
-    /// Dispatches and barriers of a play of `rows` rows with `logits` rows of logits.
-    pub fn counts(&self, rows: usize, logits: usize) -> Result<(usize, usize), DeviceError> {
-        let mut program = self.programmer(&self.tuning).body(bucket(rows).unwrap_or(rows) as u32)?;
-        if logits > 0 {
-            program.extend(self.programmer(&self.tuning).head(logit_bucket(logits, &self.plan))?);
-        }
-        Ok((program.len(), program.iter().filter(|dispatch| dispatch.barrier).count()))
-    }
-
     /// Where a body of `rows` rows is cut: by the time its kernels will take at worst.
     fn cuts(&self, rows: u32, program: &[Dispatch]) -> Vec<Range<usize>> {
         let layer = |op: usize| self.plan.ops[op].name.split('.').nth(1).map(str::to_string);

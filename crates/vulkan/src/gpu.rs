@@ -182,11 +182,15 @@ impl Gpu {
                 self.lost.store(true, Ordering::Relaxed);
                 DeviceError::Lost { device: self.description.name.clone(), during: what.to_string() }
             }
-            vk::Result::TIMEOUT => DeviceError::Timeout {
-                device: self.description.name.clone(),
-                during: what.to_string(),
-                seconds: PATIENCE.as_secs(),
-            },
+            vk::Result::TIMEOUT => {
+                // What it still holds can never be used again.
+                self.lost.store(true, Ordering::Relaxed);
+                DeviceError::Timeout {
+                    device: self.description.name.clone(),
+                    during: what.to_string(),
+                    seconds: PATIENCE.as_secs(),
+                }
+            }
             vk::Result::ERROR_OUT_OF_DEVICE_MEMORY | vk::Result::ERROR_OUT_OF_HOST_MEMORY => {
                 DeviceError::OutOfMemory {
                     device: DeviceKind::Vulkan,

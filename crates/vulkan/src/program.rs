@@ -233,8 +233,9 @@ impl Programmer<'_> {
                 Kernel::Attend(attend) => self.attend(op, attend, rows, &mut dispatches),
                 Kernel::Single(node) => self.single(op, *node, rows, &mut dispatches)?,
             }
-            // The head follows the body in a submission, and waits for it.
-            dispatches[start].barrier |= self.plan.ops[op].barrier || (head && start == 0);
+            // The head waits for the body; the body for the play before, which may still be under
+            // way in the same arena.
+            dispatches[start].barrier |= self.plan.ops[op].barrier || start == 0;
         }
         debug_assert!(dispatches.iter().all(|d| d.push.len() <= PUSH_BYTES as usize));
         Ok(dispatches)

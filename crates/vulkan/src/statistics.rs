@@ -4,14 +4,11 @@
 
 use crate::device::logit_bucket;
 use crate::gpu::Gpu;
-use crate::memory::Region;
+use crate::imagine::Imagined;
 use crate::pipeline::{Pipelines, Shader, Variant};
-use crate::policy::Limits;
-use crate::program::{Programmer, Resources, Scratch};
 use crate::tuning::Tuning;
-use crate::weights::{Weights, slice_limit};
 use ash::{khr, vk};
-use pianola_plan::{BUCKETS, DeviceError, PAGE_TOKENS, Plan, bucket};
+use pianola_plan::{BUCKETS, DeviceError, Plan, bucket};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -85,14 +82,8 @@ struct Uses {
 }
 
 fn variants(gpu: &Gpu, plan: &Plan) -> Result<BTreeMap<Variant, Uses>, DeviceError> {
-    let weights = Weights::imagined(plan, slice_limit(gpu))?;
-    let programmer = Programmer {
-        plan,
-        weights: &weights,
-        resources: &imagined_resources(plan),
-        limits: Limits::of(gpu.description(), gpu.subgroup()),
-        tuning: &Tuning::default(),
-    };
+    let (imagined, tuning) = (Imagined::new(gpu, plan)?, Tuning::default());
+    let programmer = imagined.programmer(gpu, plan, &tuning);
     let mut found: BTreeMap<Variant, Uses> = BTreeMap::new();
     let most = bucket(plan.options.max_rows).unwrap_or(plan.options.max_rows);
     for rows in BUCKETS.into_iter().filter(|&rows| rows <= most) {
@@ -113,27 +104,6 @@ fn variants(gpu: &Gpu, plan: &Plan) -> Result<BTreeMap<Variant, Uses>, DeviceErr
         uses.heads.dedup();
     }
     Ok(found)
-}
-
-/// Resources in no buffer. Programs take parts of the arena, which must be as large as planned;
-/// what is bound whole may have any size.
-fn imagined_resources(plan: &Plan) -> Resources {
-    let scratch = Scratch::of(plan);
-    let entries = plan.options.context.div_ceil(PAGE_TOKENS);
-    let groups = &plan.graph.kv_groups;
-    let table = |group| (group * plan.options.sequences * entries) as u32;
-    Resources {
-        arena: Region::imagined(plan.arena.bytes as u64),
-        operand: Region::imagined(scratch.operand),
-        metas: Region::imagined(scratch.metas),
-        handed: [(Region::imagined(scratch.handed.0), Region::imagined(scratch.handed.1)); 2],
-        finished: Region::imagined(4),
-        partials: Region::imagined(scratch.partials),
-        arrivals: Region::imagined(scratch.arrivals),
-        pages: groups.iter().map(|group| vec![Region::imagined(0); group.layers]).collect(),
-        tables: (0..groups.len()).map(table).collect(),
-        entries: entries as u32,
-    }
 }
 
 /// What the driver says of a pipeline.

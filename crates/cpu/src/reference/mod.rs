@@ -18,7 +18,7 @@ mod soft_cap;
 use crate::device::CpuRecording;
 use crate::kv::KvMemory;
 use crate::weights::Weight;
-use pianola_plan::{Node, Op, Plan, Recording, RowSet, Step, TensorId};
+use pianola_plan::{DeviceKind, Node, Op, Plan, RowSet, Step, TensorId};
 
 /// Plays a plan node by node.
 pub(crate) struct Reference<'a> {
@@ -30,19 +30,40 @@ impl<'a> Reference<'a> {
         Reference { recording }
     }
 
-    /// Plays a checked step; logits land where the kernels would leave them.
+    /// Plays what a checked step has for this device. Logits, and what another device goes on
+    /// with, land where the kernels would leave them.
     pub fn play(&mut self, step: &Step) {
         let CpuRecording { plan, weights, kv, .. } = &*self.recording;
         let mut tensors = Tensors::new(plan);
         let machine = Machine { plan, weights, kv, step };
-        for node in &plan.graph.nodes {
-            machine.run(node, &mut tensors);
+        let mine = plan.ops.iter().filter(|op| op.device == DeviceKind::Cpu);
+        let mut nodes: Vec<usize> = mine.flat_map(|op| op.nodes.iter().copied()).collect();
+        nodes.sort_unstable();
+        for node in nodes {
+            machine.run(&plan.graph.nodes[node], &mut tensors);
         }
-        let logits = plan.graph.logits.expect("checked by the planner");
-        let vocabulary = plan.graph.vocabulary;
-        let values = std::mem::take(&mut tensors.values[logits.0]);
-        for (index, row) in values.chunks_exact(vocabulary).enumerate() {
-            self.recording.logits(index).copy_from_slice(row);
+        let received = |buffer: usize| plan.segments.iter().any(|s| s.receives.contains(&buffer));
+        let handed = |id: &usize| match plan.views[*id] {
+            Some(view) => received(view.buffer) || plan.graph.logits == Some(TensorId(*id)),
+            None => false,
+        };
+        let results: Vec<usize> = (0..plan.graph.tensors.len()).filter(handed).collect();
+        for id in results {
+            let values = std::mem::take(&mut tensors.values[id]);
+            self.write(TensorId(id), &values);
+        }
+    }
+
+    fn write(&mut self, tensor: TensorId, values: &[f32]) {
+        let CpuRecording { plan, arena, .. } = &mut *self.recording;
+        let view = plan.view(tensor);
+        let (width, stride) = (plan.graph.tensor(tensor).width, plan.buffers[view.buffer].width);
+        let start = plan.arena.offsets[view.buffer] + 4 * view.column;
+        for (row, values) in values.chunks_exact(width).enumerate() {
+            let place = &mut arena.bytes_mut()[start + 4 * row * stride..][..4 * width];
+            for (place, value) in place.chunks_exact_mut(4).zip(values) {
+                place.copy_from_slice(&value.to_ne_bytes());
+            }
         }
     }
 }

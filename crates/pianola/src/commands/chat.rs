@@ -63,9 +63,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     // Checked before the model is loaded, or fetched.
     arguments.sampling.sampling()?;
     let located = model::locate(&arguments.model.model, console)?;
-    let mut options = arguments.compute.load(console)?;
-    options.context = arguments.context;
-    let engine = model::load(&located, options, console)?;
+    let engine = open(arguments, &located, console)?;
     if catalogue::find(&arguments.model.model).is_some_and(|entry| entry.base) {
         console.notice(&format!(
             "{} is a base model, not made to chat: its answers will be odd; `pianola run` lets it \
@@ -96,6 +94,12 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     }
     lines.close();
     Ok(())
+}
+
+fn open(arguments: &Arguments, located: &Located, console: Console) -> Result<Engine, Failure> {
+    let mut options = arguments.compute.load(console)?;
+    options.context = arguments.context;
+    model::load(located, options, console)
 }
 
 /// Whether the conversation goes on.
@@ -165,6 +169,13 @@ impl Chat<'_> {
                 console::print_error(&format!(
                     "{message}; this turn is forgotten, /reset begins a new conversation"
                 ));
+                if self.engine.is_lost() {
+                    self.engine = open(self.arguments, &self.located, self.console)?;
+                    self.console.notice(&format!(
+                        "the model was loaded again on {}; the conversation goes on",
+                        self.engine.device()
+                    ));
+                }
                 Ok(())
             }
         }

@@ -1,10 +1,14 @@
 //! `devices`: what can compute here, and how fast at best.
 
+use std::fmt::Write;
+use std::sync::Arc;
+
 use clap::Args;
 use pianola_cpu::{CpuOptions, describe};
 use pianola_engine::Device;
-use pianola_plan::{Ceilings, Numeric};
-use serde_json::json;
+use pianola_plan::{Ceilings, DeviceError, Numeric};
+use pianola_vulkan::{Gpu, GpuDescription, Instance};
+use serde_json::{Value, json};
 
 use crate::console::{self, Console};
 use crate::failure::Failure;
@@ -13,7 +17,7 @@ use crate::failure::Failure;
 ///
 /// Bandwidth is a plain read of a block larger than the caches; arithmetic is chains of the
 /// multiply-adds that each numeric mode rests on (8-bit integers for fast, 32-bit floats for
-/// exact). Both are measured on the spot, with all cores.
+/// exact). All are measured on the spot. Vulkan devices are named vulkan:INDEX for --device.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  pianola devices\n  pianola devices --json")]
 pub struct Arguments {
@@ -22,41 +26,177 @@ pub struct Arguments {
     json: bool,
 }
 
-pub fn run(arguments: &Arguments, _: Console) -> Result<(), Failure> {
-    let description = describe();
-    let device = Device::Cpu(CpuOptions::default());
-    let fast = ceilings(&device, Numeric::Fast)?;
-    let exact = ceilings(&device, Numeric::Exact)?;
-    let bandwidth = fast.bytes_per_second.max(exact.bytes_per_second);
-    let levels: Vec<&str> = description.levels.iter().map(|level| level.name()).collect();
-    if arguments.json {
-        return console::print_json(&json!([{
-            "device": "cpu",
-            "name": description.name,
-            "cores": description.cores,
-            "simd": levels,
-            "memory_bytes": description.memory.map(|memory| memory.0),
-            "memory_available_bytes": description.memory.map(|memory| memory.1),
-            "bytes_per_second": bandwidth,
-            "operations_per_second": {
-                "fast": fast.operations_per_second,
-                "exact": exact.operations_per_second,
-            },
-        }]));
+/// Measured ceilings in both modes.
+struct Measured {
+    bandwidth: f64,
+    fast: f64,
+    exact: f64,
+}
+
+impl Measured {
+    fn of(device: &Device) -> Result<Measured, Failure> {
+        let fast = ceilings(device, Numeric::Fast)?;
+        let exact = ceilings(device, Numeric::Exact)?;
+        Ok(Measured {
+            bandwidth: fast.bytes_per_second.max(exact.bytes_per_second),
+            fast: fast.operations_per_second,
+            exact: exact.operations_per_second,
+        })
     }
+
+    fn lines(&self) -> String {
+        format!(
+            "  bandwidth:   {:.1} GB/s read\n  arithmetic:  {:.0} GOP/s fast (int8), {:.0} GOP/s exact (f32)\n",
+            self.bandwidth / 1e9,
+            self.fast / 1e9,
+            self.exact / 1e9
+        )
+    }
+}
+
+pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
+    let (mut text, mut list) = (String::new(), Vec::new());
+    let (cpu_text, cpu_value) = processor()?;
+    text.push_str(&cpu_text);
+    list.push(cpu_value);
+    match graphics() {
+        Ok(devices) => {
+            for (description, gpu) in devices {
+                let measured = gpu.map(|gpu| Measured::of(&Device::Vulkan(gpu))).transpose()?;
+                text.push_str(&gpu_text(&description, measured.as_ref()));
+                list.push(gpu_value(&description, measured.as_ref()));
+            }
+        }
+        // A machine without Vulkan is a machine all the same.
+        Err(reason) => console.notice(&format!("no Vulkan device: {reason}")),
+    }
+    match arguments.json {
+        true => console::print_json(&Value::Array(list)),
+        false => console::print(&text),
+    }
+}
+
+fn processor() -> Result<(String, Value), Failure> {
+    let description = describe();
+    let measured = Measured::of(&Device::Cpu(CpuOptions::default()))?;
+    let levels: Vec<&str> = description.levels.iter().map(|level| level.name()).collect();
     let memory = description.memory.map_or("unknown".to_string(), |(all, available)| {
         format!("{:.1} GB, {:.1} GB of it available", all as f64 / 1e9, available as f64 / 1e9)
     });
-    console::print(&format!(
-        "cpu: {}\n  cores:      {}\n  simd:       {}\n  memory:     {memory}\n  \
-         bandwidth:  {:.1} GB/s read\n  arithmetic: {:.0} GOP/s fast (int8), {:.0} GOP/s exact (f32)\n",
+    let text = format!(
+        "cpu: {}\n  cores:       {}\n  simd:        {}\n  memory:      {memory}\n{}",
         description.name,
         description.cores,
         levels.join(", "),
-        bandwidth / 1e9,
-        fast.operations_per_second / 1e9,
-        exact.operations_per_second / 1e9,
-    ))
+        measured.lines(),
+    );
+    let value = json!({
+        "device": "cpu",
+        "name": description.name,
+        "cores": description.cores,
+        "simd": levels,
+        "memory_bytes": description.memory.map(|memory| memory.0),
+        "memory_available_bytes": description.memory.map(|memory| memory.1),
+        "bytes_per_second": measured.bandwidth,
+        "operations_per_second": { "fast": measured.fast, "exact": measured.exact },
+    });
+    Ok((text, value))
+}
+
+/// All Vulkan devices, opened where they have what the kernels need.
+fn graphics() -> Result<Vec<(GpuDescription, Option<Arc<Gpu>>)>, DeviceError> {
+    let instance = Instance::load()?;
+    let described = pianola_vulkan::describe(&instance)?;
+    let open = |description: GpuDescription| {
+        let usable = description.missing.is_empty() && !description.heaps.is_empty();
+        let gpu = usable.then(|| Gpu::open_described(instance.clone(), description.clone()));
+        // One that cannot be opened is listed without a measurement.
+        (description, gpu.and_then(Result::ok))
+    };
+    Ok(described.into_iter().map(open).collect())
+}
+
+fn shapes(gpu: &GpuDescription) -> Vec<String> {
+    let shape = |shape: &pianola_vulkan::MatrixShape| {
+        let [rows, columns, depth] = shape.size;
+        format!("{rows}x{columns}x{depth} {} to {}", shape.types[0], shape.types[1])
+    };
+    gpu.matrices.iter().map(shape).collect()
+}
+
+fn gpu_text(gpu: &GpuDescription, measured: Option<&Measured>) -> String {
+    let (major, minor, patch) = gpu.api;
+    let mut text = format!(
+        "vulkan:{}: {}\n  driver:      {}, Vulkan {major}.{minor}.{patch}\n  type:        {}\n",
+        gpu.index, gpu.name, gpu.driver, gpu.kind
+    );
+    let gigabytes = |bytes: u64| bytes as f64 / 1e9;
+    for heap in &gpu.heaps {
+        let _ = writeln!(
+            text,
+            "  heap:        {:.1} GB {}, {:.1} GB of it for this process, {:.1} GB used",
+            gigabytes(heap.size),
+            if heap.device_local { "device-local" } else { "host" },
+            gigabytes(heap.budget),
+            gigabytes(heap.used),
+        );
+    }
+    let (default, least, most) = gpu.subgroup;
+    let matrices = match gpu.matrices.is_empty() {
+        true => "none".to_string(),
+        false => shapes(gpu).join(", "),
+    };
+    let dot = if gpu.integer_dot { "accelerated" } else { "emulated by the driver" };
+    let _ = write!(
+        text,
+        "  subgroups:   {default} lanes (from {least} to {most})\n  matrices:    {matrices}\n  \
+         integer dot: {dot}\n  limits:      {} KiB shared memory, bindings up to {:.2} GB, \
+         allocations up to {:.2} GB\n",
+        gpu.shared_memory / 1024,
+        gigabytes(gpu.largest_binding),
+        gigabytes(gpu.largest_allocation),
+    );
+    match measured {
+        Some(measured) => text.push_str(&measured.lines()),
+        None => {
+            let lacks = match gpu.missing.is_empty() {
+                true => "memory".to_string(),
+                false => gpu.missing.join(", "),
+            };
+            let _ = writeln!(text, "  not usable:  it lacks {lacks}");
+        }
+    }
+    text
+}
+
+fn gpu_value(gpu: &GpuDescription, measured: Option<&Measured>) -> Value {
+    let heap = |heap: &pianola_vulkan::Heap| {
+        json!({
+            "bytes": heap.size,
+            "budget_bytes": heap.budget,
+            "used_bytes": heap.used,
+            "device_local": heap.device_local,
+        })
+    };
+    json!({
+        "device": format!("vulkan:{}", gpu.index),
+        "name": gpu.name,
+        "driver": gpu.driver,
+        "type": gpu.kind.to_string(),
+        "api": [gpu.api.0, gpu.api.1, gpu.api.2],
+        "heaps": gpu.heaps.iter().map(heap).collect::<Vec<_>>(),
+        "subgroup": { "default": gpu.subgroup.0, "least": gpu.subgroup.1, "most": gpu.subgroup.2 },
+        "cooperative_matrices": shapes(gpu),
+        "integer_dot_accelerated": gpu.integer_dot,
+        "shared_memory_bytes": gpu.shared_memory,
+        "largest_binding_bytes": gpu.largest_binding,
+        "largest_allocation_bytes": gpu.largest_allocation,
+        "missing": gpu.missing,
+        "bytes_per_second": measured.map(|measured| measured.bandwidth),
+        "operations_per_second": measured.map(|measured| {
+            json!({ "fast": measured.fast, "exact": measured.exact })
+        }),
+    })
 }
 
 /// Measured ceilings, or why there are none.

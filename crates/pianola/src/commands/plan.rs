@@ -1,9 +1,10 @@
 //! `plan`: what will run, before it runs.
 
 use clap::Args;
-use pianola_engine::Engine;
+use pianola_engine::{Device, Engine};
 use pianola_model::ModelFile;
 use pianola_plan::{Kernel, Plan, PlanOp, PlanText};
+use pianola_vulkan::OpLaunch;
 use serde_json::{Value, json};
 
 use super::devices::ceilings;
@@ -73,10 +74,42 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     }
     let ceilings = ceilings(&options.device(), plan.options.numeric)?;
     let text = PlanText { plan: &plan, ceilings, rows, context };
+    let launches = match options.device() {
+        Device::Cpu(_) => None,
+        Device::Vulkan(gpu) => {
+            let found = pianola_vulkan::launches(&gpu, &plan, rows, 1);
+            Some(found.map_err(pianola_engine::EngineError::from)?)
+        }
+    };
     if arguments.json {
-        return console::print_json(&object(&text));
+        let mut value = object(&text);
+        value["device"] = json!(options.device().to_string());
+        if let Some(launches) = &launches {
+            value["dispatches"] = json!(launches.len());
+            value["dispatch_barriers"] = json!(launches.iter().filter(|l| l.barrier).count());
+        }
+        return console::print_json(&value);
     }
-    console::print(&text.to_string())
+    console::print(&text.to_string())?;
+    launches.map_or(Ok(()), |launches| console::print(&launched(&plan, &launches)))
+}
+
+/// How the kernels of a Vulkan plan are launched: in all, and in a layer.
+fn launched(plan: &Plan, launches: &[OpLaunch]) -> String {
+    let counted = |list: &[&OpLaunch]| {
+        let barriers = list.iter().filter(|launch| launch.barrier).count();
+        format!("{} dispatches, {barriers} barriers", list.len())
+    };
+    let all: Vec<&OpLaunch> = launches.iter().collect();
+    let mut text = format!("launches: {} a play\n", counted(&all));
+    // The second layer is like those that follow; the first forms its own input.
+    let layer: Vec<&OpLaunch> =
+        launches.iter().filter(|launch| plan.ops[launch.op].name.starts_with("blk.1.")).collect();
+    if !layer.is_empty() {
+        let kernels: Vec<&str> = layer.iter().map(|launch| launch.kernel).collect();
+        text += &format!("a layer: {}: {}\n", counted(&layer), kernels.join(", "));
+    }
+    text
 }
 
 fn object(text: &PlanText<'_>) -> Value {

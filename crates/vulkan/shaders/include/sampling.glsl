@@ -1,0 +1,203 @@
+// What the kernels of sampling share: their state, the order of logits, and the choice of the
+// largest. Needs `LANES` and, for `KEYS` keys a lane, the kernel's constant.
+#extension GL_KHR_shader_subgroup_basic : require
+#extension GL_KHR_shader_subgroup_arithmetic : require
+
+// Mirror the constants in src/sample.rs.
+const uint LANES = 256;
+const uint MOST_PLAYS = 64;
+const uint MOST_WANTED = 64;
+const uint MOST_BIASES = 64;
+const uint MOST_STOPS = 64;
+const uint HISTORY = 256;
+
+struct Bias {
+    uint token;
+    float amount;
+};
+
+// Mirrors `SamplingState` in src/sample.rs.
+layout(set = 1, binding = 0, std430) buffer State {
+    float temperature;
+    float top_p;
+    float min_p;
+    float repetition_penalty;
+    float presence_penalty;
+    float frequency_penalty;
+    // Candidates to draw from; 1 is the greedy choice.
+    uint wanted;
+    // Last tokens that the penalties look at; 0 where they are off.
+    uint window;
+    uint biases;
+    uint stops;
+    // Plays that there are uniform numbers for.
+    uint plays;
+    // Tokens that were ever appended to the history; the last is at `(history_length - 1) % HISTORY`.
+    uint history_length;
+    Bias bias[MOST_BIASES];
+    uint stop[MOST_STOPS];
+    uint history[HISTORY];
+    float uniforms[MOST_PLAYS];
+    uint played;
+    uint halted;
+    uint reserved[2];
+    uint tokens[MOST_PLAYS];
+} state;
+
+// Best of each slice of the vocabulary: (image, id), [slice][wanted], in no order; image 0: none.
+layout(set = 1, binding = 1, std430) buffer Candidates { uvec2 candidates[]; };
+
+// Nothing is left to do once a stop token was chosen.
+bool idle() {
+    return state.halted != 0 || state.played >= state.plays;
+}
+
+// A number that compares as the logit does, both zeros being equal; 0 for what is never chosen,
+// which is -inf and NaN. By its bits: a compiler may take it that there is no NaN.
+uint image_of(float logit) {
+    uint bits = floatBitsToUint(logit);
+    const uint magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u || bits == 0xff800000u) {
+        return 0;
+    }
+    bits = magnitude == 0 ? 0 : bits;
+    return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+}
+
+// The logit again.
+float logit_of(uint image) {
+    return uintBitsToFloat((image & 0x80000000u) != 0 ? image & 0x7fffffffu : ~image);
+}
+
+const uint INFINITE_IMAGE = 0xff800000u;
+
+// What each lane chooses from: images and ids.
+uint keys[KEYS];
+uint ids[KEYS];
+
+// Two turns, so that one barrier is enough: what is read after it is not written in the next turn,
+// and the turn after that is behind a barrier that readers have reached.
+shared uvec2 partials[2][LANES / 4];
+uint turn = 0;
+
+// Puts a subgroup's part where the others see it, and says in which turn.
+uint share(uvec2 part) {
+    turn ^= 1;
+    if (subgroupElect()) {
+        partials[turn][gl_SubgroupID] = part;
+    }
+    barrier();
+    return turn;
+}
+
+// The largest key, and the lowest id that has it.
+uvec2 best_of_all() {
+    uint key = 0;
+    uint id = ~0u;
+    [[unroll]] for (uint i = 0; i < KEYS; i++) {
+        if (keys[i] > key || (keys[i] == key && ids[i] < id)) {
+            key = keys[i];
+            id = ids[i];
+        }
+    }
+    const uint largest = subgroupMax(key);
+    const uint at = share(uvec2(largest, subgroupMin(key == largest ? id : ~0u)));
+    uvec2 best = partials[at][0];
+    for (uint i = 1; i < gl_NumSubgroups; i++) {
+        const uvec2 other = partials[at][i];
+        if (other.x > best.x || (other.x == best.x && other.y < best.y)) {
+            best = other;
+        }
+    }
+    return best;
+}
+
+// The largest key, and the least of the lanes' largest keys.
+uvec2 range_of_largest() {
+    uint key = 0;
+    [[unroll]] for (uint i = 0; i < KEYS; i++) {
+        key = max(key, keys[i]);
+    }
+    const uint at = share(uvec2(subgroupMax(key), subgroupMin(key)));
+    uvec2 range = uvec2(0, ~0u);
+    for (uint i = gl_SubgroupInvocationID; i < gl_NumSubgroups; i += gl_SubgroupSize) {
+        range = uvec2(max(range.x, partials[at][i].x), min(range.y, partials[at][i].y));
+    }
+    return uvec2(subgroupMax(range.x), subgroupMin(range.y));
+}
+
+uint sum_of_all(uint count) {
+    const uint at = share(uvec2(subgroupAdd(count), 0));
+    uint sum = 0;
+    for (uint i = gl_SubgroupInvocationID; i < gl_NumSubgroups; i += gl_SubgroupSize) {
+        sum += partials[at][i].x;
+    }
+    return subgroupAdd(sum);
+}
+
+// Keys of at least `least`.
+uint count_from(uint least) {
+    uint count = 0;
+    [[unroll]] for (uint i = 0; i < KEYS; i++) {
+        count += uint(keys[i] >= least);
+    }
+    return sum_of_all(count);
+}
+
+// Keys equal to `key` with ids up to `last`.
+uint count_ties(uint key, uint last) {
+    uint count = 0;
+    [[unroll]] for (uint i = 0; i < KEYS; i++) {
+        count += uint(keys[i] == key && ids[i] <= last);
+    }
+    return sum_of_all(count);
+}
+
+// Where the `count` largest keys end (ties: lowest ids): they are the keys above x, and those equal
+// to x whose ids are at most y. Of fewer keys than that, all but zeros. `range` is that of
+// `range_of_largest`, `most` the largest id.
+//
+// Halves the range of keys and counts: at most 32 rounds of one barrier, and no round that many
+// lanes contend for, as they would for the bins of a histogram where most logits are close.
+uvec2 end_of_largest(uint count, uvec2 range, uint most) {
+    // Each lane has a key of at least range.y, and there are more lanes than are ever wanted.
+    uint low = range.y;
+    if (low == 0) {
+        low = 1;
+        if (count_from(low) <= count) {
+            return uvec2(low, ~0u);
+        }
+    }
+    // More than `count` keys reach `low`; `above`, fewer than `count`, reach `high`.
+    uint high = range.x + 1;
+    uint above = 0;
+    while (high - low > 1) {
+        const uint middle = low + (high - low) / 2;
+        const uint found = count_from(middle);
+        if (found == count) {
+            return uvec2(middle, ~0u);
+        }
+        if (found > count) {
+            low = middle;
+        } else {
+            high = middle;
+            above = found;
+        }
+    }
+    // Too many are equal to `low`.
+    uint first = 0;
+    uint last = most;
+    while (first < last) {
+        const uint middle = first + (last - first) / 2;
+        if (count_ties(low, middle) >= count - above) {
+            last = middle;
+        } else {
+            first = middle + 1;
+        }
+    }
+    return uvec2(low, last);
+}
+
+bool is_before(uvec2 end, uint key, uint id) {
+    return key > end.x || (key == end.x && id <= end.y);
+}

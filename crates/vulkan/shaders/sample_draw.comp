@@ -1,0 +1,182 @@
+// sample_draw: chooses a token from the best of all slices, notes it, and makes the step that of
+// the token after it. One workgroup.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#extension GL_EXT_control_flow_attributes : require
+
+layout(local_size_x = 256) in;
+// Candidates of a lane, of as many as ever come from all slices.
+layout(constant_id = 0) const uint KEYS = 32;
+#include "include/sampling.glsl"
+
+// The first row of the step, as in common.glsl, but to be written.
+layout(set = 1, binding = 2, std430) buffer FirstRow {
+    uint header[4];
+    uint token;
+    uint sequence;
+    uint position;
+} row;
+
+layout(push_constant) uniform Constants {
+    uint vocabulary;
+    uint slices;
+};
+
+shared uint taken;
+// Candidates as they came, then in the order of their ids.
+shared uvec2 found[MOST_WANTED];
+shared uint chosen_ids[MOST_WANTED];
+shared float weights[MOST_WANTED];
+// Weights from the heaviest on.
+shared float ranked[MOST_WANTED];
+shared uint first_beyond;
+shared uint last_possible;
+shared uint stops_here;
+
+// exp(x) for x <= 0: the host's, operation for operation, so that both draw from the same weights.
+float exponential(float x) {
+    const float ROUND = 12582912.0;
+    precise const float shifted = x * 1.44269504088896 + ROUND;
+    precise const float n = shifted - ROUND;
+    precise const float high = n * 0.693359375;
+    precise const float low = n * -2.1219444e-4;
+    precise const float r = (x - high) - low;
+    const float coefficients[7] =
+        float[7](1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0);
+    precise float series = 1.0 / 5040.0;
+    [[unroll]] for (uint i = 0; i < 7; i++) {
+        series = series * r + coefficients[i];
+    }
+    const float power = uintBitsToFloat((floatBitsToUint(shifted) + 127u) << 23);
+    return x >= -87.0 ? series * power : 0.0;
+}
+
+// Leaves the `count` candidates in the order of their ids, with weights relative to the best's 1.
+void weigh(uint lane, uint count, float best) {
+    if (lane < count) {
+        uint place = 0;
+        for (uint i = 0; i < count; i++) {
+            place += uint(found[i].y < found[lane].y);
+        }
+        const float logit = logit_of(found[lane].x);
+        chosen_ids[place] = found[lane].y;
+        // Not by the quotient for the best itself: a tiny temperature may count as zero here.
+        weights[place] = logit == best ? 1.0 : exponential((logit - best) / state.temperature);
+    }
+    barrier();
+}
+
+// Whether candidate `lane` is among the fewest heaviest that reach `top_p` of the sum.
+bool is_in_mass(uint lane, uint count) {
+    uint rank = 0;
+    if (lane < count) {
+        const float weight = weights[lane];
+        for (uint i = 0; i < count; i++) {
+            rank += uint(weights[i] > weight || (weights[i] == weight && i < lane));
+        }
+        ranked[rank] = weight;
+    }
+    barrier();
+    float before = 0.0;
+    float total = 0.0;
+    for (uint i = 0; i < count; i++) {
+        before += i < rank ? ranked[i] : 0.0;
+        total += ranked[i];
+    }
+    return rank == 0 || before < state.top_p * total;
+}
+
+// The place of the candidate at which the running sum passes the uniform number.
+uint draw(uint lane, uint count) {
+    if (lane == 0) {
+        first_beyond = ~0u;
+        last_possible = 0;
+    }
+    barrier();
+    float total = 0.0;
+    float until = 0.0;
+    for (uint i = 0; i < count; i++) {
+        total += weights[i];
+        until = i <= lane ? total : until;
+    }
+    if (lane < count && weights[lane] > 0.0) {
+        if (until > state.uniforms[state.played] * total) {
+            atomicMin(first_beyond, lane);
+        }
+        atomicMax(last_possible, lane);
+    }
+    barrier();
+    // Rounding may let the product reach the whole sum.
+    return min(first_beyond, last_possible);
+}
+
+uint choose(uint lane) {
+    const uint wanted = state.wanted;
+    const uint entries = slices * wanted;
+    [[unroll]] for (uint i = 0; i < KEYS; i++) {
+        const uint entry = i * LANES + lane;
+        const uvec2 candidate = entry < entries ? candidates[entry] : uvec2(0, ~0u);
+        keys[i] = candidate.x;
+        ids[i] = candidate.y;
+    }
+    if (wanted == 1) {
+        const uvec2 best = best_of_all();
+        return best.x == 0 ? 0 : best.y;
+    }
+    if (lane == 0) {
+        taken = 0;
+    }
+    const uvec2 range = range_of_largest();
+    if (range.x == 0) {
+        return 0;
+    }
+    if (range.x == INFINITE_IMAGE) {
+        return best_of_all().y;
+    }
+    const uvec2 end = end_of_largest(wanted, range, vocabulary - 1);
+    [[unroll]] for (uint i = 0; i < KEYS; i++) {
+        if (is_before(end, keys[i], ids[i])) {
+            found[atomicAdd(taken, 1)] = uvec2(keys[i], ids[i]);
+        }
+    }
+    barrier();
+    const uint count = taken;
+    weigh(lane, count, logit_of(range.x));
+    bool keep = true;
+    if (state.top_p < 1.0) {
+        keep = is_in_mass(lane, count);
+    }
+    if (lane < count && !(keep && weights[lane] >= state.min_p)) {
+        weights[lane] = 0.0;
+    }
+    return chosen_ids[draw(lane, count)];
+}
+
+void main() {
+    if (idle()) {
+        return;
+    }
+    const uint lane = gl_LocalInvocationIndex;
+    if (lane == 0) {
+        stops_here = 0;
+    }
+    const uint token = choose(lane);
+    barrier();
+    if (lane < state.stops && state.stop[lane] == token) {
+        stops_here = 1;
+    }
+    barrier();
+    if (lane == 0) {
+        state.tokens[state.played] = token;
+        state.played += 1;
+        state.history[state.history_length % HISTORY] = token;
+        state.history_length += 1;
+        // Plays that are still queued then repeat this one, harmlessly.
+        if (stops_here != 0) {
+            state.halted = 1;
+        } else {
+            row.token = token;
+            row.position += 1;
+        }
+    }
+}

@@ -1,0 +1,91 @@
+//! Programs without memory: what would be launched, before anything is loaded.
+
+use crate::device::logit_bucket;
+use crate::gpu::Gpu;
+use crate::memory::Region;
+use crate::policy::Limits;
+use crate::program::{Programmer, Resources, Scratch};
+use crate::tuning::Tuning;
+use crate::weights::{Weights, slice_limit};
+use pianola_plan::{DeviceError, PAGE_TOKENS, Plan, bucket};
+
+/// Weights and memory that are nowhere, but as large as they would be.
+pub(crate) struct Imagined {
+    weights: Weights,
+    resources: Resources,
+}
+
+impl Imagined {
+    pub fn new(gpu: &Gpu, plan: &Plan) -> Result<Imagined, DeviceError> {
+        let weights = Weights::imagined(plan, slice_limit(gpu))?;
+        Ok(Imagined { weights, resources: imagined_resources(plan) })
+    }
+
+    pub fn programmer<'a>(
+        &'a self,
+        gpu: &Gpu,
+        plan: &'a Plan,
+        tuning: &'a Tuning,
+    ) -> Programmer<'a> {
+        Programmer {
+            plan,
+            weights: &self.weights,
+            resources: &self.resources,
+            limits: Limits::of(gpu.description(), gpu.subgroup()),
+            tuning,
+        }
+    }
+}
+
+/// What a kernel of the plan is launched as.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OpLaunch {
+    /// Kernel of the plan.
+    pub op: usize,
+    /// Name of the source in `shaders/`.
+    pub kernel: &'static str,
+    /// Whether it waits for those before it.
+    pub barrier: bool,
+}
+
+/// What a play of `rows` rows with `logits` rows of logits would launch, in order.
+pub fn launches(
+    gpu: &Gpu,
+    plan: &Plan,
+    rows: usize,
+    logits: usize,
+) -> Result<Vec<OpLaunch>, DeviceError> {
+    let (imagined, tuning) = (Imagined::new(gpu, plan)?, Tuning::default());
+    let programmer = imagined.programmer(gpu, plan, &tuning);
+    let mut program = programmer.body(bucket(rows).unwrap_or(rows) as u32)?;
+    if logits > 0 {
+        program.extend(programmer.head(logit_bucket(logits, plan))?);
+    }
+    let launch = |dispatch: crate::program::Dispatch| OpLaunch {
+        op: dispatch.op,
+        kernel: dispatch.variant.shader.name(),
+        barrier: dispatch.barrier,
+    };
+    Ok(program.into_iter().map(launch).collect())
+}
+
+/// Resources in no buffer. Programs take parts of the arena, which must be as large as planned;
+/// what is bound whole may have any size.
+fn imagined_resources(plan: &Plan) -> Resources {
+    let scratch = Scratch::of(plan);
+    let entries = plan.options.context.div_ceil(PAGE_TOKENS);
+    let groups = &plan.graph.kv_groups;
+    let table = |group| (group * plan.options.sequences * entries) as u32;
+    Resources {
+        arena: Region::imagined(plan.arena.bytes as u64),
+        operand: Region::imagined(scratch.operand),
+        metas: Region::imagined(scratch.metas),
+        handed: [(Region::imagined(scratch.handed.0), Region::imagined(scratch.handed.1)); 2],
+        finished: Region::imagined(4),
+        partials: Region::imagined(scratch.partials),
+        arrivals: Region::imagined(scratch.arrivals),
+        pages: groups.iter().map(|group| vec![Region::imagined(0); group.layers]).collect(),
+        tables: (0..groups.len()).map(table).collect(),
+        entries: entries as u32,
+    }
+}

@@ -1,0 +1,167 @@
+//! How [`Shader::ProjectMatrix`](crate::pipeline::Shader) cuts a product into tiles.
+
+use super::Limits;
+
+/// A tile and how the subgroups of a workgroup divide it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct MatrixShape {
+    /// Weight rows of a subgroup's piece.
+    pub rows_each: u32,
+    /// Rows of the operand of a subgroup's piece.
+    pub tokens_each: u32,
+    /// Pieces side by side along the weight rows.
+    pub across: u32,
+    /// Pieces side by side along the operand's rows.
+    pub along: u32,
+    /// Subgroups that share a piece, each with columns of its own.
+    pub split: u32,
+    /// Blocks of 32 columns that are in shared memory at once.
+    pub step: u32,
+    /// Steps that are in shared memory at once.
+    pub buffers: u32,
+    /// The operand comes straight from memory.
+    pub direct: bool,
+}
+
+impl MatrixShape {
+    /// Weight rows of a workgroup.
+    pub fn rows(self) -> u32 {
+        self.rows_each * self.across
+    }
+
+    /// Rows of the operand of a workgroup.
+    pub fn tokens(self) -> u32 {
+        self.tokens_each * self.along
+    }
+
+    /// Lanes of a workgroup.
+    pub fn workgroup(self, limits: &Limits) -> u32 {
+        self.across * self.along * self.split * limits.subgroup
+    }
+
+    /// Bytes that a workgroup shares: a step's tiles, and later the sums of a row of matrices.
+    pub fn shared_memory(self, limits: &Limits) -> u32 {
+        let rows = self.rows() + if self.direct { 0 } else { self.tokens() };
+        let tiles = self.buffers * rows * (4 * self.step + 1);
+        let subgroups = self.across * self.along * self.split;
+        let sums = subgroups * limits.matrices * (self.rows_each / 4 + 1);
+        16 * tiles.max(sums)
+    }
+
+    /// The shader's constants 5 to 13.
+    pub fn constants(self, limits: &Limits) -> [(u32, u32); 9] {
+        [
+            (5, limits.matrices),
+            (6, self.rows_each),
+            (7, self.tokens_each),
+            (8, self.across),
+            (9, self.along),
+            (10, self.split),
+            (11, self.step),
+            (12, self.buffers),
+            (13, u32::from(self.direct)),
+        ]
+    }
+}
+
+/// A tile of `pieces` of `each`, rows first, whose subgroups see all columns.
+const fn tile(each: [u32; 2], pieces: [u32; 2], step: u32) -> MatrixShape {
+    MatrixShape {
+        rows_each: each[0],
+        tokens_each: each[1],
+        across: pieces[0],
+        along: pieces[1],
+        split: 1,
+        step,
+        buffers: 1,
+        direct: false,
+    }
+}
+
+/// The same with `split` subgroups for a piece. Few rows of the operand make small tiles, whose
+/// workgroups would otherwise have little under way between memory and registers.
+const fn split(each: [u32; 2], pieces: [u32; 2], split: u32, step: u32) -> MatrixShape {
+    MatrixShape { split, ..tile(each, pieces, step) }
+}
+
+/// Tiles for a number of operand rows, largest first: the more outputs a piece has, the less of
+/// its time goes into reading shared memory, and the more a tile has, into dequantising.
+fn candidates(count: u32) -> &'static [MatrixShape] {
+    const TOKENS_16: [MatrixShape; 2] = [split([32, 16], [2, 1], 4, 4), split([32, 16], [1, 1], 8, 8)];
+    const TOKENS_32: [MatrixShape; 2] = [split([32, 32], [2, 1], 2, 2), split([32, 32], [1, 1], 4, 4)];
+    const TOKENS_64: [MatrixShape; 2] = [tile([32, 32], [4, 2], 2), tile([32, 32], [2, 2], 2)];
+    const TOKENS_128: [MatrixShape; 2] = [tile([64, 32], [2, 4], 2), tile([64, 32], [1, 4], 2)];
+    match count {
+        0..=16 => &TOKENS_16,
+        17..=32 => &TOKENS_32,
+        33..=64 => &TOKENS_64,
+        _ => &TOKENS_128,
+    }
+}
+
+/// The tile for a product of `rows` weight rows (of both parts of a gate) with `count` rows: the
+/// largest of which there are enough to fill half of the device's lanes, which is what the
+/// registers of such kernels let it hold; failing that, the smallest.
+pub(crate) fn choose(limits: &Limits, rows: u32, count: u32) -> MatrixShape {
+    let fits = |shape: &&MatrixShape| shape.shared_memory(limits) <= limits.shared_memory;
+    let shapes: Vec<&MatrixShape> = candidates(count).iter().filter(fits).collect();
+    let enough = |shape: &&&MatrixShape| {
+        let tiles = rows.div_ceil(shape.rows()) * count.div_ceil(shape.tokens());
+        tiles * shape.workgroup(limits) >= limits.parallelism / 2
+    };
+    let found = shapes.iter().find(enough).or(shapes.last());
+    found.map_or(tile([32, 32], [2, 1], 1), |shape| **shape)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(subgroup: u32, parallelism: u32, shared_memory: u32, matrices: u32) -> Limits {
+        Limits { subgroup, parallelism, shared_memory, matrices }
+    }
+
+    fn all() -> Vec<Limits> {
+        vec![
+            limits(32, 1 << 17, 48 << 10, 16),
+            limits(32, 1 << 14, 64 << 10, 16),
+            limits(64, 1 << 14, 32 << 10, 16),
+            limits(8, 1 << 8, 32 << 10, 8),
+        ]
+    }
+
+    #[test]
+    fn tiles_fit_shared_memory_and_pieces_are_whole_matrices() {
+        for limits in all() {
+            for rows in [1, 64, 5376, 43_008] {
+                for count in [9, 16, 32, 64, 128, 256, 512] {
+                    let shape = choose(&limits, rows, count);
+                    assert!(shape.shared_memory(&limits) <= limits.shared_memory, "{shape:?}");
+                    assert!(shape.workgroup(&limits) <= 512, "{shape:?}");
+                    assert!(shape.tokens() <= 16 || shape.tokens() < 2 * count, "{shape:?}");
+                    // A gate's parts alternate within a piece.
+                    assert!(shape.rows_each.is_multiple_of(2 * limits.matrices), "{shape:?}");
+                    assert!(shape.tokens_each.is_multiple_of(limits.matrices), "{shape:?}");
+                    // Every subgroup of a piece has columns, in whole matrices.
+                    assert!((32 * shape.step / shape.split).is_multiple_of(limits.matrices));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn tiles_shrink_until_the_device_is_full() {
+        let card = limits(32, 1 << 17, 48 << 10, 16);
+        let tile = |rows, count| {
+            let shape = choose(&card, rows, count);
+            (shape.rows(), shape.tokens())
+        };
+        assert_eq!(tile(43_008, 512), (128, 128));
+        assert_eq!(tile(5376, 512), (64, 128));
+        assert_eq!(tile(43_008, 64), (128, 64));
+        assert_eq!(tile(43_008, 16), (64, 16));
+        assert_eq!(tile(5376, 16), (32, 16));
+        let chip = limits(32, 1 << 14, 64 << 10, 16);
+        assert_eq!(choose(&chip, 2560, 512).rows(), 128);
+    }
+}
