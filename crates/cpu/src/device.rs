@@ -137,10 +137,10 @@ impl CpuRecording {
     }
 
     /// What the first `rows` rows of one of the plan's buffers hold, while nothing plays.
-    pub fn buffer(&mut self, buffer: usize, rows: usize) -> &[u8] {
+    pub fn buffer(&self, buffer: usize, rows: usize) -> &[u8] {
         let start = self.plan.arena.offsets[buffer];
         let end = start + 4 * rows * self.plan.buffers[buffer].width;
-        &self.arena.bytes_mut()[start..end]
+        &self.arena.bytes()[start..end]
     }
 
     /// Runs stages `range` of a step whose runs are set.

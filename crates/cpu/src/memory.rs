@@ -38,6 +38,11 @@ impl Memory {
         self.map.len() - self.skipped
     }
 
+    /// The bytes, while nobody writes.
+    pub fn bytes(&self) -> &[u8] {
+        &self.map[self.skipped..]
+    }
+
     /// The bytes, while nobody else writes.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.map[self.skipped..]

@@ -2,8 +2,10 @@
 
 use crate::error::EngineError;
 use crate::load::Engine;
+use crate::sampler::Sampling;
 use crate::sequence::Wanted;
 use pianola_plan::{Ceilings, DeviceKind, PlanOp};
+use pianola_vulkan::VulkanRecording;
 use std::ops::Range;
 use std::time::Instant;
 
@@ -16,6 +18,8 @@ pub struct BenchOptions {
     pub generate: usize,
     /// Repetitions.
     pub repeat: usize,
+    /// Tokens that a GPU chooses in one submission.
+    pub tokens_per_submit: usize,
 }
 
 /// A test.
@@ -104,12 +108,12 @@ pub fn bench(
     raise()?;
     engine.recording.measure_busy(true);
     for test in [prompt, generate].into_iter().flatten() {
-        run(engine, test)?;
+        run(engine, test, options.tokens_per_submit)?;
         let before = engine.recording.statistics();
         let mut speeds = Vec::with_capacity(options.repeat);
         let mut wall = 0.0;
         for _ in 0..options.repeat.max(1) {
-            let (seconds, tokens) = run(engine, test)?;
+            let (seconds, tokens) = run(engine, test, options.tokens_per_submit)?;
             wall += seconds;
             speeds.push(tokens as f64 / seconds);
             done(test, tokens as f64 / seconds);
@@ -148,13 +152,31 @@ pub fn bench(
     Ok((rows, ceilings))
 }
 
+/// The likeliest token each time.
+const GREEDY: Sampling = Sampling {
+    temperature: 0.0,
+    top_k: 0,
+    top_p: 1.0,
+    min_p: 0.0,
+    repetition_penalty: 1.0,
+    presence_penalty: 0.0,
+    frequency_penalty: 0.0,
+    penalty_window: 0,
+    logit_bias: Vec::new(),
+    seed: 0,
+};
+
 /// Tokens that look like text to the engine: spread over the vocabulary, never the same twice in
 /// a row.
 fn token(index: usize, vocabulary: usize) -> u32 {
     ((index * 7919 + 13) % vocabulary) as u32
 }
 
-fn run(engine: &mut Engine, test: Test) -> Result<(f64, usize), EngineError> {
+fn run(
+    engine: &mut Engine,
+    test: Test,
+    tokens_per_submit: usize,
+) -> Result<(f64, usize), EngineError> {
     engine.reset();
     let vocabulary = engine.config().vocabulary;
     let start = Instant::now();
@@ -162,6 +184,19 @@ fn run(engine: &mut Engine, test: Test) -> Result<(f64, usize), EngineError> {
         Test::Prompt(count) => {
             let tokens: Vec<u32> = (0..count).map(|index| token(index, vocabulary)).collect();
             engine.feed(&tokens, usize::MAX, Wanted::Last, &mut |_, _| ())?;
+            count
+        }
+        Test::Generate(count) if engine.device_sampling(&GREEDY, &[]).is_ok() => {
+            let sampling = engine.device_sampling(&GREEDY, &[]).expect("asked above");
+            let mut token = token(0, vocabulary);
+            let mut done = 0;
+            while done < count {
+                let each = tokens_per_submit.clamp(1, VulkanRecording::MOST_TOKENS);
+                let chosen =
+                    engine.feed_sampled(token, each.min(count - done), &sampling, &[], 0)?;
+                done += chosen.len();
+                token = chosen.last().copied().unwrap_or(token);
+            }
             count
         }
         Test::Generate(count) => {

@@ -32,6 +32,9 @@ pub enum EngineError {
         /// Tokens the model was made for.
         model: usize,
     },
+    /// A model that the GPU has no memory for, however it is placed.
+    #[error("{0}")]
+    GpuMemory(String),
     /// Text work on a model without a tokeniser.
     #[error(
         "{0} has no tokeniser, so it cannot read text; use token ids (--tokens) or a folder with tokenizer.json"

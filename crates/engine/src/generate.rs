@@ -1,10 +1,12 @@
 //! Generation: prompt in, text out, piece by piece.
 
+use crate::decode::Pace;
 use crate::error::EngineError;
 use crate::load::Engine;
 use crate::sampler::{Sampler, Sampling};
 use crate::sequence::Wanted;
 use crate::stop::StopMatcher;
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -21,6 +23,8 @@ pub struct Request {
     pub stop: Vec<String>,
     /// Go on past end-of-turn tokens.
     pub ignore_end: bool,
+    /// Most tokens that a GPU chooses in one submission; none leaves it to the clock.
+    pub tokens_per_submit: Option<usize>,
 }
 
 /// Why generation ended.
@@ -117,18 +121,28 @@ impl Engine {
         let mut decoder = text.as_ref().map(|text| text.tokenizer.decoder(false));
         let ends = text.as_ref().map_or(&[][..], |text| text.tokenizer.stop_tokens());
         let mut failure = None;
+        let stop_tokens = if request.ignore_end { &[][..] } else { ends };
+        let on_device = self.device_sampling(&request.sampling, stop_tokens).ok();
+        let mut pace = Pace::new(request.tokens_per_submit);
+        // Tokens that the device chose and nobody has seen yet.
+        let mut pending = VecDeque::new();
         let finish = loop {
             if request.max_tokens.is_some_and(|most| tokens.len() >= most) {
                 break Finish::MaxTokens;
             }
-            let logits = self.recording.logits(0);
-            // A sum is NaN if anything in it is: weights or kernels are broken, and any token
-            // would be a lie.
-            if logits.iter().sum::<f32>().is_nan() {
-                failure = Some(EngineError::NotANumber { position: self.tokens.len() });
-                break Finish::Cancelled;
-            }
-            let token = sampler.sample(logits, self.tokens.len() as u64);
+            let token = match pending.pop_front() {
+                Some(token) => token,
+                None => {
+                    let logits = self.recording.logits(0);
+                    // A sum is NaN if anything in it is: weights or kernels are broken, and any
+                    // token would be a lie.
+                    if logits.iter().sum::<f32>().is_nan() {
+                        failure = Some(EngineError::NotANumber { position: self.tokens.len() });
+                        break Finish::Cancelled;
+                    }
+                    sampler.sample(logits, self.tokens.len() as u64)
+                }
+            };
             sampler.accept(token);
             tokens.push(token);
             if !request.ignore_end && ends.contains(&token) {
@@ -150,14 +164,33 @@ impl Engine {
             if request.max_tokens.is_some_and(|most| tokens.len() >= most) {
                 break Finish::MaxTokens;
             }
+            if !pending.is_empty() {
+                continue;
+            }
             if self.tokens.len() >= self.context() {
                 break Finish::ContextFull;
             }
-            if let Err(error) = self.feed(&[token], 1, Wanted::Last, &mut |_, _| ()) {
+            let fed = match &on_device {
+                None => self.feed(&[token], 1, Wanted::Last, &mut |_, _| ()),
+                Some(sampling) => {
+                    let most = request.max_tokens.map_or(usize::MAX, |most| most - tokens.len());
+                    let count = pace.tokens(most.min(self.context() - self.tokens.len()));
+                    let (known, begun) = (self.tokens.clone(), Instant::now());
+                    let seed = request.sampling.seed;
+                    self.feed_sampled(token, count, sampling, &known, seed).map(|chosen| {
+                        pace.took(chosen.len(), begun.elapsed().as_secs_f64());
+                        pending.extend(chosen);
+                    })
+                }
+            };
+            if let Err(error) = fed {
                 failure = Some(error);
                 break Finish::Cancelled;
             }
         };
+        // What the device played beyond the end is no part of the sequence.
+        let beyond = pending.len().saturating_sub(1);
+        self.rewind(self.tokens.len().saturating_sub(beyond));
         certain.clear();
         piece.clear();
         if let Some(decoder) = &mut decoder

@@ -14,11 +14,14 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod decode;
 mod error;
 mod evaluate;
 mod generate;
+mod hybrid;
 mod load;
 mod pages;
+mod place;
 pub mod sampler;
 mod sequence;
 pub mod stop;
@@ -27,5 +30,7 @@ pub use bench::{BenchOptions, BenchRow, Launches, Test, bench};
 pub use error::EngineError;
 pub use evaluate::{Comparison, Deviation, Perplexity, compare, log_softmax_at, perplexity};
 pub use generate::{Answer, Finish, Request, Timing};
+pub use hybrid::HybridRecording;
 pub use load::{Device, Engine, LoadOptions, LoadTiming, Text};
+pub use place::Placement;
 pub use sequence::Wanted;

@@ -1,7 +1,9 @@
 //! Loading: from a path to an engine that is ready to play.
 
 use crate::error::EngineError;
+use crate::hybrid::HybridRecording;
 use crate::pages::Pages;
+use crate::place::{self, Asked, Placement};
 use pianola_cpu::{CpuOptions, CpuRecording, Twin};
 use pianola_formats::{TensorSource, TensorType};
 use pianola_model::{Config, ModelFile, RandomWeights, Shape};
@@ -23,8 +25,11 @@ pub struct LoadOptions {
     pub gpu: Option<VulkanOptions>,
     /// Numeric mode; by default fast where a weight is quantised, exact where none is.
     pub numeric: Option<Numeric>,
-    /// Tokens of context; by default all that the model allows.
+    /// Tokens of context; by default all that the model allows and the GPU has memory for.
     pub context: Option<usize>,
+    /// Layers to put on the GPU, the first of the others staying on the processor; by default as
+    /// many as fit.
+    pub layers_on_gpu: Option<usize>,
     /// Most rows in one play.
     pub max_rows: usize,
     /// Most rows with logits in one play.
@@ -40,6 +45,7 @@ impl Default for LoadOptions {
             gpu: None,
             numeric: None,
             context: None,
+            layers_on_gpu: None,
             max_rows: BUCKETS[BUCKETS.len() - 1],
             max_logit_rows: 1,
             quantize: None,
@@ -203,6 +209,9 @@ impl Engine {
         let device = options.device();
         let recording: Box<dyn Probe> = match options.gpu {
             None => Box::new(CpuRecording::new(plan, source, options.cpu, progress)?),
+            Some(vulkan) if plan.options.cpu_layers > 0 => {
+                Box::new(HybridRecording::new(plan, source, options.cpu, vulkan, progress)?)
+            }
             Some(vulkan) => Box::new(VulkanRecording::new(plan, source, vulkan, progress)?),
         };
         let timing = LoadTiming { weights: start.elapsed().as_secs_f64(), ..LoadTiming::default() };
@@ -254,6 +263,19 @@ impl Engine {
         match &self.device {
             Device::Cpu(_) => false,
             Device::Vulkan(gpu) => gpu.is_lost(),
+        }
+    }
+
+    /// Where the model lies.
+    pub fn placement(&self) -> Placement {
+        let recording = self.recording.as_any();
+        let hybrid = recording.downcast_ref().map(HybridRecording::gpu);
+        let gpu = hybrid.or(recording.downcast_ref::<VulkanRecording>());
+        Placement {
+            layers: self.plan().layers(),
+            cpu_layers: self.plan().options.cpu_layers,
+            cpu_bytes: self.plan().weight_bytes_on(DeviceKind::Cpu),
+            gpu: gpu.map(VulkanRecording::placement),
         }
     }
 
@@ -371,5 +393,14 @@ fn plan(
         sequences: 1,
         cpu_layers: 0,
     };
-    Ok(Plan::new(graph, plan_options)?)
+    let asked = Asked { layers_on_gpu: options.layers_on_gpu, context: options.context };
+    match &options.gpu {
+        Some(gpu) => place::place(graph, plan_options, asked, gpu),
+        None if asked.layers_on_gpu.is_some() => Err(EngineError::Option(
+            "--layers-on-gpu needs a GPU, but the processor computes; name a GPU with --device, or \
+             leave it out"
+                .to_string(),
+        )),
+        None => Ok(Plan::new(graph, plan_options)?),
+    }
 }

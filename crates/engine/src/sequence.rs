@@ -24,7 +24,7 @@ impl Engine {
         wanted: Wanted,
         visit: &mut dyn FnMut(usize, &mut [f32]),
     ) -> Result<(), EngineError> {
-        self.check(tokens)?;
+        self.check_room(tokens, tokens.len())?;
         let options = self.plan().options;
         let chunk = chunk.clamp(1, options.max_rows);
         let mut done = 0;
@@ -58,12 +58,13 @@ impl Engine {
         Ok(())
     }
 
-    fn check(&self, tokens: &[u32]) -> Result<(), EngineError> {
+    /// Whether `tokens` are tokens, and `count` more of them fit the context.
+    pub(crate) fn check_room(&self, tokens: &[u32], count: usize) -> Result<(), EngineError> {
         let vocabulary = self.config.vocabulary;
         if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
             return Err(EngineError::UnknownToken { token, vocabulary });
         }
-        let needed = self.tokens.len() + tokens.len();
+        let needed = self.tokens.len() + count;
         if needed > self.context() {
             let (context, model) = (self.context(), self.config.context);
             return Err(EngineError::ContextLength { needed, context, model });

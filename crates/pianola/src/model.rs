@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use pianola_engine::{Engine, LoadOptions, Text};
 use pianola_model::ModelFile;
+use pianola_plan::{Plan, PlanOptions};
 
 use crate::console::Console;
 use crate::failure::Failure;
@@ -51,9 +52,12 @@ pub fn load(
 ) -> Result<Engine, Failure> {
     let mut bar =
         console.bar("loading [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, {eta} left");
+    let asked = options.clone();
     let engine = Engine::load(&model.path, options, &mut |done, all| bar.reach(done, all))
         .map_err(|error| Failure::from(error).about(&model.path))?;
     drop(bar);
+    tell_fit(engine.plan(), &asked, console);
+    console.detail(&format!("placement: {}", engine.placement()));
     let timing = engine.timing();
     console.detail(&format!(
         "loaded {} in {:.2} s (file {:.2} s, tokeniser {:.2} s, weights {:.2} s), {} mode, context {}",
@@ -66,6 +70,24 @@ pub fn load(
         engine.context(),
     ));
     Ok(engine)
+}
+
+/// Says what the GPU's memory made of a model where nobody asked for it.
+pub fn tell_fit(plan: &Plan, asked: &LoadOptions, console: Console) {
+    let PlanOptions { cpu_layers, context, .. } = plan.options;
+    if cpu_layers > 0 && asked.layers_on_gpu.is_none() {
+        console.notice(&format!(
+            "{cpu_layers} of {} layers run on the processor: the GPU has no memory for more",
+            plan.layers()
+        ));
+    }
+    if context < plan.graph.context && asked.context.is_none() {
+        console.notice(&format!(
+            "the context has {context} of {} tokens, as many as the GPU has memory for; with a larger \
+             --context layers move to the processor",
+            plan.graph.context
+        ));
+    }
 }
 
 /// A model's text side alone, without its weights.

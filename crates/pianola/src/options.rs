@@ -35,6 +35,14 @@ pub struct ComputeOptions {
     /// Most memory to use on the GPU, as in 12GiB [default: what its driver grants]
     #[arg(long, value_name = "BYTES", value_parser = device::bytes)]
     pub gpu_memory: Option<u64>,
+    /// Layers to compute on the GPU; the others, the first ones, run on the processor [default: as
+    /// many as its memory holds]
+    #[arg(long, value_name = "N")]
+    pub layers_on_gpu: Option<usize>,
+    /// Tokens that a GPU chooses by itself in one submission [default: as many as come within
+    /// 40 ms, at most 8]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub tokens_per_submit: Option<usize>,
     /// Threads to compute with [default: one for each core]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
@@ -82,6 +90,7 @@ impl ComputeOptions {
         Ok(LoadOptions {
             cpu: self.cpu(),
             gpu,
+            layers_on_gpu: self.layers_on_gpu,
             numeric: self.numeric(),
             quantize: self.quantize,
             ..LoadOptions::default()

@@ -15,6 +15,8 @@ use std::time::Instant;
 /// What is done anew for every play.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ablation {
+    /// Nothing: the other side of the comparison.
+    Nothing,
     /// The command buffer is recorded again; buffers and descriptor sets stay.
     Record,
     /// Besides, every kernel gets a newly allocated buffer for its output, and new descriptor
@@ -24,7 +26,7 @@ pub enum Ablation {
 
 /// An experiment under way.
 pub(crate) struct Ablated {
-    kind: Ablation,
+    pub kind: Ablation,
     /// Programs by rows and rows with logits, and their launches.
     programs: HashMap<(u32, u32), (Vec<Dispatch>, Vec<Launch>)>,
 }
@@ -64,7 +66,7 @@ impl VulkanRecording {
         let mut replaced: HashMap<Region, Region> = HashMap::new();
         let mut allocations = 0;
         let anew = match ablated.kind {
-            Ablation::Record => None,
+            Ablation::Nothing | Ablation::Record => None,
             Ablation::Allocate => {
                 let mut program = program.clone();
                 for dispatch in &mut program {

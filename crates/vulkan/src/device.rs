@@ -1,15 +1,18 @@
 //! A plan recorded for a GPU: weights resident, command buffers made once, a play one submission.
 
-use crate::ablate::Ablated;
+use crate::ablate::{Ablated, Ablation};
 use crate::commands::Recorder;
 use crate::gpu::Gpu;
 use crate::measure::rough_rate;
 use crate::memory::{Memory, Placement, Purpose, Region};
 use crate::pipeline::Pipelines;
+use crate::place;
 use crate::policy::Limits;
 use crate::policy::segments::{self, Piece};
 use crate::profile::Profiler;
 use crate::program::{Dispatch, Programmer, Resources, Scratch};
+use crate::receive::Inlet;
+use crate::sampled::Sampler;
 use crate::step::{STEP_BYTES, write_step};
 use crate::tuning::Tuning;
 use crate::upload::Uploader;
@@ -17,7 +20,7 @@ use crate::weights::{self, Weights};
 use ash::vk;
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    DeviceError, KernelTime, PAGE_TOKENS, Plan, PlayStatistics, Recording, Step, bucket,
+    DeviceError, DeviceKind, KernelTime, KvSlot, PAGE_TOKENS, Plan, PlayStatistics, Recording, Step, bucket,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -46,6 +49,7 @@ pub(crate) struct Recorded {
 
 /// One of two sets of recordings: while one plays, the next step is written for the other.
 pub(crate) struct Take {
+    pub step: Region,
     pub start: *mut u8,
     pub set: vk::DescriptorSet,
     fence: vk::Fence,
@@ -78,6 +82,8 @@ pub struct VulkanRecording {
     pub(crate) statistics: PlayStatistics,
     pub(crate) profiler: Option<Profiler>,
     pub(crate) ablation: Option<Ablated>,
+    pub(crate) sampler: Option<Sampler>,
+    pub(crate) inlet: Option<Inlet>,
     // Last: everything above points into it.
     pub(crate) memory: Memory,
 }
@@ -101,8 +107,8 @@ impl Drop for VulkanRecording {
 }
 
 impl VulkanRecording {
-    /// Uploads the plan's weights from `source` and makes ready to record; `progress` hears of
-    /// bytes of weights done and in all.
+    /// Uploads the weights that the plan's kernels for this device read from `source`, and makes
+    /// ready to record those kernels; `progress` hears of bytes of weights done and in all.
     pub fn new(
         plan: Plan,
         source: &dyn TensorSource,
@@ -133,10 +139,14 @@ impl VulkanRecording {
         let mut pages = Vec::new();
         let mut tables = Vec::new();
         for (index, group) in plan.graph.kv_groups.iter().enumerate() {
-            let head = 2 * PAGE_TOKENS * group.head_dim * group.ty.bytes();
-            let bytes = (plan.kv_pages(index) * group.kv_heads * head) as u64;
+            let bytes = place::page_bytes(&plan, index);
             let layers = (0..group.layers)
-                .map(|_| resident(bytes, "the KV pages; a smaller --context needs less"))
+                .map(|layer| match plan.kv_device(KvSlot { group: index, layer }) {
+                    DeviceKind::Vulkan => {
+                        resident(bytes, "the KV pages; a smaller --context needs less")
+                    }
+                    DeviceKind::Cpu => Ok(Region::imagined(0)),
+                })
                 .collect::<Result<Vec<Region>, DeviceError>>()?;
             pages.push(layers);
             tables.push((index * plan.options.sequences * entries) as u32);
@@ -162,6 +172,7 @@ impl VulkanRecording {
             let fence = unsafe { gpu.raw.create_fence(&vk::FenceCreateInfo::default(), None) }
                 .map_err(|error| gpu.failure("making a fence", error))?;
             takes.push(Take {
+                step: step.slice(0, STEP_BYTES),
                 start,
                 set,
                 fence,
@@ -173,6 +184,7 @@ impl VulkanRecording {
         }
         let limits = Limits::of(gpu.description(), gpu.subgroup());
         let rate = rough_rate(&gpu)?;
+        let inlet = Inlet::new(&plan, arena, &mut memory, &mut recorder)?;
         Ok(VulkanRecording {
             mapped: vec![UNMAPPED; count],
             plan,
@@ -203,6 +215,8 @@ impl VulkanRecording {
             statistics: PlayStatistics::default(),
             profiler: None,
             ablation: None,
+            sampler: None,
+            inlet,
             memory,
         })
     }
@@ -279,11 +293,15 @@ impl VulkanRecording {
     }
 
     /// Records what a play of this many rows needs and is not there yet.
-    fn prepare(&mut self, take: usize, rows: usize, logits: usize) -> Result<(), DeviceError> {
+    pub(crate) fn prepare(&mut self, take: usize, rows: usize, logits: usize) -> Result<(), DeviceError> {
         let rows = bucket(rows).expect("a checked step") as u32;
         if !self.takes[take].bodies.contains_key(&rows) {
             let program = self.programmer(&self.tuning).body(rows)?;
-            let parts = self.cuts(rows, &program);
+            // A single row is bound by memory, and short.
+            let parts = match rows {
+                1 => vec![0..program.len()],
+                _ => self.cuts(rows, &program),
+            };
             let recorded = self.record(take, &program, &parts)?;
             self.takes[take].bodies.insert(rows, recorded);
         }
@@ -355,6 +373,26 @@ impl VulkanRecording {
         Ok(())
     }
 
+    /// Submits what a caller put together, signalling a take's fence.
+    pub(crate) fn signal(
+        &mut self,
+        take: usize,
+        submit: &[vk::SubmitInfo2<'_>],
+    ) -> Result<(), DeviceError> {
+        self.gpu.submit(submit, self.takes[take].fence, "a play")?;
+        self.takes[take].in_flight = true;
+        self.statistics.submits += 1;
+        Ok(())
+    }
+
+    /// Body and head of a play of one row, which are prepared, and their number of dispatches. A
+    /// single row is never cut.
+    pub(crate) fn single_commands(&self) -> (vk::CommandBuffer, vk::CommandBuffer, u64) {
+        let (body, head) = (&self.takes[0].bodies[&1], &self.takes[0].heads[&1]);
+        let dispatches = u64::from(body.dispatches + head.dispatches);
+        (body.commands[0], head.commands[0], dispatches)
+    }
+
     /// Waits until a take is done, and makes its fence usable again.
     pub(crate) fn finish(&mut self, take: usize) -> Result<(), DeviceError> {
         let take = &mut self.takes[take];
@@ -406,7 +444,7 @@ impl Recording for VulkanRecording {
         if self.profiler.is_some() {
             return self.play_timed(step);
         }
-        if self.ablation.is_some() {
+        if self.ablation.as_ref().is_some_and(|ablated| ablated.kind != Ablation::Nothing) {
             return self.play_ablated(step);
         }
         let take = self.next;

@@ -92,6 +92,20 @@ impl Lab {
         }
     }
 
+    /// Plays a list once, and makes what it wrote visible to the host.
+    pub fn play(&mut self, program: &[Dispatch]) -> Result<(), DeviceError> {
+        let commands = self.recorder.allocate()?;
+        let launches = self.recorder.realise(&mut self.pipelines, program)?;
+        let set = self.set;
+        self.recorder.write(commands, |recorder| {
+            recorder.launches(commands, set, &launches, |_, _| ());
+            recorder.to_host(commands);
+        })?;
+        self.submit(commands)?;
+        self.recorder.free(commands);
+        Ok(())
+    }
+
     /// Seconds of the whole list on the device, the best of `rounds` after one that does not count.
     pub fn time(&mut self, program: &[Dispatch], rounds: usize) -> Result<f64, DeviceError> {
         self.time_for(program, rounds, false)

@@ -4,7 +4,7 @@
 //! same DRAM behind two budgets). A block is one allocation and one buffer over all of it; a
 //! [`Region`] of it is what kernels bind.
 
-use crate::describe::heaps;
+use crate::describe::{GpuKind, Heap, heaps};
 use crate::gpu::Gpu;
 use ash::vk;
 use pianola_plan::{DeviceError, DeviceKind};
@@ -104,22 +104,20 @@ impl Memory {
         size: u64,
         what: &str,
     ) -> Result<Region, DeviceError> {
-        let size = size.max(16).next_multiple_of(ALIGNMENT);
+        let size = region_size(size);
         let fits = |block: &&mut Block| block.purpose == purpose && block.size - block.used >= size;
         if let Some(block) = self.blocks.iter_mut().find(fits) {
             let region = Region { buffer: block.buffer, offset: block.used, size };
             block.used += size;
             return Ok(region);
         }
-        let usual = if purpose == Purpose::Resident { BLOCK } else { 1 << 20 };
         let largest = self.gpu.description().largest_allocation;
         if size > largest {
             return Err(out_of_memory(&format!("{what} (at most {largest} at once)"), size));
         }
         // A last block smaller than usual may still fit where a whole one does not.
-        let block_size = usual.max(size).min(largest);
         let block = self
-            .block(purpose, block_size, what)
+            .block(purpose, block_size(purpose, size, largest), what)
             .or_else(|_| self.block(purpose, size, what))?;
         let region = Region { buffer: block.buffer, offset: 0, size };
         self.blocks.push(Block { used: size, ..block });
@@ -133,11 +131,33 @@ impl Memory {
         size: u64,
         what: &str,
     ) -> Result<Region, DeviceError> {
-        let size = size.max(16).next_multiple_of(ALIGNMENT);
+        let size = region_size(size);
         let block = self.block(purpose, size, what)?;
         let region = Region { buffer: block.buffer, offset: 0, size };
         self.blocks.push(Block { used: size, ..block });
         Ok(region)
+    }
+
+    /// What is left of every heap, by the driver's word where it gives one.
+    fn budgets(&self) -> Vec<Heap> {
+        let gpu = &self.gpu;
+        if !gpu.budgets {
+            return gpu.description().heaps.clone();
+        }
+        heaps(&gpu.instance, gpu.physical, &["VK_EXT_memory_budget".to_string()])
+    }
+
+    /// Heaps that weights, pages and activations fill, in that order, and what is left of them.
+    pub fn resident_heaps(&self) -> Vec<Heap> {
+        let budgets = self.budgets();
+        let mut order: Vec<u32> = Vec::new();
+        for index in self.types(Purpose::Resident) {
+            let heap = self.gpu.memory.memory_types[index as usize].heap_index;
+            if !order.contains(&heap) {
+                order.push(heap);
+            }
+        }
+        order.into_iter().map(|heap| budgets[heap as usize]).collect()
     }
 
     /// Memory types fit for a purpose, best first.
@@ -161,10 +181,13 @@ impl Memory {
                         .max();
                     Some(self.gpu.memory.memory_heaps[heap].size) == largest
                 };
+                // What a card has to read over the bus is better computed by the processor.
+                let kind = self.gpu.description().kind;
+                let shared = matches!(kind, GpuKind::Integrated | GpuKind::Software);
                 all(Flags::DEVICE_LOCAL | visible)
                     .filter(own)
                     .chain(all(Flags::DEVICE_LOCAL))
-                    .chain(all(visible))
+                    .chain(all(visible).filter(|_| shared))
                     .collect()
             }
             Purpose::Step => all(Flags::DEVICE_LOCAL | visible).chain(all(visible)).collect(),
@@ -205,12 +228,7 @@ impl Memory {
                 .create_buffer(&create, None)
                 .map_err(|error| gpu.failure("making a buffer", error))?;
             let needs = gpu.raw.get_buffer_memory_requirements(buffer);
-            let budgets = if gpu.budgets {
-                let extensions = ["VK_EXT_memory_budget".to_string()];
-                heaps(&gpu.instance, gpu.physical, &extensions)
-            } else {
-                gpu.description().heaps.clone()
-            };
+            let budgets = self.budgets();
             for index in self.types(purpose) {
                 let ty = gpu.memory.memory_types[index as usize];
                 let heap = &budgets[ty.heap_index as usize];
@@ -273,6 +291,17 @@ impl Memory {
         };
         Placement { device_local: resident(true), host: resident(false) }
     }
+}
+
+/// Bytes that a region of `size` bytes takes.
+pub(crate) fn region_size(size: u64) -> u64 {
+    size.max(16).next_multiple_of(ALIGNMENT)
+}
+
+/// Bytes of a new block whose first region has `size` bytes.
+pub(crate) fn block_size(purpose: Purpose, size: u64, largest: u64) -> u64 {
+    let usual = if purpose == Purpose::Resident { BLOCK } else { 1 << 20 };
+    usual.max(size).min(largest)
 }
 
 pub(crate) fn out_of_memory(what: &str, bytes: u64) -> DeviceError {

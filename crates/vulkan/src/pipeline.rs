@@ -14,20 +14,26 @@ pub(crate) enum Shader {
     Prologue,
     ProjectRows,
     ProjectTiles,
+    ProjectMatrix,
     KvWrite,
     Attention,
+    SampleCut,
+    SampleDraw,
     Probe,
 }
 
 impl Shader {
-    pub const ALL: [Shader; 8] = [
+    pub const ALL: [Shader; 11] = [
         Shader::Embed,
         Shader::RopeAngles,
         Shader::Prologue,
         Shader::ProjectRows,
         Shader::ProjectTiles,
+        Shader::ProjectMatrix,
         Shader::KvWrite,
         Shader::Attention,
+        Shader::SampleCut,
+        Shader::SampleDraw,
         Shader::Probe,
     ];
 
@@ -39,8 +45,11 @@ impl Shader {
             Shader::Prologue => "prologue",
             Shader::ProjectRows => "project_rows",
             Shader::ProjectTiles => "project_tiles",
+            Shader::ProjectMatrix => "project_matrix",
             Shader::KvWrite => "kv_write",
             Shader::Attention => "attention",
+            Shader::SampleCut => "sample_cut",
+            Shader::SampleDraw => "sample_draw",
             Shader::Probe => "probe",
         }
     }
@@ -53,8 +62,11 @@ impl Shader {
             Shader::Prologue => include_bytes!("../spirv/prologue.spv"),
             Shader::ProjectRows => include_bytes!("../spirv/project_rows.spv"),
             Shader::ProjectTiles => include_bytes!("../spirv/project_tiles.spv"),
+            Shader::ProjectMatrix => include_bytes!("../spirv/project_matrix.spv"),
             Shader::KvWrite => include_bytes!("../spirv/kv_write.spv"),
             Shader::Attention => include_bytes!("../spirv/attention.spv"),
+            Shader::SampleCut => include_bytes!("../spirv/sample_cut.spv"),
+            Shader::SampleDraw => include_bytes!("../spirv/sample_draw.spv"),
             Shader::Probe => include_bytes!("../spirv/probe.spv"),
         }
     }
@@ -66,9 +78,10 @@ impl Shader {
             Shader::RopeAngles => &[1, 1],
             Shader::Prologue => &[1; 6],
             Shader::ProjectRows => &[3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
-            Shader::ProjectTiles => &[3, 3, 3, 1, 1, 1, 1],
+            Shader::ProjectTiles | Shader::ProjectMatrix => &[3, 3, 3, 1, 1, 1, 1],
             Shader::KvWrite => &[1; 6],
             Shader::Attention => &[1; 11],
+            Shader::SampleCut | Shader::SampleDraw => &[1; 3],
             Shader::Probe => &[1, 1],
         }
     }

@@ -6,13 +6,13 @@
 
 use crate::memory::Region;
 use crate::pipeline::{PUSH_BYTES, Shader, Variant};
-use crate::policy::{self, Limits, attention, rows};
+use crate::policy::{self, Limits, attention, matrix, rows};
 use crate::tuning::{RowsKey, Tuning};
 use crate::weights::{Matrix, Slice, Weights};
 use bytemuck::{Pod, Zeroable};
 use pianola_formats::TensorType;
 use pianola_plan::{
-    Activation, Attend, DeviceError, HeadNorm, Kernel, KvType, Numeric, Op, PAGE_TOKENS, Plan,
+    Activation, Attend, DeviceError, DeviceKind, HeadNorm, Kernel, KvType, Numeric, Op, PAGE_TOKENS, Plan,
     Project, RopePairing, RowSet, TensorId,
 };
 
@@ -64,9 +64,8 @@ pub(crate) struct Scratch {
 impl Scratch {
     pub fn of(plan: &Plan) -> Scratch {
         let options = &plan.options;
-        let widest = plan
-            .ops
-            .iter()
+        let ops = || plan.ops.iter().filter(|op| op.device == DeviceKind::Vulkan);
+        let widest = ops()
             .filter_map(|op| match &op.kernel {
                 Kernel::Project(project) => Some(plan.graph.tensor(project.input).width),
                 _ => None,
@@ -76,7 +75,7 @@ impl Scratch {
         // Tiles read whole tiles of rows; refined rows are two.
         let rows = (options.max_rows.max(2 * options.max_logit_rows) as u64).next_multiple_of(64);
         let pages = options.context.div_ceil(PAGE_TOKENS) as u32;
-        let partials = plan.ops.iter().filter_map(|op| match &op.kernel {
+        let partials = ops().filter_map(|op| match &op.kernel {
             Kernel::Attend(attend) => Some(attend.spec),
             _ => None,
         });
@@ -85,7 +84,7 @@ impl Scratch {
                 u64::from(rows * attention::splits(rows, pages)) * (spec.heads * (spec.head_dim + 2)) as u64
             })
         });
-        let heads = plan.ops.iter().filter_map(|op| match &op.kernel {
+        let heads = ops().filter_map(|op| match &op.kernel {
             Kernel::Attend(attend) => Some(attend.spec.heads),
             _ => None,
         });
@@ -226,7 +225,9 @@ impl Programmer<'_> {
 
     fn program(&self, rows: u32, head: bool) -> Result<Vec<Dispatch>, DeviceError> {
         let mut dispatches = Vec::new();
-        for op in (0..self.plan.ops.len()).filter(|&op| self.in_head(op) == head) {
+        let mine = |op: &usize| self.plan.ops[*op].device == DeviceKind::Vulkan;
+        let ops = (0..self.plan.ops.len()).filter(mine);
+        for op in ops.filter(|&op| self.in_head(op) == head) {
             let start = dispatches.len();
             match &self.plan.ops[op].kernel {
                 Kernel::Project(project) => self.project(op, project, rows, &mut dispatches)?,
@@ -245,12 +246,16 @@ impl Programmer<'_> {
     /// by the kernel before wherever that is one launch and this one meets it in integers.
     fn input(&self, op: usize, rows: u32) -> Input {
         let Kernel::Project(project) = &self.plan.ops[op].kernel else { return Input::Own };
+        // What another device computed comes as it is.
+        if op == 0 || self.plan.ops[op - 1].device != DeviceKind::Vulkan {
+            return Input::Own;
+        }
         let alone = |project: &Project| match self.groups(project) {
             Ok(groups) if groups.len() == 1 => groups.into_iter().next(),
             _ => None,
         };
         let integer = alone(project).is_some_and(|group| group.integer);
-        if rows != 1 || op == 0 || project.select || !integer {
+        if rows != 1 || project.select || !integer {
             return Input::Own;
         }
         let bare = project.residual.is_none() && project.norm.is_none();
@@ -430,9 +435,10 @@ impl Programmer<'_> {
             let refined = logits && group.integer;
             let count = if refined { 2 * rows } else { rows };
             let blocks = width / 32;
+            let matrices = self.limits.matrices > 0 && group.integer && !logits && count > 8;
             let form = match (group.integer, refined) {
                 (false, _) => 0,
-                (true, false) => 1,
+                (true, false) => if matrices { 3 } else { 1 },
                 (true, true) => 2,
             };
             let shared = 40 * blocks * count + 1024;
@@ -446,6 +452,8 @@ impl Programmer<'_> {
             }
             let product = if count <= 8 {
                 self.rows_product(op, project, group, count, if fused { Feed::Fused } else { Feed::Ready }, keep)?
+            } else if matrices {
+                self.matrix_product(op, project, group, count)
             } else {
                 self.tiles_product(op, project, group, count)
             };
@@ -700,6 +708,34 @@ impl Programmer<'_> {
             bindings,
             push: bytemuck::bytes_of(&product).to_vec(),
             groups: [workgroups, count.div_ceil(tokens), 1],
+            barrier: false,
+            op,
+            cut: None,
+        }
+    }
+
+    fn matrix_product(&self, op: usize, project: &Project, group: &Group<'_>, count: u32) -> Dispatch {
+        let blocks = (self.plan.graph.tensor(project.input).width / 32) as u32;
+        let rows: usize = group.parts.iter().map(|part| part.2.rows).sum();
+        let shape = matrix::choose(&self.limits, rows as u32, count);
+        // A gate's tile holds as many rows of each part as it has outputs.
+        let outputs = if project.gate.is_some() { shape.rows() / 2 } else { shape.rows() };
+        let (mut bindings, product, types, workgroups) = self.product(project, group, outputs);
+        bindings.extend([self.weights.vectors, self.output(project)]);
+        bindings.extend([self.resources.operand, self.resources.metas]);
+        let mut constants = vec![
+            (0, shape.workgroup(&self.limits)),
+            (1, types[0]),
+            (2, types[1]),
+            (3, gate_code(project)),
+            (4, blocks),
+        ];
+        constants.extend(shape.constants(&self.limits));
+        Dispatch {
+            variant: Variant { shader: Shader::ProjectMatrix, constants },
+            bindings,
+            push: bytemuck::bytes_of(&product).to_vec(),
+            groups: [workgroups, count.div_ceil(shape.tokens()), 1],
             barrier: false,
             op,
             cut: None,

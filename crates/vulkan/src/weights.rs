@@ -5,7 +5,7 @@ use crate::layout::{BLOCK, PLANES, matrix_bytes, pack_row, row_planes};
 use crate::memory::{Memory, Purpose, Region};
 use crate::upload::{STAGE, Uploader};
 use pianola_formats::{Tensor, TensorSource, TensorType, convert_row};
-use pianola_plan::{DeviceError, Plan, WeightId, WeightShape, WeightSpec};
+use pianola_plan::{DeviceError, DeviceKind, Plan, WeightId, WeightShape, WeightSpec};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -28,6 +28,8 @@ pub(crate) enum Weight {
     Matrix(Matrix),
     /// Offset in [`Weights::vectors`], in floats; a multiple of four.
     Vector(u32),
+    /// Only kernels of another device read it.
+    Elsewhere,
 }
 
 /// All weights of a plan.
@@ -41,21 +43,33 @@ pub(crate) struct Weights {
 
 impl Weights {
     /// # Panics
-    /// If it is a vector: plans name matrices where matrices are read.
+    /// If it is a vector: plans name matrices where matrices are read. Or if it was not loaded.
     pub fn matrix(&self, id: WeightId) -> &Matrix {
         match &self.list[id.0] {
             Weight::Matrix(matrix) => matrix,
             Weight::Vector(_) => panic!("a vector where the plan has a matrix"),
+            Weight::Elsewhere => panic!("a weight that the plan has on another device"),
         }
     }
 
     /// # Panics
-    /// If it is a matrix.
+    /// If it is a matrix, or was not loaded.
     pub fn vector(&self, id: WeightId) -> u32 {
         match &self.list[id.0] {
             Weight::Vector(offset) => *offset,
             Weight::Matrix(_) => panic!("a matrix where the plan has a vector"),
+            Weight::Elsewhere => panic!("a weight that the plan has on another device"),
         }
+    }
+
+    /// Bytes of each region, in the order of their allocation.
+    pub fn regions(&self) -> Vec<u64> {
+        let matrices = self.list.iter().filter_map(|weight| match weight {
+            Weight::Matrix(matrix) => Some(matrix),
+            _ => None,
+        });
+        let slices = matrices.flat_map(|matrix| &matrix.slices);
+        slices.map(|slice| slice.region.size).chain([self.vectors.size]).collect()
     }
 
     /// The weights of `plan` as they would lie on a device whose slices hold `limit` bytes: the
@@ -68,7 +82,11 @@ impl Weights {
             offset
         };
         let mut list = Vec::with_capacity(plan.graph.weights.len());
-        for spec in &plan.graph.weights {
+        for (index, spec) in plan.graph.weights.iter().enumerate() {
+            if !plan.reads(DeviceKind::Vulkan, index) {
+                list.push(Weight::Elsewhere);
+                continue;
+            }
             list.push(match spec.shape {
                 WeightShape::Vector { length } => Weight::Vector(place(length)),
                 WeightShape::Matrix { rows, columns } => {
@@ -118,7 +136,8 @@ fn slice_rows(ty: TensorType, rows: usize, columns: usize, limit: u64) -> usize 
     rows.div_ceil(parts).next_multiple_of(64).min(most.max(1)).min(rows)
 }
 
-/// Loads the weights of `plan`; `progress` hears of bytes done and in all.
+/// Loads the weights that the kernels of `plan` for this device read; `progress` hears of bytes
+/// done and in all.
 pub(crate) fn load(
     gpu: &Arc<Gpu>,
     memory: &mut Memory,
@@ -128,7 +147,7 @@ pub(crate) fn load(
 ) -> Result<Weights, DeviceError> {
     let mut uploader = Uploader::new(gpu)?;
     let limit = slice_limit(gpu);
-    let total = plan.weight_bytes();
+    let total = plan.weight_bytes_on(DeviceKind::Vulkan);
     let mut done = 0;
     let mut list = Vec::with_capacity(plan.graph.weights.len());
     let mut vectors: Vec<f32> = Vec::new();
@@ -138,7 +157,11 @@ pub(crate) fn load(
         vectors.resize(vectors.len().next_multiple_of(4), 0.0);
         offset
     };
-    for spec in &plan.graph.weights {
+    for (index, spec) in plan.graph.weights.iter().enumerate() {
+        if !plan.reads(DeviceKind::Vulkan, index) {
+            list.push(Weight::Elsewhere);
+            continue;
+        }
         let tensor = source
             .tensor(&spec.name)
             .ok_or_else(|| DeviceError::MissingTensor(spec.name.clone()))?;

@@ -93,6 +93,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         prompt: arguments.prompt,
         generate: arguments.generate,
         repeat: arguments.repeat,
+        tokens_per_submit: arguments.compute.tokens_per_submit.unwrap_or(1),
     };
     let mut measure = || device.measure(numeric);
     let (rows, ceilings) =
@@ -160,12 +161,17 @@ fn of_shape(
         check_memory(shape, &Engine::plan_of_random(shape, ty, &options)?)?;
     }
     let reduced = shape.reduced(CHECKED_LAYERS, CHECKED_VOCABULARY);
-    let small = LoadOptions { context: Some(CHECKED_ROWS + 1), ..options.clone() };
+    let context = Some(CHECKED_ROWS + 1);
+    let small = LoadOptions { context, layers_on_gpu: None, ..options.clone() };
     let twin = Engine::random_twin(&reduced, ty, &small)?;
     let report = check(&mut Engine::random(&reduced, ty, small, &mut |_, _| ())?, twin)?;
     let mut bar = console
         .bar("drawing weights [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, {eta} left");
+    let asked = options.clone();
     let engine = Engine::random(shape, ty, options, &mut |done, all| bar.reach(done, all))?;
+    drop(bar);
+    model::tell_fit(engine.plan(), &asked, console);
+    console.detail(&format!("placement: {}", engine.placement()));
     let matrices = engine.plan().graph.weights.iter();
     let matrices = matrices.filter(|weight| matches!(weight.shape, WeightShape::Matrix { .. }));
     let other = matrices.filter(|weight| weight.ty != ty).count();
@@ -310,13 +316,13 @@ fn ablate(
         return Err(Failure::usage("--ablate measures generation; -n must be above 0"));
     }
     let kinds = [
-        ("recorded once", None),
-        ("recorded for every token", Some(Ablation::Record)),
-        ("and a buffer allocated for every kernel", Some(Ablation::Allocate)),
+        ("recorded once", Ablation::Nothing),
+        ("recorded for every token", Ablation::Record),
+        ("and a buffer allocated for every kernel", Ablation::Allocate),
     ];
     let mut rows = Vec::new();
     for (name, kind) in kinds {
-        set_ablation(engine, kind)?;
+        set_ablation(engine, Some(kind))?;
         let options = BenchOptions { prompt: 0, ..options };
         let (found, _) =
             pianola_engine::bench(engine, options, &mut || Some(ceilings), &mut |_, _| ())?;

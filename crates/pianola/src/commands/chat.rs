@@ -196,6 +196,7 @@ impl Chat<'_> {
             max_tokens: self.arguments.max_tokens,
             stop: self.arguments.stop.clone(),
             ignore_end: false,
+            tokens_per_submit: self.arguments.compute.tokens_per_submit,
         };
         let _working = Working::begin();
         let (answer, text) = generate(&mut self.engine, &request, true)?;

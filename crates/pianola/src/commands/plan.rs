@@ -58,6 +58,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             Engine::plan_of(&file, &config, &options).map_err(|error| about(error.into()))?
         }
     };
+    model::tell_fit(&plan, &options, console);
     let rows = arguments.rows;
     if rows > plan.options.max_rows {
         return Err(Failure::usage(format!(
@@ -123,6 +124,9 @@ fn object(text: &PlanText<'_>) -> Value {
         "kv_bytes": plan.kv_bytes(),
         "numeric": plan.options.numeric.to_string(),
         "context": plan.options.context,
+        "layers": plan.layers(),
+        "cpu_layers": plan.options.cpu_layers,
+        "placement": plan.placement(),
         "rows": rows,
         "context_tokens": context,
         "ops": plan.ops.iter().map(|op| operation(text, plan, op)).collect::<Vec<_>>(),

@@ -94,6 +94,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         max_tokens: arguments.max_tokens,
         stop: arguments.stop.clone(),
         ignore_end: arguments.ignore_eos,
+        tokens_per_submit: arguments.compute.tokens_per_submit,
     };
     if arguments.profile.is_some() {
         profile::start(&mut engine)?;

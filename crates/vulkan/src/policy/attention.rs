@@ -28,7 +28,7 @@ mod tests {
     #[test]
     fn heads_divide_their_group() {
         let limits =
-            Limits { subgroup: 32, parallelism: 1 << 14, shared_memory: 1 << 15, matrices: false };
+            Limits { subgroup: 32, parallelism: 1 << 14, shared_memory: 1 << 15, matrices: 0 };
         for group in 1..20 {
             assert_eq!(group % heads(&limits, 1, group), 0);
         }

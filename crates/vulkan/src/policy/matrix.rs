@@ -88,7 +88,7 @@ const fn split(each: [u32; 2], pieces: [u32; 2], split: u32, step: u32) -> Matri
 /// its time goes into reading shared memory, and the more a tile has, into dequantising.
 fn candidates(count: u32) -> &'static [MatrixShape] {
     const TOKENS_16: [MatrixShape; 2] = [split([32, 16], [2, 1], 4, 4), split([32, 16], [1, 1], 8, 8)];
-    const TOKENS_32: [MatrixShape; 2] = [split([32, 32], [2, 1], 2, 2), split([32, 32], [1, 1], 4, 4)];
+    const TOKENS_32: [MatrixShape; 2] = [split([32, 32], [2, 1], 4, 4), split([32, 32], [1, 1], 4, 4)];
     const TOKENS_64: [MatrixShape; 2] = [tile([32, 32], [4, 2], 2), tile([32, 32], [2, 2], 2)];
     const TOKENS_128: [MatrixShape; 2] = [tile([64, 32], [2, 4], 2), tile([64, 32], [1, 4], 2)];
     match count {

@@ -2,6 +2,7 @@
 //! without a device. What `pianola tune` measured takes their place where there is a measurement.
 
 pub(crate) mod attention;
+pub(crate) mod matrix;
 pub(crate) mod rows;
 pub(crate) mod segments;
 
@@ -16,8 +17,8 @@ pub(crate) struct Limits {
     pub parallelism: u32,
     /// Bytes that a workgroup shares.
     pub shared_memory: u32,
-    /// Whether cooperative matrices of 16 x 16 x 16 f16 with f32 sums are there.
-    pub matrices: bool,
+    /// Side of cooperative matrices of f16 with f32 sums; 0 where there are none.
+    pub matrices: u32,
 }
 
 impl Limits {
@@ -32,10 +33,14 @@ impl Limits {
                 GpuKind::Software => 1 << 8,
             },
             shared_memory: description.shared_memory,
-            matrices: description
-                .matrices
-                .iter()
-                .any(|shape| shape.size == [16, 16, 16] && shape.types == ["f16", "f32"]),
+            // Graphics chips have 16; Mesa's software driver has 8.
+            matrices: [16, 8]
+                .into_iter()
+                .find(|&side| {
+                    let mut shapes = description.matrices.iter();
+                    shapes.any(|shape| shape.size == [side; 3] && shape.types == ["f16", "f32"])
+                })
+                .unwrap_or(0),
         }
     }
 }

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     fn limits(subgroup: u32, parallelism: u32) -> Limits {
-        Limits { subgroup, parallelism, shared_memory: 48 << 10, matrices: false }
+        Limits { subgroup, parallelism, shared_memory: 48 << 10, matrices: 0 }
     }
 
     fn product(rows: u32, blocks: u32) -> Product {

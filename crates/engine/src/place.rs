@@ -1,0 +1,304 @@
+//! Which layers run where: as many as fit on the GPU, the first of the others on the processor.
+
+use crate::error::EngineError;
+use pianola_plan::{DeviceKind, Graph, Plan, PlanOptions, layer_range};
+use pianola_vulkan::{Budget, VulkanOptions};
+
+/// Shortest context that a model is given before layers leave the GPU, where none was asked for.
+const LEAST_CONTEXT: usize = 4096;
+/// Contexts are tried in steps of so many tokens.
+const CONTEXT_STEP: usize = 1024;
+
+/// What is asked of the placement.
+#[derive(Clone, Copy, Debug)]
+struct Wish {
+    /// Layers of the model.
+    layers: usize,
+    /// Layers to put on the GPU, if the user says how many.
+    layers_on_gpu: Option<usize>,
+    /// Tokens of context, if the user says how many.
+    context: Option<usize>,
+    /// Tokens of context that the model allows.
+    model_context: usize,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Choice {
+    cpu_layers: usize,
+    context: usize,
+}
+
+impl Wish {
+    /// Fewest layers on the processor that may be chosen, and most.
+    fn cpu_layers(&self) -> (usize, usize) {
+        match self.layers_on_gpu {
+            Some(asked) => (self.layers - asked, self.layers - asked),
+            None => (0, self.layers),
+        }
+    }
+
+    /// Shortest context that may be chosen, and longest.
+    fn contexts(&self) -> (usize, usize) {
+        match self.context {
+            Some(asked) => (asked, asked),
+            None => (LEAST_CONTEXT.min(self.model_context), self.model_context),
+        }
+    }
+}
+
+/// The fewest layers on the processor with which the rest fits, at the longest context that then
+/// fits: a shorter context costs only those who need it, a layer on the processor costs every
+/// token. `fits` says whether so many layers on the processor and such a context leave the GPU with
+/// what it can hold; none if nothing does.
+fn choose<E>(
+    wish: Wish,
+    fits: &mut dyn FnMut(Choice) -> Result<bool, E>,
+) -> Result<Option<Choice>, E> {
+    let (fewest, most) = wish.cpu_layers();
+    let (shortest, longest) = wish.contexts();
+    let best = Choice { cpu_layers: fewest, context: longest };
+    if fits(best)? {
+        return Ok(Some(best));
+    }
+    let layers = |cpu_layers| Choice { cpu_layers, context: shortest };
+    if !fits(layers(most))? {
+        return Ok(None);
+    }
+    // Between one that may not fit and one that does.
+    let (mut low, mut high) = (fewest, most);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        match fits(layers(middle))? {
+            true => high = middle,
+            false => low = middle + 1,
+        }
+    }
+    let cpu_layers = high;
+    let steps = |index: usize| (shortest + index * CONTEXT_STEP).min(longest);
+    let (mut low, mut high) = (0, (longest - shortest).div_ceil(CONTEXT_STEP));
+    while low < high {
+        let middle = (low + high).div_ceil(2);
+        match fits(Choice { cpu_layers, context: steps(middle) })? {
+            true => low = middle,
+            false => high = middle - 1,
+        }
+    }
+    Ok(Some(Choice { cpu_layers, context: steps(low) }))
+}
+
+/// What a user may say about the placement.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    pub layers_on_gpu: Option<usize>,
+    pub context: Option<usize>,
+}
+
+/// Plans `graph` for a GPU, with as much of it there as the memory allows. `options` has the
+/// longest context and no layer on the processor.
+pub(crate) fn place(
+    graph: Graph,
+    options: PlanOptions,
+    asked: Asked,
+    gpu: &VulkanOptions,
+) -> Result<Plan, EngineError> {
+    let whole = Plan::new(graph.clone(), options)?;
+    let layers = whole.layers();
+    if let Some(count) = asked.layers_on_gpu {
+        check_count(count, layers)?;
+    }
+    let wish = Wish {
+        layers,
+        layers_on_gpu: asked.layers_on_gpu,
+        context: asked.context,
+        model_context: options.context,
+    };
+    let budget = Budget::of(&gpu.gpu, gpu.memory);
+    let plan = |choice: Choice| {
+        let Choice { cpu_layers, context } = choice;
+        Plan::new(graph.clone(), PlanOptions { cpu_layers, context, ..options })
+    };
+    let mut fits =
+        |choice: Choice| -> Result<bool, EngineError> { Ok(budget.holds(&plan(choice)?)?) };
+    match choose(wish, &mut fits)? {
+        Some(Choice { cpu_layers: 0, context }) if context == options.context => Ok(whole),
+        Some(choice) => Ok(plan(choice)?),
+        None => {
+            let least = Choice { cpu_layers: wish.cpu_layers().1, context: wish.contexts().0 };
+            Err(no_room(&plan(least)?, &budget, asked, gpu))
+        }
+    }
+}
+
+fn check_count(count: usize, layers: usize) -> Result<(), EngineError> {
+    match count {
+        0 => Err(EngineError::Option(
+            "--layers-on-gpu 0 leaves the GPU without work; use --device cpu".to_string(),
+        )),
+        _ if count > layers => Err(EngineError::Option(format!(
+            "--layers-on-gpu {count} is more than the {layers} layers of this model"
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Why not even `plan`, the least that may be put on the GPU, fits there.
+fn no_room(plan: &Plan, budget: &Budget, asked: Asked, gpu: &VulkanOptions) -> EngineError {
+    let needed = match budget.needed(plan) {
+        Ok(needed) => needed,
+        Err(error) => return error.into(),
+    };
+    let there = plan.layers_on(DeviceKind::Vulkan);
+    let what = match there.len() {
+        0 => "even the head".to_string(),
+        _ => format!("{} and the head", layer_range(there, plan.layers())),
+    };
+    let limit = match gpu.memory {
+        Some(limit) if limit <= budget.bytes() => " within --gpu-memory",
+        _ => "",
+    };
+    let advice = match (asked.layers_on_gpu, asked.context) {
+        (Some(_), _) => "ask for fewer --layers-on-gpu or a smaller --context",
+        (None, Some(_)) => "ask for a smaller --context, or use --device cpu",
+        (None, None) => "use --device cpu",
+    };
+    EngineError::GpuMemory(format!(
+        "{} has no room for {what}: with activations and a context of {} tokens that is {}, and {} \
+         are free{limit}; {advice}",
+        gpu.gpu.description().name,
+        plan.options.context,
+        size(needed),
+        size(budget.bytes()),
+    ))
+}
+
+/// Bytes for people.
+pub(crate) fn size(bytes: u64) -> String {
+    match bytes {
+        0..100_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}
+
+/// Where a loaded model lies.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Placement {
+    /// Layers of the model.
+    pub layers: usize,
+    /// Of these, the first so many on the processor although there is a GPU.
+    pub cpu_layers: usize,
+    /// Bytes of weights in the processor's memory.
+    pub cpu_bytes: u64,
+    /// Bytes of weights, pages and activations that the GPU has.
+    pub gpu: Option<pianola_vulkan::Placement>,
+}
+
+impl std::fmt::Display for Placement {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Placement { layers, cpu_layers, cpu_bytes, gpu } = self;
+        let Some(gpu) = gpu else {
+            let all = layer_range(0..*layers, *layers);
+            return write!(f, "{all} and the head on cpu ({})", size(*cpu_bytes));
+        };
+        if *cpu_layers > 0 {
+            let first = layer_range(0..*cpu_layers, *layers);
+            write!(f, "{first} on cpu ({}), ", size(*cpu_bytes))?;
+        }
+        let rest = match cpu_layers < layers {
+            true => format!("{} and the head", layer_range(*cpu_layers..*layers, *layers)),
+            false => "the head".to_string(),
+        };
+        write!(
+            f,
+            "{rest} on vulkan ({} device-local, {} host)",
+            size(gpu.device_local),
+            size(gpu.host)
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+
+    /// Ten layers of 100 bytes, a head of 50, pages of a byte a layer for 16 tokens.
+    fn chosen(memory: usize, wish: Wish) -> Option<Choice> {
+        let mut fits = |Choice { cpu_layers, context }: Choice| {
+            let layers = wish.layers - cpu_layers;
+            Ok::<_, Infallible>(50 + layers * (100 + context / 16) <= memory)
+        };
+        choose(wish, &mut fits).unwrap()
+    }
+
+    const WISH: Wish =
+        Wish { layers: 10, layers_on_gpu: None, context: None, model_context: 32_768 };
+
+    #[test]
+    fn everything_is_on_the_gpu_where_it_fits() {
+        let all = Some(Choice { cpu_layers: 0, context: 32_768 });
+        assert_eq!(chosen(50 + 10 * (100 + 2048), WISH), all);
+    }
+
+    #[test]
+    fn the_context_gives_way_before_a_layer_does() {
+        let shorter = |context| Some(Choice { cpu_layers: 0, context });
+        assert_eq!(chosen(50 + 10 * (100 + 2048) - 1, WISH), shorter(31_744));
+        assert_eq!(chosen(50 + 10 * (100 + 512), WISH), shorter(8192));
+        assert_eq!(chosen(50 + 10 * (100 + 256), WISH), shorter(4096));
+        let short = Wish { model_context: 2000, ..WISH };
+        assert_eq!(chosen(50 + 10 * (100 + 125), short), shorter(2000));
+    }
+
+    #[test]
+    fn the_fewest_layers_go_to_the_processor() {
+        let memory = 50 + 10 * (100 + 256) - 1;
+        // Nine layers at 4096 tokens, and what is then left makes the context longer.
+        assert_eq!(chosen(memory, WISH), Some(Choice { cpu_layers: 1, context: 4096 }));
+        assert_eq!(chosen(50 + 400, WISH), Some(Choice { cpu_layers: 9, context: 4096 }));
+        assert_eq!(chosen(50 + 500, WISH), Some(Choice { cpu_layers: 9, context: 6144 }));
+        assert_eq!(chosen(50, WISH), Some(Choice { cpu_layers: 10, context: 32_768 }));
+        assert_eq!(chosen(49, WISH), None);
+    }
+
+    #[test]
+    fn what_the_user_says_stays() {
+        let asked = Wish { context: Some(32_768), ..WISH };
+        let memory = 50 + 10 * (100 + 256);
+        assert_eq!(chosen(memory, asked), Some(Choice { cpu_layers: 9, context: 32_768 }));
+        let layers = Wish { layers_on_gpu: Some(4), ..WISH };
+        assert_eq!(chosen(memory, layers), Some(Choice { cpu_layers: 6, context: 12_288 }));
+        assert_eq!(chosen(1000, layers), None);
+        let both = Wish { layers_on_gpu: Some(4), context: Some(4096), ..WISH };
+        assert_eq!(chosen(memory, both), Some(Choice { cpu_layers: 6, context: 4096 }));
+    }
+
+    #[test]
+    fn numbers_of_layers_are_checked() {
+        assert!(check_count(26, 26).is_ok() && check_count(1, 26).is_ok());
+        let none = check_count(0, 26).unwrap_err().to_string();
+        assert!(none.contains("--device cpu"), "{none}");
+        let many = check_count(27, 26).unwrap_err().to_string();
+        assert!(many.contains("27") && many.contains("26 layers"), "{many}");
+    }
+
+    #[test]
+    fn placements_read_well() {
+        let gpu = pianola_vulkan::Placement { device_local: 14_300_000_000, host: 0 };
+        let mut placement =
+            Placement { layers: 62, cpu_layers: 6, cpu_bytes: 1_200_000_000, gpu: Some(gpu) };
+        assert_eq!(
+            placement.to_string(),
+            "layers 0 to 5 on cpu (1.2 GB), layers 6 to 61 and the head on vulkan (14.3 GB \
+             device-local, 0.0 MB host)"
+        );
+        placement.cpu_layers = 62;
+        assert!(
+            placement.to_string().contains("all 62 layers on cpu (1.2 GB), the head on vulkan")
+        );
+        placement.cpu_layers = 0;
+        assert!(placement.to_string().starts_with("all 62 layers and the head on vulkan (14.3 GB"));
+        placement.gpu = None;
+        assert_eq!(placement.to_string(), "all 62 layers and the head on cpu (1.2 GB)");
+    }
+}

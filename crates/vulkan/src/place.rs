@@ -1,0 +1,168 @@
+//! Whether a plan fits a GPU, found before anything is allocated.
+
+use crate::gpu::Gpu;
+use crate::memory::{Memory, Purpose, block_size, region_size};
+use crate::program::Scratch;
+use crate::weights::{Weights, slice_limit};
+use pianola_plan::{DeviceError, DeviceKind, KvSlot, PAGE_TOKENS, Plan};
+use std::sync::Arc;
+
+/// Memory that a GPU grants.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Budget {
+    /// Free bytes of each heap that weights may lie in, in the order they are filled: the device's
+    /// own first. The host's memory counts where the device has it in common with the processor.
+    pub heaps: Vec<u64>,
+    /// Most bytes to take in all, where the user sets a limit.
+    pub limit: Option<u64>,
+    /// Most bytes of one allocation.
+    pub largest_allocation: u64,
+    /// Most bytes of one slice of a matrix.
+    pub largest_slice: u64,
+}
+
+impl Budget {
+    /// What a GPU grants now, less some that is left to others: the desktop, the driver, and what
+    /// this program needs besides weights, pages and activations.
+    pub fn of(gpu: &Arc<Gpu>, limit: Option<u64>) -> Budget {
+        let heaps = Memory::new(gpu.clone(), None).resident_heaps();
+        let granted: u64 = heaps.iter().map(|heap| heap.budget).sum();
+        let mut free: Vec<u64> =
+            heaps.iter().map(|heap| heap.budget.saturating_sub(heap.used)).collect();
+        leave(&mut free, granted);
+        Budget {
+            heaps: free,
+            limit,
+            largest_allocation: gpu.description().largest_allocation,
+            largest_slice: slice_limit(gpu),
+        }
+    }
+
+    /// Bytes in all.
+    pub fn bytes(&self) -> u64 {
+        let free = self.heaps.iter().sum();
+        self.limit.map_or(free, |limit| limit.min(free))
+    }
+
+    /// Whether a recording of `plan` would find its memory.
+    pub fn holds(&self, plan: &Plan) -> Result<bool, DeviceError> {
+        Ok(self.taken(&regions(plan, self.largest_slice)?).is_some())
+    }
+
+    /// Bytes of the weights, pages and activations that a recording of `plan` keeps on the GPU.
+    pub fn needed(&self, plan: &Plan) -> Result<u64, DeviceError> {
+        Ok(regions(plan, self.largest_slice)?.into_iter().map(region_size).sum())
+    }
+
+    /// Bytes of the blocks that regions end up in, allocated one by one as [`Memory::allocate`]
+    /// does it; none if one finds no room.
+    fn taken(&self, regions: &[u64]) -> Option<u64> {
+        let mut heaps = self.heaps.clone();
+        let mut rooms: Vec<u64> = Vec::new();
+        let mut taken = 0;
+        for &size in regions {
+            let size = region_size(size);
+            if let Some(room) = rooms.iter_mut().find(|room| **room >= size) {
+                *room -= size;
+                continue;
+            }
+            let mut block = |bytes: u64| {
+                let within = self.limit.is_none_or(|limit| taken + bytes <= limit);
+                let heap = heaps.iter_mut().find(|free| within && **free >= bytes)?;
+                *heap -= bytes;
+                taken += bytes;
+                Some(bytes)
+            };
+            if size > self.largest_allocation {
+                return None;
+            }
+            let whole = block_size(Purpose::Resident, size, self.largest_allocation);
+            let bytes = block(whole).or_else(|| block(size))?;
+            rooms.push(bytes - size);
+        }
+        Some(taken)
+    }
+}
+
+/// Takes a twentieth of what was granted, and at least 256 MiB, off the heaps, the last first.
+fn leave(free: &mut [u64], granted: u64) {
+    let mut left = (granted / 20).max(256 << 20);
+    for heap in free.iter_mut().rev() {
+        let part = left.min(*heap);
+        *heap -= part;
+        left -= part;
+    }
+}
+
+/// Bytes of a layer's KV pages on the GPU.
+pub(crate) fn page_bytes(plan: &Plan, group: usize) -> u64 {
+    let pages = plan.kv_pages(group);
+    let group = &plan.graph.kv_groups[group];
+    (pages * group.kv_heads * 2 * PAGE_TOKENS * group.head_dim * group.ty.bytes()) as u64
+}
+
+/// Sizes of what a recording allocates for [`Purpose::Resident`], in its order.
+fn regions(plan: &Plan, largest_slice: u64) -> Result<Vec<u64>, DeviceError> {
+    let Scratch { operand, metas, handed, partials, arrivals } = Scratch::of(plan);
+    let mut all = vec![plan.arena.bytes as u64, operand, metas, partials, arrivals];
+    all.extend([handed.0, handed.1, handed.0, handed.1, 4]);
+    for (index, group) in plan.graph.kv_groups.iter().enumerate() {
+        let slots = (0..group.layers).map(|layer| KvSlot { group: index, layer });
+        let mine = slots.filter(|&slot| plan.kv_device(slot) == DeviceKind::Vulkan);
+        all.extend(mine.map(|_| page_bytes(plan, index)));
+    }
+    all.extend(Weights::imagined(plan, largest_slice)?.regions());
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn budget(heaps: &[u64], limit: Option<u64>) -> Budget {
+        let heaps = heaps.iter().map(|mib| mib * MIB).collect();
+        let limit = limit.map(|mib| mib * MIB);
+        Budget { heaps, limit, largest_allocation: 1024 * MIB, largest_slice: 128 * MIB }
+    }
+
+    fn taken(budget: &Budget, regions: &[u64]) -> Option<u64> {
+        let regions: Vec<u64> = regions.iter().map(|mib| mib * MIB).collect();
+        budget.taken(&regions).map(|bytes| bytes / MIB)
+    }
+
+    #[test]
+    fn regions_share_blocks_and_heaps_fill_in_order() {
+        let plenty = budget(&[4096], None);
+        assert_eq!(taken(&plenty, &[100, 100, 50]), Some(256));
+        assert_eq!(taken(&plenty, &[100, 100, 100, 50]), Some(512));
+        assert_eq!(taken(&plenty, &[600, 10]), Some(600 + 256));
+        // The second region does not fit the first heap as a whole block, but by itself.
+        assert_eq!(taken(&budget(&[400], None), &[200, 100]), Some(256 + 100));
+        assert_eq!(taken(&budget(&[400, 256], None), &[200, 100]), Some(512));
+        assert_eq!(taken(&budget(&[400], None), &[200, 200]), None);
+        assert_eq!(taken(&plenty, &[2000]), None);
+    }
+
+    #[test]
+    fn the_users_limit_counts_before_what_is_there() {
+        let limited = budget(&[4096, 4096], Some(300));
+        assert_eq!(limited.bytes(), 300 * MIB);
+        assert_eq!(taken(&limited, &[100, 100]), Some(256));
+        assert_eq!(taken(&limited, &[100, 200]), None);
+        assert_eq!(taken(&limited, &[200, 40, 44]), Some(300));
+        assert_eq!(budget(&[100], Some(300)).bytes(), 100 * MIB);
+    }
+
+    #[test]
+    fn some_memory_is_left_to_others() {
+        let mut free = [512 * MIB, 10_000 * MIB];
+        leave(&mut free, 10_512 * MIB);
+        assert_eq!(free[0], 512 * MIB);
+        assert_eq!(free[1], 10_000 * MIB - 10_512 * MIB / 20);
+        let mut free = [100 * MIB, 200 * MIB];
+        leave(&mut free, 300 * MIB);
+        assert_eq!(free, [44 * MIB, 0]);
+    }
+}
