@@ -191,3 +191,10 @@ pub fn usual(ty: TensorType) -> Case {
         seed: 3,
     }
 }
+
+/// A model whose products all have rows of 512: two super-blocks of the types that have them.
+pub fn square(ty: TensorType, numeric: Numeric) -> Case {
+    let (hidden, feed_forward) = (512, 512);
+    let (kv_heads, group, head_dim) = (4, 4, 32);
+    Case { hidden, feed_forward, kv_heads, group, head_dim, numeric, ..usual(ty) }
+}

@@ -1,6 +1,6 @@
 //! The Vulkan device that tests run on.
 
-use pianola_vulkan::{Gpu, Selection};
+use pianola_vulkan::{Gpu, Selection, Tuning, VulkanOptions};
 use std::sync::Arc;
 
 /// Opens the device that `PIANOLA_TEST_VULKAN` names (an index or part of a name), by default
@@ -21,4 +21,9 @@ pub fn open() -> Arc<Gpu> {
              PIANOLA_TEST_VULKAN names another device than Mesa's llvmpipe"
         )
     })
+}
+
+/// To record on `gpu` without measured choices and without limits.
+pub fn options(gpu: &Arc<Gpu>) -> VulkanOptions {
+    VulkanOptions { gpu: gpu.clone(), memory: None, tuning: Tuning::default(), parallelism: None }
 }

@@ -37,5 +37,8 @@ pub fn reports(test: &str) -> Vec<String> {
     );
     // The layer writes to the program's output: a line with the message's id, then its words.
     let marks = ["VUID-", "UNASSIGNED-", "SYNC-", "Validation Error", "Validation Warning"];
-    out.lines().filter(|line| marks.iter().any(|mark| line.contains(mark))).map(str::to_string).collect()
+    out.lines()
+        .filter(|line| marks.iter().any(|mark| line.contains(mark)))
+        .map(str::to_string)
+        .collect()
 }

@@ -3,7 +3,7 @@
 use crate::error::EngineError;
 use crate::load::Engine;
 use crate::sampler::{Sampling, uniform};
-use pianola_plan::Row;
+use pianola_plan::{DeviceError, Row};
 use pianola_vulkan::{GpuSampling, VulkanRecording};
 
 /// Longest that a submission may keep the next word from the reader, in seconds.
@@ -92,7 +92,11 @@ impl Engine {
         let vulkan = vulkan.ok_or_else(|| {
             EngineError::Option("only a model wholly on a GPU samples there".to_string())
         })?;
-        let chosen = vulkan.play_sampled(row, sampling, &recent, &uniforms)?.to_vec();
+        let played = vulkan.play_sampled(row, sampling, &recent, &uniforms);
+        let chosen = played.map(<[u32]>::to_vec).map_err(|error| match error {
+            DeviceError::NotANumber => EngineError::NotANumber { position: base + 1 },
+            other => other.into(),
+        })?;
         self.tokens.push(token);
         let fed = chosen.len().saturating_sub(1);
         self.tokens.extend_from_slice(&chosen[..fed]);

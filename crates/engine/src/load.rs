@@ -266,6 +266,14 @@ impl Engine {
         }
     }
 
+    /// What computes, in words, and how many layers it leaves to the processor.
+    pub fn runs_on(&self) -> String {
+        match self.plan().options.cpu_layers {
+            0 => self.device.to_string(),
+            count => format!("{}, {count} of {} layers on cpu", self.device, self.plan().layers()),
+        }
+    }
+
     /// Where the model lies.
     pub fn placement(&self) -> Placement {
         let recording = self.recording.as_any();

@@ -1,7 +1,7 @@
 //! Which layers run where: as many as fit on the GPU, the first of the others on the processor.
 
 use crate::error::EngineError;
-use pianola_plan::{DeviceKind, Graph, Plan, PlanOptions, layer_range};
+use pianola_plan::{DeviceKind, Graph, Plan, PlanOptions, layer_range, size_text};
 use pianola_vulkan::{Budget, VulkanOptions};
 
 /// Shortest context that a model is given before layers leave the GPU, where none was asked for.
@@ -167,17 +167,9 @@ fn no_room(plan: &Plan, budget: &Budget, asked: Asked, gpu: &VulkanOptions) -> E
          are free{limit}; {advice}",
         gpu.gpu.description().name,
         plan.options.context,
-        size(needed),
-        size(budget.bytes()),
+        size_text(needed),
+        size_text(budget.bytes()),
     ))
-}
-
-/// Bytes for people.
-pub(crate) fn size(bytes: u64) -> String {
-    match bytes {
-        0..100_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.1} GB", bytes as f64 / 1e9),
-    }
 }
 
 /// Where a loaded model lies.
@@ -198,11 +190,11 @@ impl std::fmt::Display for Placement {
         let Placement { layers, cpu_layers, cpu_bytes, gpu } = self;
         let Some(gpu) = gpu else {
             let all = layer_range(0..*layers, *layers);
-            return write!(f, "{all} and the head on cpu ({})", size(*cpu_bytes));
+            return write!(f, "{all} and the head on cpu ({})", size_text(*cpu_bytes));
         };
         if *cpu_layers > 0 {
             let first = layer_range(0..*cpu_layers, *layers);
-            write!(f, "{first} on cpu ({}), ", size(*cpu_bytes))?;
+            write!(f, "{first} on cpu ({}), ", size_text(*cpu_bytes))?;
         }
         let rest = match cpu_layers < layers {
             true => format!("{} and the head", layer_range(*cpu_layers..*layers, *layers)),
@@ -211,8 +203,8 @@ impl std::fmt::Display for Placement {
         write!(
             f,
             "{rest} on vulkan ({} device-local, {} host)",
-            size(gpu.device_local),
-            size(gpu.host)
+            size_text(gpu.device_local),
+            size_text(gpu.host)
         )
     }
 }

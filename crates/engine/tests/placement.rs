@@ -17,7 +17,7 @@ fn golden(case: &str) -> PathBuf {
 }
 
 fn on(gpu: &Arc<Gpu>, memory: Option<u64>) -> Option<VulkanOptions> {
-    Some(VulkanOptions { gpu: gpu.clone(), memory, tuning: Tuning::default() })
+    Some(VulkanOptions { gpu: gpu.clone(), memory, tuning: Tuning::default(), parallelism: None })
 }
 
 fn exact() -> LoadOptions {
@@ -137,7 +137,7 @@ fn a_small_budget_moves_layers_to_the_processor() {
     assert_eq!(whole.placement().cpu_layers, 0);
     let budget = Budget::of(&gpu, None);
     let all = budget.needed(whole.plan()).unwrap();
-    // Regions that do not fit a block any more get blocks of their own: a little more is needed.
+    // Below the size of a whole block each region gets one of its own: what is needed is taken.
     let exactly = load(&path, options(Some(all))).unwrap();
     assert_eq!(exactly.placement().cpu_layers, 0, "{}", exactly.placement());
     let taken = exactly.placement().gpu.unwrap();

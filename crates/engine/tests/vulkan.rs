@@ -7,17 +7,13 @@ mod gpu;
 mod validation;
 
 use pianola_engine::{Engine, LoadOptions, Request, Wanted, sampler::Sampling};
-use pianola_formats::npy;
+use pianola_formats::{TensorType, npy};
 use pianola_plan::Numeric;
 use pianola_text::SpecialTokens;
-use pianola_vulkan::{Gpu, Tuning, VulkanOptions};
+use pianola_vulkan::{Gpu, VulkanOptions};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-fn on(gpu: &Arc<Gpu>) -> Option<VulkanOptions> {
-    Some(VulkanOptions { gpu: gpu.clone(), memory: None, tuning: Tuning::default() })
-}
 
 fn argmax(row: &[f32]) -> u32 {
     let best = |best: usize, index: usize| if row[index] > row[best] { index } else { best };
@@ -33,23 +29,21 @@ fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).fold(0.0, worse)
 }
 
-/// Greedy tokens after `prompt`, played in chunks of `chunk` rows.
-fn greedy(engine: &mut Engine, prompt: &[u32], chunk: usize, count: usize) -> Vec<u32> {
-    engine.reset();
-    let (mut next, mut found) = (0, Vec::new());
-    engine.feed(prompt, chunk, Wanted::Last, &mut |_, row| next = argmax(row)).unwrap();
+/// `count` greedy tokens behind what the engine has, whose last logits are `row`'s.
+fn greedy(engine: &mut Engine, row: &[f32], count: usize) -> Vec<u32> {
+    let mut found = vec![argmax(row)];
     while found.len() < count {
-        found.push(next);
-        engine.feed(&[next], 1, Wanted::Last, &mut |_, row| next = argmax(row)).unwrap();
+        let last = [found[found.len() - 1]];
+        engine.feed(&last, 1, Wanted::Last, &mut |_, row| found.push(argmax(row))).unwrap();
     }
     found
 }
 
-/// A golden case in exact mode: logits within the processor's tolerance however the prompt is cut,
-/// greedy tokens equal.
-fn check_golden(gpu: &Arc<Gpu>, folder: &Path, chunks: &[usize]) {
+/// A golden case in exact mode, however the prompt is cut: logits from position `first` on within
+/// the processor's tolerance, greedy tokens equal.
+fn check_golden(gpu: &Arc<Gpu>, folder: &Path, chunks: &[usize], first: usize) {
     let options = LoadOptions {
-        gpu: on(gpu),
+        gpu: Some(gpu::options(gpu)),
         numeric: Some(Numeric::Exact),
         max_logit_rows: 64,
         ..LoadOptions::default()
@@ -58,22 +52,23 @@ fn check_golden(gpu: &Arc<Gpu>, folder: &Path, chunks: &[usize]) {
     let tokens = npy::read_tokens(folder.join("tokens.npy")).unwrap();
     let (shape, expected) = npy::read_f32(folder.join("logits.npy")).unwrap();
     assert_eq!(shape[0], tokens.len());
+    let expected = &expected[first * shape[1]..];
+    let expected_greedy = npy::read_tokens(folder.join("greedy.npy")).unwrap();
     let range = expected.iter().copied().fold(f32::NEG_INFINITY, f32::max)
         - expected.iter().copied().fold(f32::INFINITY, f32::min);
     for &chunk in chunks {
         engine.reset();
         let mut found = Vec::new();
-        engine
-            .feed(&tokens, chunk, Wanted::From(0), &mut |_, row| found.extend_from_slice(row))
-            .unwrap();
+        let mut visit = |_: usize, row: &mut [f32]| found.extend_from_slice(row);
+        engine.feed(&tokens, chunk, Wanted::From(first), &mut visit).unwrap();
         assert_eq!(found.len(), expected.len());
-        let error = largest_difference(&expected, &found);
+        let error = largest_difference(expected, &found);
         println!("{} chunk {chunk}: {:.1e} of the range", folder.display(), error / range);
         assert!(error <= 2e-4 * range, "{} chunk {chunk}: {error}", folder.display());
+        let last = &found[found.len() - shape[1]..];
+        let found = greedy(&mut engine, last, expected_greedy.len());
+        assert_eq!(found, expected_greedy, "{} chunk {chunk}, greedy", folder.display());
     }
-    let expected = npy::read_tokens(folder.join("greedy.npy")).unwrap();
-    let found = greedy(&mut engine, &tokens, 512, expected.len());
-    assert_eq!(found, expected, "{} greedy", folder.display());
 }
 
 fn golden(case: &str) -> PathBuf {
@@ -84,7 +79,7 @@ fn golden(case: &str) -> PathBuf {
 fn golden_cases() {
     let gpu = gpu::open();
     for case in ["gemma3", "llama3-rope", "llama-bias", "qwen2-window", "qwen2-yarn"] {
-        check_golden(&gpu, &golden(case), &[512, 7, 1]);
+        check_golden(&gpu, &golden(case), &[512, 7, 1], 0);
     }
 }
 
@@ -96,10 +91,11 @@ fn more_golden_cases() {
     };
     let gpu = gpu::open();
     for case in ["gemma3-a", "llama-a"] {
-        check_golden(&gpu, &root.join(case), &[512, 7]);
+        check_golden(&gpu, &root.join(case), &[512, 7], 0);
     }
-    // 1,100 tokens: across pages, chunks and the window.
-    check_golden(&gpu, &root.join("gemma3-d"), &[512, 100]);
+    // 1,100 tokens: across pages, chunks and the window. Where logits are wanted plays are small,
+    // so those of the first 1,024 are not.
+    check_golden(&gpu, &root.join("gemma3-d"), &[512], 1024);
 }
 
 fn load(name: &str, gpu: Option<VulkanOptions>, numeric: Numeric) -> Engine {
@@ -124,33 +120,70 @@ fn forced(engine: &mut Engine, prompt: &[u32], answer: &[u32]) -> Vec<Vec<f32>> 
 const PROMPT: &str =
     "The capital of France is Paris, a city on the river Seine. It is best known for";
 const ANSWER: usize = 24;
+/// Tokens of the answer that is not forced.
+const FREE: usize = 12;
+
+/// Root of the mean of squared differences.
+fn deviation(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
+    let pairs = || a.iter().flatten().zip(b.iter().flatten());
+    let squares: f64 = pairs().map(|(a, b)| f64::from(a - b).powi(2)).sum();
+    (squares / pairs().count() as f64).sqrt()
+}
+
+/// Fast mode rounds activations to 8 bits on every device in the same way, so the distance of its
+/// logits from exact mode's has the same distribution on all. It is no less between two devices,
+/// because the first sum that differs in its last bit rounds some activation to the other side:
+/// devices are two draws, and one cannot bound the other exactly. Over these 25 positions the
+/// worst logit of the two was 1.05 and 1.12 apart from exact mode for SmolLM2, 1.84 and 1.45 for
+/// Gemma 3 (of a range near 42), the deviation of all logits 0.19 and 0.22, 0.25 and 0.21. Half as
+/// much again as the processor's leaves room for another draw, and for little else.
+const DRAWS: f32 = 1.5;
 
 fn fast_mode_is_as_close_as_on_the_processor(name: &str) {
     let gpu = gpu::open();
     let mut exact = load(name, None, Numeric::Exact);
     let prompt = exact.text().unwrap().tokenizer.encode(PROMPT, SpecialTokens::Plain);
-    let answer = greedy(&mut exact, &prompt, 512, ANSWER);
+    let behind_prompt = forced(&mut exact, &prompt, &[]);
+    let answer = greedy(&mut exact, &behind_prompt[0], ANSWER);
     let reference = forced(&mut exact, &prompt, &answer);
     drop(exact);
     let worst = |found: &[Vec<f32>]| {
         let pairs = reference.iter().zip(found);
-        pairs.map(|(a, b)| largest_difference(a, b)).collect::<Vec<f32>>()
+        pairs.map(|(a, b)| largest_difference(a, b)).fold(0.0, f32::max)
     };
-    let processor = worst(&forced(&mut load(name, None, Numeric::Fast), &prompt, &answer));
-    let mut engine = load(name, on(&gpu), Numeric::Fast);
-    let start = std::time::Instant::now();
+    let processor = forced(&mut load(name, None, Numeric::Fast), &prompt, &answer);
+    let bound = DRAWS * worst(&processor);
+    let bound_of_all = f64::from(DRAWS) * deviation(&reference, &processor);
+
+    let mut engine = load(name, Some(gpu::options(&gpu)), Numeric::Fast);
+    let request = Request {
+        prompt: prompt.clone(),
+        sampling: Sampling::greedy(),
+        max_tokens: Some(FREE),
+        stop: vec![],
+        ignore_end: true,
+        tokens_per_submit: None,
+    };
+    let free = engine.generate(&request, &mut |_| ControlFlow::Continue(())).unwrap().tokens;
     let found = forced(&mut engine, &prompt, &answer);
-    println!("{name} forced {:?}", start.elapsed());
-    let vulkan = worst(&found);
-    println!("prompt {} tokens", prompt.len());
-    let cpu_fast = forced(&mut load(name, None, Numeric::Fast), &prompt, &answer);
-    for (i, (c, v)) in processor.iter().zip(&vulkan).enumerate() {
-        let r = &reference[i];
-        let range = r.iter().copied().fold(f32::NEG_INFINITY, f32::max) - r.iter().copied().fold(f32::INFINITY, f32::min);
-        let mean = r.iter().sum::<f32>() / r.len() as f32;
-        let sd = (r.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / r.len() as f32).sqrt();
-        let rms = |f: &[f32]| (f.iter().zip(r).map(|(a, b)| (a - b).powi(2)).sum::<f32>() / r.len() as f32).sqrt();
-        println!("{i}: cpu {c:.3} vulkan {v:.3} between {:.3} range {range:.1} sd {sd:.2} rms cpu {:.3} vulkan {:.3}", largest_difference(&cpu_fast[i], &found[i]), rms(&cpu_fast[i]), rms(&found[i]));
+    println!(
+        "{name}: worst {:.3} of {bound:.3}, deviation {:.3} of {bound_of_all:.3}",
+        worst(&found),
+        deviation(&reference, &found)
+    );
+    for (position, (reference, found)) in reference.iter().zip(&found).enumerate() {
+        let error = largest_difference(reference, found);
+        assert!(error <= bound, "{name} position {position}: {error} of {bound}");
+    }
+    assert!(deviation(&reference, &found) <= bound_of_all, "{name}: the deviation of all logits");
+
+    // Left to itself it says the same, unless two tokens were so near that rounding may choose.
+    assert_eq!(free.len(), FREE);
+    if let Some(at) = (0..FREE).find(|&at| free[at] != answer[at]) {
+        let row = &reference[at];
+        let margin = row[answer[at] as usize] - row[free[at] as usize];
+        println!("{name}: another token at {at}, {margin:.3} behind the best");
+        assert!(margin <= 2.0 * bound, "{name} token {at}: {margin} behind the best");
     }
 }
 
@@ -173,12 +206,26 @@ fn nothing_is_reported_of_a_generation() {
 #[test]
 #[ignore = "nothing_is_reported_of_a_generation runs it under the layer"]
 fn generate() {
-    let options = LoadOptions { gpu: on(&gpu::open()), max_rows: 16, ..LoadOptions::default() };
-    let mut engine = Engine::load(&golden("gemma3"), options, &mut |_, _| ()).unwrap();
+    let gpu = gpu::open();
     let prompt = npy::read_tokens(golden("gemma3").join("tokens.npy")).unwrap();
-    let sampling = Sampling::greedy();
-    let request =
-        Request { prompt, sampling, max_tokens: Some(8), stop: vec![], ignore_end: true };
-    let answer = engine.generate(&request, &mut |_| ControlFlow::Continue(())).unwrap();
-    assert_eq!(answer.tokens.len(), 8);
+    // Tokens are chosen on the device: one in a submission, or several behind one another.
+    for (quantize, tokens_per_submit) in [(None, 1), (Some(TensorType::Q8_0), 4)] {
+        let options = LoadOptions {
+            gpu: Some(gpu::options(&gpu)),
+            quantize,
+            max_rows: 16,
+            ..LoadOptions::default()
+        };
+        let mut engine = Engine::load(&golden("gemma3"), options, &mut |_, _| ()).unwrap();
+        let request = Request {
+            prompt: prompt.clone(),
+            sampling: Sampling { temperature: 1.0, ..Sampling::default() },
+            max_tokens: Some(8),
+            stop: vec![],
+            ignore_end: true,
+            tokens_per_submit: Some(tokens_per_submit),
+        };
+        let answer = engine.generate(&request, &mut |_| ControlFlow::Continue(())).unwrap();
+        assert_eq!(answer.tokens.len(), 8);
+    }
 }

@@ -132,8 +132,8 @@ fn layers_are_placed_on_two_devices() {
     let both = plan.weight_bytes_on(DeviceKind::Cpu) + plan.weight_bytes_on(DeviceKind::Vulkan);
     assert!(both > plan.weight_bytes());
     let text = plan.placement();
-    assert!(text.starts_with("layers 0 to 5 on cpu, 0."), "{text}");
-    assert!(text.contains("; layers 6 to 25 and the head on vulkan, 0."), "{text}");
+    assert!(text.starts_with("layers 0 to 5 on cpu, 2"), "{text}");
+    assert!(text.contains(" MB of weights; layers 6 to 25 and the head on vulkan, 4"), "{text}");
 }
 
 #[test]

@@ -85,6 +85,7 @@ impl ComputeOptions {
         let gpu = device::open(&self.device, console)?.map(|gpu| VulkanOptions {
             tuning: tuned::load(&gpu, console),
             memory: self.gpu_memory,
+            parallelism: None,
             gpu,
         });
         Ok(LoadOptions {

@@ -63,7 +63,7 @@ pub fn line(model: &str, engine: &Engine, timing: &Timing, finish: Finish) -> St
     };
     format!(
         "{model} on {}: prompt {} tokens{} ({} cached), generated {} tokens{}, ended by: {ended}",
-        engine.device(),
+        engine.runs_on(),
         timing.prompt_tokens,
         at(prompt_speed(timing), prompt_ceiling),
         timing.cached_tokens,

@@ -84,6 +84,9 @@ pub enum DeviceError {
         /// What it said.
         reason: String,
     },
+    /// A device that chooses tokens found logits that are no numbers.
+    #[error("the logits are not numbers: weights or a kernel are broken")]
+    NotANumber,
     /// The machine lacks something that was asked for.
     #[error("{0}")]
     Unsupported(String),

@@ -38,7 +38,7 @@ pub use plan::{
     BUCKETS, Buffer, DeviceKind, Layout, Numeric, Plan, PlanError, PlanOp, PlanOptions, Segment,
     View, bucket,
 };
-pub use place::layer_range;
+pub use place::{layer_range, size_text};
 pub use print::PlanText;
 pub use profile::KernelTime;
 pub use step::{Row, Step};

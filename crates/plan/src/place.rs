@@ -102,6 +102,14 @@ fn layout_of(weight: &WeightSpec, device: DeviceKind) -> Layout {
     }
 }
 
+/// Bytes for people.
+pub fn size_text(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}
+
 /// Layers in words: `layers 3 to 5`, `all 6 layers`.
 pub fn layer_range(layers: std::ops::Range<usize>, all: usize) -> String {
     match layers.len() {
@@ -131,19 +139,19 @@ impl Plan {
 
     /// In words: the layers on each device, and the bytes of weights that each reads.
     pub fn placement(&self) -> String {
-        let gigabytes = |device| self.weight_bytes_on(device) as f64 / 1e9;
+        let weights = |device| size_text(self.weight_bytes_on(device));
         let device = self.options.device;
         let rest = format!(
-            "{} and the head on {device}, {:.2} GB of weights",
+            "{} and the head on {device}, {} of weights",
             layer_range(self.layers_on(device), self.layers()),
-            gigabytes(device)
+            weights(device)
         );
         match self.options.cpu_layers {
             0 => rest,
             _ => format!(
-                "{} on cpu, {:.2} GB of weights; {rest}",
+                "{} on cpu, {} of weights; {rest}",
                 layer_range(self.layers_on(DeviceKind::Cpu), self.layers()),
-                gigabytes(DeviceKind::Cpu)
+                weights(DeviceKind::Cpu)
             ),
         }
     }

@@ -23,6 +23,8 @@ layout(constant_id = 6) const uint HEADS = 1;
 layout(constant_id = 7) const uint SPLITS = 1;
 layout(constant_id = 8) const bool FUSED = false;
 layout(constant_id = 9) const bool CODES = false;
+// Values are fetched with the keys, before the scores are known: less waiting, more registers.
+layout(constant_id = 10) const bool EARLY = false;
 
 layout(set = 1, binding = 6, std430) writeonly buffer Output { float results[]; };
 // [row][head][split]: maximum, sum, then HEAD_DIM values.
@@ -61,7 +63,7 @@ shared uint arrived;
 // Norm and rotation of head `j`: a query, or the key behind the last query.
 void form_heads(uint row, uint first_head, uint kv_head) {
     const uint count = FUSED ? HEADS + 1 : HEADS;
-    for (uint j = gl_SubgroupID; j < count; j += gl_NumSubgroups) {
+    for (uint j = gl_SubgroupID; j < count; j += SUBGROUPS) {
         const bool is_key = j == HEADS;
         const uint start = is_key ? row * heads.key_stride + heads.key_column + kv_head * HEAD_DIM
                                   : row * heads.query_stride + heads.query_column + (first_head + j) * HEAD_DIM;
@@ -70,15 +72,20 @@ void form_heads(uint row, uint first_head, uint kv_head) {
         float factor = 1.0;
         if (normed) {
             float squares = 0.0;
-            for (uint d = gl_SubgroupInvocationID; d < HEAD_DIM; d += gl_SubgroupSize) {
-                const float x = is_key ? keys[start + d] : queries[start + d];
+            [[unroll]] for (uint first = 0; first < HEAD_DIM; first += SUBGROUP) {
+                const uint d = first + gl_SubgroupInvocationID;
+                const float x = d >= HEAD_DIM ? 0.0 : is_key ? keys[start + d] : queries[start + d];
                 squares += x * x;
             }
             squares = subgroupAdd(squares);
             const float epsilon = is_key ? heads.key_epsilon : heads.query_epsilon;
             factor = inversesqrt(squares / float(HEAD_DIM) + epsilon);
         }
-        for (uint pair = gl_SubgroupInvocationID; pair < HEAD_DIM / 2; pair += gl_SubgroupSize) {
+        [[unroll]] for (uint first = 0; first < HEAD_DIM / 2; first += SUBGROUP) {
+            const uint pair = first + gl_SubgroupInvocationID;
+            if (pair >= HEAD_DIM / 2) {
+                break;
+            }
             const uvec2 at = pair_of(pair);
             vec2 x = is_key ? vec2(keys[start + at.x], keys[start + at.y])
                             : vec2(queries[start + at.x], queries[start + at.y]);
@@ -110,14 +117,22 @@ void store_key_and_value(Row source, uint kv_head) {
     }
 }
 
+// Whether a lane's token of a page is there to be read. A page's unwritten tail may hold anything,
+// not-a-number included.
+bool is_known(uint page, uint token, uint first, uint known, uint my_share) {
+    const uint position = page * PAGE_TOKENS + token;
+    return my_share < SHARES && token < PAGE_TOKENS && position < known && position >= first;
+}
+
 float capped(float score) { return cap > 0.0 ? soft_cap(score, cap) : score; }
 
 // Scores of the newest token, which is not in memory yet.
 void score_newest() {
-    for (uint j = gl_SubgroupID; j < HEADS; j += gl_NumSubgroups) {
+    for (uint j = gl_SubgroupID; j < HEADS; j += SUBGROUPS) {
         float score = 0.0;
-        for (uint d = gl_SubgroupInvocationID; d < HEAD_DIM; d += gl_SubgroupSize) {
-            score += head[j][d] * head[HEADS][d];
+        [[unroll]] for (uint first = 0; first < HEAD_DIM; first += SUBGROUP) {
+            const uint d = min(first + gl_SubgroupInvocationID, HEAD_DIM - 1);
+            score += first + gl_SubgroupInvocationID < HEAD_DIM ? head[j][d] * head[HEADS][d] : 0.0;
         }
         score = subgroupAdd(score);
         if (subgroupElect()) {
@@ -172,10 +187,17 @@ void main() {
         return;
     }
     const uint lane = gl_LocalInvocationIndex;
+    // Looked up before the heads are formed, which takes as long.
+    const uint start_page = first_page + split * share;
+    uint base = head_base(heads, source.sequence, start_page, kv_head);
     form_heads(row, first_head, kv_head);
     if (FUSED) {
         const uint start = row * heads.value_stride + heads.value_column + kv_head * HEAD_DIM;
-        for (uint d = lane; d < HEAD_DIM; d += WORKGROUP) {
+        [[unroll]] for (uint first = 0; first < HEAD_DIM; first += WORKGROUP) {
+            const uint d = first + lane;
+            if (d >= HEAD_DIM) {
+                break;
+            }
             new_value[d] = stored(values[start + d]);
         }
     }
@@ -213,10 +235,17 @@ void main() {
     const uint last_page = min(first_page + (split + 1) * share, first_page + page_count);
     const uint token = lane % PAGE_TOKENS;
     const uint scorer = lane / PAGE_TOKENS;
-    for (uint page = first_page + split * share; page < last_page; page++) {
-        const uint base = head_base(heads, source.sequence, page, kv_head);
+    for (uint page = start_page; page < last_page; page++) {
         const uint position = page * PAGE_TOKENS + token;
         const bool visible = position >= first && position < known;
+        uvec4 early[EARLY ? (PAGE_TOKENS + SHARES - 1) / SHARES : 1];
+        if (EARLY) {
+            [[unroll]] for (uint t = 0; t < PAGE_TOKENS; t += SHARES) {
+                early[t / SHARES] = is_known(page, t + my_share, first, known, my_share)
+                                      ? pages[base + PAGE_TOKENS * VECTORS + (t + my_share) * VECTORS + vector]
+                                      : uvec4(0);
+            }
+        }
         float scores[HEADS];
         [[unroll]] for (uint j = 0; j < HEADS; j++) {
             scores[j] = 0.0;
@@ -253,7 +282,7 @@ void main() {
         float before[HEADS];
         [[unroll]] for (uint j = 0; j < HEADS; j++) {
             before[j] = largest[j];
-            for (uint i = 0; i < gl_NumSubgroups; i++) {
+            [[unroll]] for (uint i = 0; i < SUBGROUPS; i++) {
                 largest[j] = max(largest[j], reduction[0][j][i]);
             }
             // The lanes that scored a token together hold the same weight: one of them counts.
@@ -270,29 +299,28 @@ void main() {
         [[unroll]] for (uint j = 0; j < HEADS; j++) {
             const float factor = exp(before[j] - largest[j]);
             total[j] *= factor;
-            for (uint i = 0; i < gl_NumSubgroups; i++) {
+            [[unroll]] for (uint i = 0; i < SUBGROUPS; i++) {
                 total[j] += reduction[1][j][i];
             }
             [[unroll]] for (uint i = 0; i < LENGTH; i++) {
                 result[j][i] *= factor;
             }
         }
-        if (my_share < SHARES) {
-            [[unroll]] for (uint t = 0; t < PAGE_TOKENS; t += SHARES) {
-                // A page's unwritten tail may hold anything, not-a-number included.
-                const uint at = t + my_share;
-                const uint place = page * PAGE_TOKENS + at;
-                if (at < PAGE_TOKENS && place < known && place >= first) {
-                    float value[LENGTH];
-                    unpack(pages[base + PAGE_TOKENS * VECTORS + at * VECTORS + vector], value);
-                    [[unroll]] for (uint j = 0; j < HEADS; j++) {
-                        const float weight = weights[j][at];
-                        [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                            result[j][i] += weight * value[i];
-                        }
+        [[unroll]] for (uint t = 0; t < PAGE_TOKENS; t += SHARES) {
+            const uint at = t + my_share;
+            if (EARLY || is_known(page, at, first, known, my_share)) {
+                float value[LENGTH];
+                unpack(EARLY ? early[t / SHARES] : pages[base + PAGE_TOKENS * VECTORS + at * VECTORS + vector], value);
+                [[unroll]] for (uint j = 0; j < HEADS; j++) {
+                    const float weight = weights[j][min(at, PAGE_TOKENS - 1)];
+                    [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+                        result[j][i] += weight * value[i];
                     }
                 }
             }
+        }
+        if (page + 1 < last_page) {
+            base = head_base(heads, source.sequence, page + 1, kv_head);
         }
         barrier();
     }

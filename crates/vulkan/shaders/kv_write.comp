@@ -26,7 +26,7 @@ void main() {
     float factor = 1.0;
     if (KEY_NORM) {
         float squares = 0.0;
-        for (uint d = gl_LocalInvocationIndex; d < HEAD_DIM; d += WORKGROUP) {
+        [[unroll]] for (uint d = gl_LocalInvocationIndex; d < HEAD_DIM; d += WORKGROUP) {
             squares += keys[key_start + d] * keys[key_start + d];
         }
         squares = subgroupAdd(squares);
@@ -35,7 +35,7 @@ void main() {
         }
         barrier();
         float total = 0.0;
-        for (uint i = 0; i < gl_NumSubgroups; i++) {
+        [[unroll]] for (uint i = 0; i < SUBGROUPS; i++) {
             total += partial[i];
         }
         factor = inversesqrt(total / float(HEAD_DIM) + heads.key_epsilon);

@@ -4,14 +4,15 @@
 #extension GL_EXT_integer_dot_product : require
 
 layout(local_size_x = 256) in;
-// 0: read; 1: packed 8-bit dot products; 2: f32 multiply-adds.
+// 0: read; 1: packed 8-bit dot products; 2: f32 multiply-adds; 3: atomic additions.
 layout(constant_id = 0) const uint KIND = 0;
 
 layout(set = 1, binding = 0, std430) readonly restrict buffer Source { uvec4 source[]; };
-layout(set = 1, binding = 1, std430) writeonly buffer Sink { uint sink[]; };
+layout(set = 1, binding = 1, std430) buffer Sink { uint sink[]; };
 
 layout(push_constant) uniform Constants {
-    // Read: vectors of one workgroup. Otherwise: rounds of eight independent operations.
+    // Read: vectors of one workgroup. Atomics: outputs, to each of which every workgroup adds.
+    // Otherwise: rounds of eight independent operations.
     uint count;
 };
 
@@ -28,6 +29,10 @@ void main() {
         // Never true for what the buffer holds, but the compiler cannot know.
         if ((sum.x ^ sum.y ^ sum.z ^ sum.w) == 0x12345678u) {
             sink[lane] = sum.x;
+        }
+    } else if (KIND == 3) {
+        for (uint at = lane; at < count; at += 256) {
+            atomicAdd(sink[at], lane);
         }
     } else if (KIND == 1) {
         int sums[8] = int[8](1, 2, 3, 4, 5, 6, 7, 8);

@@ -169,11 +169,13 @@ float biased(uint part, uint row, float sum) {
 }
 
 void main() {
-    const uint first_token = gl_WorkGroupID.y * TOKENS;
+    // Tiles of the same weights are neighbours: while one waits for memory, the others' weights
+    // come out of the cache.
+    const uint first_token = gl_WorkGroupID.x * TOKENS;
     if (first_token >= play.row_count) {
         return;
     }
-    const uint workgroup = gl_WorkGroupID.x;
+    const uint workgroup = gl_WorkGroupID.y;
     uint part = 0;
     if (GATE == 0) {
         part = workgroup >= part_group[2] ? 2 : workgroup >= part_group[1] ? 1 : 0;

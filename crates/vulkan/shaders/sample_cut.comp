@@ -96,9 +96,17 @@ void main() {
     if (state.window > 0) {
         apply_penalties(lane, start, end);
     }
+    // Without a condition, so that all reads are under way at once.
+    float values[KEYS];
     [[unroll]] for (uint i = 0; i < KEYS; i++) {
         ids[i] = start + i * LANES + lane;
-        keys[i] = ids[i] < end ? image_of(logits[ids[i]]) : 0;
+        values[i] = logits[min(ids[i], end - 1)];
+    }
+    [[unroll]] for (uint i = 0; i < KEYS; i++) {
+        keys[i] = ids[i] < end ? image_of(values[i]) : 0;
+        if ((floatBitsToUint(values[i]) & 0x7fffffffu) > 0x7f800000u) {
+            state.broken = 1;
+        }
     }
 
     const uint wanted = state.wanted;

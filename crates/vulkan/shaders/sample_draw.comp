@@ -113,11 +113,14 @@ uint draw(uint lane, uint count) {
 uint choose(uint lane) {
     const uint wanted = state.wanted;
     const uint entries = slices * wanted;
+    // Without a condition, so that all reads are under way at once.
     [[unroll]] for (uint i = 0; i < KEYS; i++) {
-        const uint entry = i * LANES + lane;
-        const uvec2 candidate = entry < entries ? candidates[entry] : uvec2(0, ~0u);
+        const uvec2 candidate = candidates[min(i * LANES + lane, entries - 1)];
         keys[i] = candidate.x;
         ids[i] = candidate.y;
+    }
+    [[unroll]] for (uint i = 0; i < KEYS; i++) {
+        keys[i] = i * LANES + lane < entries ? keys[i] : 0;
     }
     if (wanted == 1) {
         const uvec2 best = best_of_all();

@@ -36,6 +36,8 @@ pub struct VulkanOptions {
     pub memory: Option<u64>,
     /// Measured choices.
     pub tuning: Tuning,
+    /// Lanes that keep the device busy; none leaves it to a guess from the device's kind.
+    pub parallelism: Option<u32>,
 }
 
 /// An entry of the page tables that points nowhere.
@@ -182,7 +184,8 @@ impl VulkanRecording {
                 copies: BTreeMap::new(),
             });
         }
-        let limits = Limits::of(gpu.description(), gpu.subgroup());
+        let mut limits = Limits::of(gpu.description(), gpu.subgroup());
+        limits.parallelism = options.parallelism.unwrap_or(limits.parallelism);
         let rate = rough_rate(&gpu)?;
         let inlet = Inlet::new(&plan, arena, &mut memory, &mut recorder)?;
         Ok(VulkanRecording {

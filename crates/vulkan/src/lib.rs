@@ -52,6 +52,8 @@ pub use device::{VulkanOptions, VulkanRecording};
 pub use gpu::Gpu;
 pub use imagine::{OpLaunch, launches};
 pub use instance::Instance;
+#[doc(hidden)]
+pub use measure::atomic_additions;
 pub use measure::measure;
 pub use memory::Placement;
 pub use place::Budget;

@@ -47,6 +47,26 @@ pub(crate) fn rough_rate(gpu: &Arc<Gpu>) -> Result<f64, DeviceError> {
     Ok(64.0 * f64::from(groups) * 256.0 * f64::from(rounds) / seconds)
 }
 
+/// Seconds that `groups` workgroups take to add to each of `outputs` values in memory, and seconds
+/// of a launch that does nothing: what decides whether a product that feeds another can share its
+/// launch (see BENCHMARKS.md).
+#[doc(hidden)]
+pub fn atomic_additions(
+    gpu: &Arc<Gpu>,
+    groups: u32,
+    outputs: u32,
+) -> Result<(f64, f64), DeviceError> {
+    let mut lab = Lab::new(gpu)?;
+    let sink = lab.buffer(4 * u64::from(outputs), 0)?;
+    let launches = |outputs: u32| {
+        let launch = Dispatch { barrier: true, ..probe(3, sink, sink, outputs, groups) };
+        vec![launch; 32]
+    };
+    let atomics = lab.time_awake(&launches(outputs), 5)? / 32.0;
+    let empty = lab.time_awake(&launches(0), 5)? / 32.0;
+    Ok((atomics, empty))
+}
+
 /// Bytes that one workgroup reads.
 const GROUP_BYTES: u64 = 256 << 10;
 

@@ -497,8 +497,8 @@ impl Programmer<'_> {
         Ok((vec![base, delta, kept], constants, sum))
     }
 
-    /// Constants 10 to 14, which `include/prologue.glsl` declares.
-    fn prologue_specials(&self, project: &Project, sum: u32, workgroup: u32) -> [(u32, u32); 5] {
+    /// Constants that `include/prologue.glsl` declares.
+    fn prologue_specials(&self, project: &Project, sum: u32, workgroup: u32) -> [(u32, u32); 6] {
         let width = self.plan.graph.tensor(project.input).width as u32;
         [
             (10, width),
@@ -506,6 +506,7 @@ impl Programmer<'_> {
             (12, sum),
             (13, u32::from(project.norm.is_some())),
             (14, u32::from(project.select)),
+            (21, self.limits.subgroup),
         ]
     }
 
@@ -610,7 +611,7 @@ impl Programmer<'_> {
             Some(_) => group.parts[0].2.rows,
             None => group.parts.iter().map(|part| part.2.rows).sum(),
         };
-        let cut = rows::Product { rows: rows as u32, blocks, count, codes, tail };
+        let cut = rows::Product { rows: rows as u32, blocks, count, codes, tail, fused };
         let key = RowsKey { ty: group.parts[0].1.ty, rows: cut.rows, blocks, count };
         let shape = self.shape(&key, &cut);
         let (mut bindings, mut product, types, workgroups) =
@@ -735,7 +736,7 @@ impl Programmer<'_> {
             variant: Variant { shader: Shader::ProjectMatrix, constants },
             bindings,
             push: bytemuck::bytes_of(&product).to_vec(),
-            groups: [workgroups, count.div_ceil(shape.tokens()), 1],
+            groups: [count.div_ceil(shape.tokens()), workgroups, 1],
             barrier: false,
             op,
             cut: None,
@@ -779,6 +780,7 @@ impl Programmer<'_> {
             (3, u32::from(attend.query_norm.is_some())),
             (4, u32::from(attend.key_norm.is_some())),
             (5, rope),
+            (11, self.limits.subgroup),
         ];
         let bindings = vec![query, key, value, angles, vectors, pages];
         let fused = rows == 1;
@@ -802,6 +804,7 @@ impl Programmer<'_> {
             (7, splits),
             (8, u32::from(fused)),
             (9, u32::from(codes)),
+            (10, u32::from(attention::early(&self.limits, rows))),
         ]);
         let mut bindings = bindings;
         bindings.extend([output, self.resources.partials, self.resources.arrivals]);

@@ -135,7 +135,9 @@ pub(crate) struct Outcome {
     pub played: u32,
     /// Not 0 once a stop token was chosen, which is then the last of `tokens`.
     pub halted: u32,
-    reserved: [u32; 2],
+    /// Not 0 where a logit was not a number.
+    pub broken: u32,
+    reserved: u32,
     pub tokens: [u32; MOST_PLAYS],
 }
 

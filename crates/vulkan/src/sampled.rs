@@ -75,7 +75,11 @@ impl VulkanRecording {
         self.statistics.seconds += whole;
         self.statistics.busy_seconds += whole - submitted;
         let kept = self.sampler.insert(sampler);
-        finished.map(|()| kept.outcome.chosen())
+        finished?;
+        match kept.outcome.broken {
+            0 => Ok(kept.outcome.chosen()),
+            _ => Err(DeviceError::NotANumber),
+        }
     }
 
     fn submit_sampled(&mut self, sampler: &mut Sampler, plays: usize) -> Result<(), DeviceError> {

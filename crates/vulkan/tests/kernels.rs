@@ -12,12 +12,12 @@ mod case;
 #[path = "../../../tests/support/gpu.rs"]
 mod gpu;
 
-use case::{Case, Runs, check, check_logits, map_pages, plan, plan_of_types, usual};
+use case::{Case, Runs, check, check_logits, map_pages, plan, plan_of_types, square, usual};
 use pianola_cpu::Twin;
 use pianola_formats::TensorType;
 use pianola_model::RandomWeights;
 use pianola_plan::{DeviceError, DeviceKind, Numeric, Plan};
-use pianola_vulkan::{Gpu, Tuning, VulkanOptions, VulkanRecording};
+use pianola_vulkan::{Gpu, VulkanRecording};
 use proptest::prelude::*;
 use std::sync::{Arc, OnceLock};
 
@@ -33,15 +33,7 @@ fn try_record(
     plan: Plan,
     weights: &RandomWeights,
 ) -> Result<VulkanRecording, DeviceError> {
-    let options = VulkanOptions { gpu: gpu.clone(), memory: None, tuning: Tuning::default() };
-    VulkanRecording::new(plan, weights, options, &mut |_, _| ())
-}
-
-/// A model whose products all have rows of 512: two super-blocks of the types that have them.
-fn square(ty: TensorType, numeric: Numeric) -> Case {
-    let (hidden, feed_forward) = (512, 512);
-    let (kv_heads, group, head_dim) = (4, 4, 32);
-    Case { hidden, feed_forward, kv_heads, group, head_dim, numeric, ..usual(ty) }
+    VulkanRecording::new(plan, weights, gpu::options(gpu), &mut |_, _| ())
 }
 
 /// Each type meets the kernels for one row, for few and for many, and heads of one row and of
@@ -64,11 +56,8 @@ fn every_type(numeric: Numeric) {
         let many = if large { 64 } else { 11 };
         // A head of at most four rows, or of eight, which in fast mode is one of many rows.
         let logits = [3, 6][turn % 2];
-        let steps: [(&Runs, u32); 3] = [
-            (&[(0, 0, many)], logits),
-            (&[(1, 0, 1)], 1),
-            (&[(0, many, few - 1), (1, 1, 1)], 1),
-        ];
+        let steps: [(&Runs, u32); 3] =
+            [(&[(0, 0, many)], logits), (&[(1, 0, 1)], 1), (&[(0, many, few - 1), (1, 1, 1)], 1)];
         let mut worst = 0f64;
         for (step, logits) in steps {
             let report = check_logits(&mut recording, &mut twin, &[step], logits)
@@ -111,6 +100,29 @@ fn types_mixed_in_one_product() {
         check(&mut recording, &mut twin, steps)
             .unwrap_or_else(|reason| panic!("{ty} with {other} {numeric}: {reason}"));
     }
+}
+
+/// Tiles that end in the middle: no number here is a whole number of them, neither outputs nor
+/// columns nor rows of a play. With biases, and a gate whose parts differ in type.
+#[test]
+fn ragged_tiles() {
+    use TensorType::{Q4_1, Q8_0};
+    let case = Case {
+        gemma: false,
+        hidden: 288,
+        feed_forward: 416,
+        kv_heads: 3,
+        group: 1,
+        head_dim: 32,
+        biases: true,
+        ..usual(Q8_0)
+    };
+    let differs = |name: &str| ["attn_v", "ffn_up"].iter().any(|part| name.contains(part));
+    let type_of = |name: &str| if differs(name) { Q4_1 } else { Q8_0 };
+    let (plan, weights) = plan_of_types(&case, DeviceKind::Vulkan, type_of);
+    let (mut recording, mut twin) = record(&gpu::open(), plan, &weights);
+    check(&mut recording, &mut twin, &[&[(0, 0, 20), (1, 0, 3)]])
+        .unwrap_or_else(|reason| panic!("{reason}"));
 }
 
 /// Rows of whole blocks of 32, which is what the kernels take.

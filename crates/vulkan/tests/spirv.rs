@@ -64,7 +64,8 @@ fn kernels_are_compiled_from_the_sources_as_they_are() {
 
 #[test]
 fn every_source_has_its_kernel_and_no_kernel_is_left_over() {
-    let (sources, kernels) = (stems(&root().join("shaders"), "comp"), stems(&root().join("spirv"), "spv"));
+    let (sources, kernels) =
+        (stems(&root().join("shaders"), "comp"), stems(&root().join("spirv"), "spv"));
     assert_eq!(sources, kernels, "shaders/*.comp and spirv/*.spv differ; run scripts/shaders");
     for name in &kernels {
         let code = std::fs::read(root().join(format!("spirv/{name}.spv"))).unwrap();

@@ -12,11 +12,11 @@ mod gpu;
 mod validation;
 
 use ash::vk;
-use case::{Case, Runs, check_logits, map_pages, plan, usual};
+use case::{Case, Runs, check_logits, map_pages, plan, square};
 use pianola_cpu::Twin;
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceKind, Numeric, Recording, Step};
-use pianola_vulkan::{Tuning, VulkanOptions, VulkanRecording};
+use pianola_vulkan::VulkanRecording;
 
 #[test]
 fn nothing_is_reported() {
@@ -35,12 +35,12 @@ fn a_missing_barrier_would_be_reported() {
 #[ignore = "nothing_is_reported runs it under the layer"]
 fn play_small_models() {
     let gpu = gpu::open();
-    let quantized = usual(TensorType::Q4K);
-    let plain = Case { numeric: Numeric::Exact, gemma: false, ..usual(TensorType::F16) };
+    let quantized = square(TensorType::Q4K, Numeric::Fast);
+    let plain = Case { gemma: false, ..square(TensorType::F16, Numeric::Exact) };
     for case in [quantized, plain] {
         let (plan, weights) = plan(&case, DeviceKind::Vulkan);
         let mut twin = Twin::new(plan.clone(), &weights).unwrap();
-        let options = VulkanOptions { gpu: gpu.clone(), memory: None, tuning: Tuning::default() };
+        let options = gpu::options(&gpu);
         let mut recording = VulkanRecording::new(plan, &weights, options, &mut |_, _| ()).unwrap();
         map_pages(&mut recording);
         let steps: [&Runs; 3] = [&[(0, 0, 20)], &[(1, 0, 1)], &[(0, 20, 3), (1, 1, 1)]];
@@ -75,9 +75,8 @@ fn fill_a_buffer_twice() {
         let queues = [vk::DeviceQueueCreateInfo::default().queue_priorities(&[1.0])];
         let create = vk::DeviceCreateInfo::default().queue_create_infos(&queues);
         let device = instance.create_device(physical, &create, None).unwrap();
-        let create = vk::BufferCreateInfo::default()
-            .size(256)
-            .usage(vk::BufferUsageFlags::TRANSFER_DST);
+        let create =
+            vk::BufferCreateInfo::default().size(256).usage(vk::BufferUsageFlags::TRANSFER_DST);
         let buffer = device.create_buffer(&create, None).unwrap();
         let needs = device.get_buffer_memory_requirements(buffer);
         let allocate = vk::MemoryAllocateInfo::default()

@@ -256,6 +256,7 @@ fn object(subject: &Subject, row: &BenchRow) -> Value {
         "quant": quant(subject),
         "device": subject.engine.device().kind().to_string(),
         "device_name": subject.engine.device().to_string(),
+        "cpu_layers": subject.engine.plan().options.cpu_layers,
         "test": row.test.to_string(),
         "lanes": 1,
         "tokens_per_second": row.tokens_per_second,
@@ -279,7 +280,7 @@ fn print(subject: &Subject, rows: &[BenchRow]) -> Result<(), Failure> {
         "{} {} on {}, {} mode",
         subject.label,
         quant(subject),
-        subject.engine.device(),
+        subject.engine.runs_on(),
         subject.engine.plan().options.numeric,
     ))?;
     let mut head = vec!["test", "tokens/s", "+/-", "ceiling", "reached", "busy", "host us/step"];

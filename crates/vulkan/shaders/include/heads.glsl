@@ -12,6 +12,9 @@ layout(constant_id = 3) const bool QUERY_NORM = false;
 layout(constant_id = 4) const bool KEY_NORM = false;
 // 0: none; 1: i with i + HEAD_DIM / 2; 2: 2 i with 2 i + 1.
 layout(constant_id = 5) const uint ROPE = 1;
+// Lanes of a subgroup: a constant, so that loops over a head unroll and their loads overlap.
+layout(constant_id = 11) const uint SUBGROUP = 8;
+const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 
 struct Heads {
     uint query_stride;

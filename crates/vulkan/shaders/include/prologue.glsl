@@ -11,6 +11,8 @@ layout(constant_id = 11) const uint PASSES = 1;
 layout(constant_id = 12) const uint SUM = 0;
 layout(constant_id = 13) const bool NORM = false;
 layout(constant_id = 14) const bool SELECT = false;
+// Lanes of a subgroup: a constant, so that the loop over their sums unrolls.
+layout(constant_id = 21) const uint SUBGROUP = 8;
 
 // Strides and offsets count vec4.
 struct Prologue {
@@ -33,7 +35,7 @@ float workgroup_sum(float value) {
     }
     barrier();
     float total = 0.0;
-    for (uint i = 0; i < gl_NumSubgroups; i++) {
+    [[unroll]] for (uint i = 0; i < WORKGROUP / SUBGROUP; i++) {
         total += partial_sums[i];
     }
     return total;

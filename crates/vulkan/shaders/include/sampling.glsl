@@ -40,7 +40,9 @@ layout(set = 1, binding = 0, std430) buffer State {
     float uniforms[MOST_PLAYS];
     uint played;
     uint halted;
-    uint reserved[2];
+    // Set where a logit was not a number: weights or kernels are broken.
+    uint broken;
+    uint reserved;
     uint tokens[MOST_PLAYS];
 } state;
 
@@ -55,13 +57,11 @@ bool idle() {
 // A number that compares as the logit does, both zeros being equal; 0 for what is never chosen,
 // which is -inf and NaN. By its bits: a compiler may take it that there is no NaN.
 uint image_of(float logit) {
-    uint bits = floatBitsToUint(logit);
+    const uint bits = floatBitsToUint(logit);
     const uint magnitude = bits & 0x7fffffffu;
-    if (magnitude > 0x7f800000u || bits == 0xff800000u) {
-        return 0;
-    }
-    bits = magnitude == 0 ? 0 : bits;
-    return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
+    const bool negative = (bits & 0x80000000u) != 0 && magnitude != 0;
+    const uint image = negative ? ~bits : bits | 0x80000000u;
+    return magnitude > 0x7f800000u || bits == 0xff800000u ? 0 : image;
 }
 
 // The logit again.

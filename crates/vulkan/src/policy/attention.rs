@@ -10,6 +10,12 @@ pub(crate) fn heads(limits: &Limits, rows: u32, queries_a_key: u32) -> u32 {
     (1..=most).rev().find(|&heads| queries_a_key.is_multiple_of(heads)).unwrap_or(1)
 }
 
+/// Whether values are fetched before the scores are known. A play of one row on a large card waits
+/// for memory more than for anything else, and has registers to spare.
+pub(crate) fn early(limits: &Limits, rows: u32) -> bool {
+    rows == 1 && limits.parallelism >= 1 << 16
+}
+
 /// Parts that the visible pages of a row are cut into. One row alone would leave most of a GPU
 /// idle; many rows fill it by themselves.
 pub(crate) fn splits(rows: u32, pages: u32) -> u32 {

@@ -87,8 +87,10 @@ const fn split(each: [u32; 2], pieces: [u32; 2], split: u32, step: u32) -> Matri
 /// Tiles for a number of operand rows, largest first: the more outputs a piece has, the less of
 /// its time goes into reading shared memory, and the more a tile has, into dequantising.
 fn candidates(count: u32) -> &'static [MatrixShape] {
-    const TOKENS_16: [MatrixShape; 2] = [split([32, 16], [2, 1], 4, 4), split([32, 16], [1, 1], 8, 8)];
-    const TOKENS_32: [MatrixShape; 2] = [split([32, 32], [2, 1], 4, 4), split([32, 32], [1, 1], 4, 4)];
+    const TOKENS_16: [MatrixShape; 2] =
+        [split([32, 16], [2, 1], 4, 4), split([32, 16], [1, 1], 8, 8)];
+    const TOKENS_32: [MatrixShape; 2] =
+        [split([32, 32], [2, 1], 4, 4), split([32, 32], [1, 1], 4, 4)];
     const TOKENS_64: [MatrixShape; 2] = [tile([32, 32], [4, 2], 2), tile([32, 32], [2, 2], 2)];
     const TOKENS_128: [MatrixShape; 2] = [tile([64, 32], [2, 4], 2), tile([64, 32], [1, 4], 2)];
     match count {
@@ -103,7 +105,11 @@ fn candidates(count: u32) -> &'static [MatrixShape] {
 /// largest of which there are enough to fill half of the device's lanes, which is what the
 /// registers of such kernels let it hold; failing that, the smallest.
 pub(crate) fn choose(limits: &Limits, rows: u32, count: u32) -> MatrixShape {
-    let fits = |shape: &&MatrixShape| shape.shared_memory(limits) <= limits.shared_memory;
+    // The sums of a piece are registers: 16 matrices are 128 of them.
+    let sums = |shape: &MatrixShape| shape.rows_each * shape.tokens_each / limits.matrices.pow(2);
+    let fits = |shape: &&MatrixShape| {
+        sums(shape) <= 16 && shape.shared_memory(limits) <= limits.shared_memory
+    };
     let shapes: Vec<&MatrixShape> = candidates(count).iter().filter(fits).collect();
     let enough = |shape: &&&MatrixShape| {
         let tiles = rows.div_ceil(shape.rows()) * count.div_ceil(shape.tokens());

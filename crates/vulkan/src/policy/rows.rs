@@ -35,6 +35,8 @@ pub(crate) struct Product {
     pub codes: bool,
     /// The last workgroup forms a whole row: it must be large.
     pub tail: bool,
+    /// Every workgroup forms the input anew: the fewer, the better.
+    pub fused: bool,
 }
 
 /// Blocks that a lane may have under way. A large card needs many loads in flight; a small GPU on
@@ -90,8 +92,9 @@ pub(crate) fn ranked(limits: &Limits, product: &Product) -> Vec<RowsShape> {
             2..4 => 0.96,
             _ => 0.92,
         };
+        let each = if product.fused { 0.05 } else { 0.01 };
         let wide = 1.0 + 0.01 * f64::from(shape.lanes.ilog2());
-        used * filled.min(1.0).sqrt() * ragged * height * wide - 0.01 * f64::from(groups).log2()
+        used * filled.min(1.0).sqrt() * ragged * height * wide - each * f64::from(groups).log2()
     };
     let mut shapes = candidates(limits, product);
     shapes.sort_by(|a, b| score(b).total_cmp(&score(a)));
@@ -107,7 +110,7 @@ mod tests {
     }
 
     fn product(rows: u32, blocks: u32) -> Product {
-        Product { rows, blocks, count: 1, codes: false, tail: false }
+        Product { rows, blocks, count: 1, codes: false, tail: false, fused: false }
     }
 
     #[test]
