@@ -1,5 +1,7 @@
 //! Small random models, and the check of a recording of one against the reference.
 
+#![allow(dead_code, reason = "each test uses a part")]
+
 use pianola_cpu::{CheckReport, Twin};
 use pianola_formats::TensorType;
 use pianola_model::{Architecture, Config, Dialect, RandomWeights, RopeConfig, RopeScaling};

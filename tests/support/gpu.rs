@@ -24,6 +24,7 @@ pub fn open() -> Arc<Gpu> {
 }
 
 /// To record on `gpu` without measured choices and without limits.
+#[allow(dead_code, reason = "some tests have limits")]
 pub fn options(gpu: &Arc<Gpu>) -> VulkanOptions {
     VulkanOptions { gpu: gpu.clone(), memory: None, tuning: Tuning::default(), parallelism: None }
 }

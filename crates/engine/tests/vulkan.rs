@@ -21,12 +21,9 @@ fn argmax(row: &[f32]) -> u32 {
 }
 
 fn largest_difference(a: &[f32], b: &[f32]) -> f32 {
-    // Written so that NaN is the largest.
-    let worse = |worst: f32, (a, b): (&f32, &f32)| {
-        let difference = (a - b).abs();
-        if difference <= worst { worst } else { difference }
-    };
-    a.iter().zip(b).fold(0.0, worse)
+    // NaN is the largest.
+    let differences = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+    differences.fold(0.0, |worst, one| if one > worst || one.is_nan() { one } else { worst })
 }
 
 /// `count` greedy tokens behind what the engine has, whose last logits are `row`'s.

@@ -6,7 +6,6 @@
 //! have kernels of their own each type sees some: types and row counts are constants of the same
 //! source that do not know of each other.
 
-#[allow(dead_code, reason = "shared with the processor's tests")]
 #[path = "../../../tests/support/case.rs"]
 mod case;
 #[path = "../../../tests/support/gpu.rs"]

@@ -3,7 +3,6 @@
 
 #![allow(unsafe_code, reason = "the hazard is made with bare Vulkan")]
 
-#[allow(dead_code, reason = "shared with other tests")]
 #[path = "../../../tests/support/case.rs"]
 mod case;
 #[path = "../../../tests/support/gpu.rs"]
