@@ -120,9 +120,7 @@ impl Twin {
     ) -> Result<Vec<(TensorId, Vec<f32>)>, DeviceError> {
         let written = self.nodes(op).filter_map(|node| node.output);
         let written = written.filter(|id| self.plan.views[id.0].is_some());
-        written
-            .map(|id| Ok((id, probe.read_tensor(id, self.machine(step).rows(id))?)))
-            .collect()
+        written.map(|id| Ok((id, probe.read_tensor(id, self.machine(step).rows(id))?))).collect()
     }
 
     /// Takes over the keys and values that the kernel stored.

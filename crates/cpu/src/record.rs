@@ -9,7 +9,8 @@ use crate::stage::{
 };
 use crate::weights::Weight;
 use pianola_plan::{
-    Attend, DeviceKind, HeadNorm, Kernel, Numeric, Op, Plan, Project, RowSet, TensorId, WeightId, WeightShape,
+    Attend, DeviceKind, HeadNorm, Kernel, Numeric, Op, Plan, Project, RowSet, TensorId, WeightId,
+    WeightShape,
 };
 
 /// A stage, whether it waits for those before it, and the kernel it belongs to.

@@ -10,8 +10,8 @@ use pianola_model::{Config, ModelFile, RandomWeights, Shape};
 use pianola_plan::{
     BUCKETS, Ceilings, DeviceKind, Numeric, Plan, PlanOptions, Probe, Step, WeightShape, WeightSpec,
 };
-use pianola_vulkan::{Gpu, VulkanOptions, VulkanRecording};
 use pianola_text::{ChatTemplate, TemplateOrigin, Tokenizer};
+use pianola_vulkan::{Gpu, VulkanOptions, VulkanRecording};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;

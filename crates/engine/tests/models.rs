@@ -65,7 +65,14 @@ fn answer(engine: &mut Engine, request: &Request) -> (String, Finish, usize) {
 }
 
 fn request(prompt: Vec<u32>, sampling: Sampling, tokens: usize) -> Request {
-    Request { prompt, sampling, max_tokens: Some(tokens), stop: vec![], ignore_end: false }
+    Request {
+        prompt,
+        sampling,
+        max_tokens: Some(tokens),
+        stop: vec![],
+        ignore_end: false,
+        tokens_per_submit: None,
+    }
 }
 
 #[test]

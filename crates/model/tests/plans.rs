@@ -109,7 +109,7 @@ fn layers_are_placed_on_two_devices() {
     assert_eq!((cpu.ops.start, cpu.ops.end, gpu.ops.end), (0, gpu.ops.start, plan.ops.len()));
     assert_eq!((&cpu.waits[..], &cpu.signals[..]), (&[][..], &[1][..]));
     assert_eq!((&gpu.waits[..], &gpu.signals[..]), (&[0][..], &[][..]));
-    assert_eq!(names(cpu.ops.clone()).last(), Some("blk.5.ffn_down"));
+    assert_eq!(names(cpu.ops.clone()).next_back(), Some("blk.5.ffn_down"));
     assert!(names(gpu.ops.clone()).all(|name| !name.starts_with("blk.5.")));
     assert!(cpu.receives.is_empty());
     let mut received: Vec<&str> =

@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, chat, compare, devices, inspect, list, logits, perplexity, plan, pull, rm, run, tokenize,
-    tune,
+    bench, chat, compare, devices, inspect, list, logits, perplexity, plan, pull, rm, run,
+    tokenize, tune,
 };
 use crate::console::Console;
 use crate::failure::Failure;

@@ -91,7 +91,7 @@ pub fn bytes(text: &str) -> Result<u64, String> {
         _ => return Err(wrong_bytes()),
     };
     match number * factor {
-        bytes if bytes >= 1.0 && bytes < 1e18 => Ok(bytes as u64),
+        bytes if (1.0..1e18).contains(&bytes) => Ok(bytes as u64),
         _ => Err(wrong_bytes()),
     }
 }

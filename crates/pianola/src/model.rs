@@ -45,11 +45,7 @@ fn stem(path: &Path) -> String {
 }
 
 /// Loads a model, with a bar if that takes a while.
-pub fn load(
-    model: &Located,
-    options: LoadOptions,
-    console: Console,
-) -> Result<Engine, Failure> {
+pub fn load(model: &Located, options: LoadOptions, console: Console) -> Result<Engine, Failure> {
     let mut bar =
         console.bar("loading [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, {eta} left");
     let asked = options.clone();

@@ -90,7 +90,8 @@ fn table(plan: &Plan, times: &[KernelTime], ceilings: Option<Ceilings>) -> Strin
     let whole: f64 = totals.values().map(|total| total.seconds).sum();
     let mut rows: Vec<(&(bool, String), &Total)> = totals.iter().collect();
     rows.sort_by(|a, b| b.1.seconds.total_cmp(&a.1.seconds));
-    let head = ["rows", "kernel", "launches", "us each", "ms in all", "share", "GB/s", "of ceiling"];
+    let head =
+        ["rows", "kernel", "launches", "us each", "ms in all", "share", "GB/s", "of ceiling"];
     let mut table = vec![head.map(String::from).to_vec()];
     for ((many, kind), total) in rows {
         let speed = total.bytes / total.seconds;

@@ -34,11 +34,11 @@ pub use graph::{
 };
 pub use hazard::{Access, Range, Space, barriers};
 pub use kv::{KvGroup, KvSlot, KvType, PAGE_TOKENS};
+pub use place::{layer_range, size_text};
 pub use plan::{
     BUCKETS, Buffer, DeviceKind, Layout, Numeric, Plan, PlanError, PlanOp, PlanOptions, Segment,
     View, bucket,
 };
-pub use place::{layer_range, size_text};
 pub use print::PlanText;
 pub use profile::KernelTime;
 pub use step::{Row, Step};

@@ -10,6 +10,7 @@ use crate::program::Dispatch;
 use crate::step::write_step;
 use pianola_plan::{DeviceError, Step, bucket};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::time::Instant;
 
 /// What is done anew for every play.
@@ -50,15 +51,17 @@ impl VulkanRecording {
             0 => 0,
             wanted => logit_bucket(wanted, &self.plan),
         };
-        if !ablated.programs.contains_key(&(rows, logits)) {
-            let mut program = self.programmer(&self.tuning).body(rows)?;
-            if logits > 0 {
-                program.extend(self.programmer(&self.tuning).head(logits)?);
+        let (program, launches) = match ablated.programs.entry((rows, logits)) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(vacant) => {
+                let mut program = self.programmer(&self.tuning).body(rows)?;
+                if logits > 0 {
+                    program.extend(self.programmer(&self.tuning).head(logits)?);
+                }
+                let launches = self.recorder.realise(&mut self.pipelines, &program)?;
+                vacant.insert((program, launches))
             }
-            let launches = self.recorder.realise(&mut self.pipelines, &program)?;
-            ablated.programs.insert((rows, logits), (program, launches));
-        }
-        let (program, launches) = &ablated.programs[&(rows, logits)];
+        };
         let copy = (logits > 0).then(|| self.logits_of(logits as usize));
         let commands = self.recorder.allocate()?;
         let set = self.takes[0].set;

@@ -73,11 +73,10 @@ impl Recorder {
                 ty: vk::DescriptorType::STORAGE_BUFFER,
                 descriptor_count: DESCRIPTORS,
             }];
-            let create =
-                vk::DescriptorPoolCreateInfo::default()
-                    .flags(vk::DescriptorPoolCreateFlags::FREE_DESCRIPTOR_SET)
-                    .max_sets(SETS)
-                    .pool_sizes(&sizes);
+            let create = vk::DescriptorPoolCreateInfo::default()
+                .flags(vk::DescriptorPoolCreateFlags::FREE_DESCRIPTOR_SET)
+                .max_sets(SETS)
+                .pool_sizes(&sizes);
             // SAFETY: a live device.
             let pool = unsafe { gpu.raw.create_descriptor_pool(&create, None) }
                 .map_err(|error| gpu.failure("making a descriptor pool", error))?;
@@ -243,7 +242,9 @@ impl Recorder {
         let copy = vk::PipelineStageFlags2::COPY;
         let barrier = [vk::MemoryBarrier2::default()
             .src_stage_mask(compute | copy)
-            .src_access_mask(vk::AccessFlags2::SHADER_STORAGE_WRITE | vk::AccessFlags2::TRANSFER_WRITE)
+            .src_access_mask(
+                vk::AccessFlags2::SHADER_STORAGE_WRITE | vk::AccessFlags2::TRANSFER_WRITE,
+            )
             .dst_stage_mask(compute | copy)
             .dst_access_mask(
                 vk::AccessFlags2::SHADER_STORAGE_READ
@@ -272,9 +273,7 @@ impl Recorder {
     /// Makes what was written visible to the host.
     pub fn to_host(&self, commands: vk::CommandBuffer) {
         let written = [vk::MemoryBarrier2::default()
-            .src_stage_mask(
-                vk::PipelineStageFlags2::COPY | vk::PipelineStageFlags2::COMPUTE_SHADER,
-            )
+            .src_stage_mask(vk::PipelineStageFlags2::COPY | vk::PipelineStageFlags2::COMPUTE_SHADER)
             .src_access_mask(
                 vk::AccessFlags2::TRANSFER_WRITE | vk::AccessFlags2::SHADER_STORAGE_WRITE,
             )

@@ -252,10 +252,7 @@ fn missing_features(instance: &Instance, raw: vk::PhysicalDevice) -> Vec<&'stati
             core.shader_storage_buffer_array_dynamic_indexing != 0,
             "arrays of buffers (shaderStorageBufferArrayDynamicIndexing)",
         ),
-        (
-            eleven.storage_buffer16_bit_access != 0,
-            "16-bit storage (storageBuffer16BitAccess)",
-        ),
+        (eleven.storage_buffer16_bit_access != 0, "16-bit storage (storageBuffer16BitAccess)"),
         (
             thirteen.shader_integer_dot_product != 0,
             "integer dot products (shaderIntegerDotProduct)",
@@ -264,10 +261,7 @@ fn missing_features(instance: &Instance, raw: vk::PhysicalDevice) -> Vec<&'stati
         (thirteen.compute_full_subgroups != 0, "full subgroups (computeFullSubgroups)"),
         (thirteen.synchronization2 != 0, "synchronization2"),
         (thirteen.maintenance4 != 0, "maintenance4"),
-        (
-            subgroup.supported_operations.contains(operations),
-            "subgroup arithmetic and shuffles",
-        ),
+        (subgroup.supported_operations.contains(operations), "subgroup arithmetic and shuffles"),
         (subgroup.subgroup_size >= 8, "subgroups of at least 8 lanes"),
     ];
     needs.into_iter().filter(|(has, _)| !has).map(|(_, name)| name).collect()

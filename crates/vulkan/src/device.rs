@@ -20,7 +20,8 @@ use crate::weights::{self, Weights};
 use ash::vk;
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    DeviceError, DeviceKind, KernelTime, KvSlot, PAGE_TOKENS, Plan, PlayStatistics, Recording, Step, bucket,
+    DeviceError, DeviceKind, KernelTime, KvSlot, PAGE_TOKENS, Plan, PlayStatistics, Recording,
+    Step, bucket,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -123,9 +124,7 @@ impl VulkanRecording {
         let mut recorder = Recorder::new(&gpu)?;
         // What plays need comes first: a model that leaves no room for it is of no use.
         let scratch = Scratch::of(&plan);
-        let mut resident = |bytes: u64, what: &str| {
-            memory.allocate(Purpose::Resident, bytes, what)
-        };
+        let mut resident = |bytes: u64, what: &str| memory.allocate(Purpose::Resident, bytes, what);
         let arena = resident(plan.arena.bytes as u64, "activations")?;
         let operand = resident(scratch.operand, "activations")?;
         let metas = resident(scratch.metas, "activations")?;
@@ -274,39 +273,43 @@ impl VulkanRecording {
         segments::segments(&pieces)
     }
 
-    /// Records a program, a command buffer for each of its parts.
+    /// A command buffer of a program.
     pub(crate) fn record(
         &mut self,
         take: usize,
         program: &[Dispatch],
-        parts: &[Range<usize>],
-    ) -> Result<Recorded, DeviceError> {
+    ) -> Result<vk::CommandBuffer, DeviceError> {
         let set = self.takes[take].set;
-        let mut list = Vec::with_capacity(parts.len());
         let launches = self.recorder.realise(&mut self.pipelines, program)?;
-        for part in parts {
-            let commands = self.recorder.allocate()?;
-            let launches = &launches[part.clone()];
-            self.recorder.write(commands, |recorder| {
-                recorder.launches(commands, set, launches, |_, _| ());
-            })?;
-            list.push(commands);
-        }
-        Ok(Recorded { commands: list, dispatches: program.len() as u32 })
+        let commands = self.recorder.allocate()?;
+        self.recorder.write(commands, |recorder| {
+            recorder.launches(commands, set, &launches, |_, _| ());
+        })?;
+        Ok(commands)
     }
 
     /// Records what a play of this many rows needs and is not there yet.
-    pub(crate) fn prepare(&mut self, take: usize, rows: usize, logits: usize) -> Result<(), DeviceError> {
+    pub(crate) fn prepare(
+        &mut self,
+        take: usize,
+        rows: usize,
+        logits: usize,
+    ) -> Result<(), DeviceError> {
         let rows = bucket(rows).expect("a checked step") as u32;
         if !self.takes[take].bodies.contains_key(&rows) {
             let program = self.programmer(&self.tuning).body(rows)?;
+            let dispatches = program.len() as u32;
             // A single row is bound by memory, and short.
-            let parts = match rows {
-                1 => vec![0..program.len()],
-                _ => self.cuts(rows, &program),
+            let commands = match rows {
+                1 => vec![self.record(take, &program)?],
+                _ => {
+                    let parts = self.cuts(rows, &program).into_iter();
+                    parts
+                        .map(|part| self.record(take, &program[part]))
+                        .collect::<Result<Vec<_>, DeviceError>>()?
+                }
             };
-            let recorded = self.record(take, &program, &parts)?;
-            self.takes[take].bodies.insert(rows, recorded);
+            self.takes[take].bodies.insert(rows, Recorded { commands, dispatches });
         }
         if logits == 0 {
             return Ok(());
@@ -314,7 +317,8 @@ impl VulkanRecording {
         let wanted = logit_bucket(logits, &self.plan);
         if !self.takes[take].heads.contains_key(&wanted) {
             let program = self.programmer(&self.tuning).head(wanted)?;
-            let recorded = self.record(take, &program, &[0..program.len()])?;
+            let dispatches = program.len() as u32;
+            let recorded = Recorded { commands: vec![self.record(take, &program)?], dispatches };
             self.takes[take].heads.insert(wanted, recorded);
             let commands = self.recorder.allocate()?;
             let (from, to) = self.logits_of(wanted as usize);

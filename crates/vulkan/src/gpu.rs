@@ -136,11 +136,10 @@ impl Gpu {
             .push_next(&mut features);
         // SAFETY: features and extensions were found on this device; the chain lives through
         // the call.
-        let raw = unsafe { instance.raw.create_device(physical, &create, None) }.map_err(
-            |error| {
+        let raw =
+            unsafe { instance.raw.create_device(physical, &create, None) }.map_err(|error| {
                 DeviceError::Unsupported(format!("{} cannot be opened: {error}", description.name))
-            },
-        )?;
+            })?;
         // SAFETY: the device was made with one queue of this family.
         let queue = unsafe { raw.get_device_queue(family, 0) };
         let executable = executable
@@ -180,7 +179,10 @@ impl Gpu {
         match result {
             vk::Result::ERROR_DEVICE_LOST => {
                 self.lost.store(true, Ordering::Relaxed);
-                DeviceError::Lost { device: self.description.name.clone(), during: what.to_string() }
+                DeviceError::Lost {
+                    device: self.description.name.clone(),
+                    during: what.to_string(),
+                }
             }
             vk::Result::TIMEOUT => {
                 // What it still holds can never be used again.

@@ -64,12 +64,17 @@ impl Lab {
         let word = u32::from_ne_bytes([byte; 4]);
         self.run(|raw, commands| {
             // SAFETY: the region lies inside its buffer; being recorded.
-            unsafe { raw.cmd_fill_buffer(commands, region.buffer, region.offset, region.size, word) }
+            unsafe {
+                raw.cmd_fill_buffer(commands, region.buffer, region.offset, region.size, word)
+            }
         })?;
         Ok(region)
     }
 
-    fn run(&mut self, write: impl FnOnce(&ash::Device, vk::CommandBuffer)) -> Result<(), DeviceError> {
+    fn run(
+        &mut self,
+        write: impl FnOnce(&ash::Device, vk::CommandBuffer),
+    ) -> Result<(), DeviceError> {
         let commands = self.recorder.allocate()?;
         let gpu = self.gpu.clone();
         self.recorder.write(commands, |_| write(&gpu.raw, commands))?;
@@ -179,9 +184,8 @@ impl Lab {
 
 /// A pool of timestamps.
 pub(crate) fn query_pool(gpu: &Gpu, count: u32) -> Result<vk::QueryPool, DeviceError> {
-    let create = vk::QueryPoolCreateInfo::default()
-        .query_type(vk::QueryType::TIMESTAMP)
-        .query_count(count);
+    let create =
+        vk::QueryPoolCreateInfo::default().query_type(vk::QueryType::TIMESTAMP).query_count(count);
     // SAFETY: a live device.
     unsafe { gpu.raw.create_query_pool(&create, None) }
         .map_err(|error| gpu.failure("making a query pool", error))

@@ -78,8 +78,8 @@ pub(crate) fn pack_row(ty: TensorType, columns: usize, row: &[u8], planes: [&mut
                         codes[16 * b + i] = nibble(i) | nibble(i + 16) << 4;
                     }
                     if fifths > 0 {
-                        let word = (0..32)
-                            .fold(0u32, |word, i| word | u32::from(bits[i] >> j & 1) << i);
+                        let word =
+                            (0..32).fold(0u32, |word, i| word | u32::from(bits[i] >> j & 1) << i);
                         upper[4 * b..4 * b + 4].copy_from_slice(&word.to_le_bytes());
                     }
                 }
@@ -117,9 +117,8 @@ fn unpack_row(ty: TensorType, columns: usize, planes: &[Vec<u8>; PLANES]) -> Vec
     use half::f16;
     let [codes, upper, scales, supers] = planes;
     let blocks = columns / BLOCK;
-    let half_of = |bytes: &[u8], at: usize| {
-        f16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]).to_f32()
-    };
+    let half_of =
+        |bytes: &[u8], at: usize| f16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]).to_f32();
     let value = |column: usize| -> f32 {
         let (b, i) = (column / BLOCK, column % BLOCK);
         match ty {

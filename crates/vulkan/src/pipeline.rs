@@ -153,14 +153,16 @@ impl Pipelines {
                 .chunks_exact(4)
                 .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
                 .collect();
-            let failure = |error| gpu.failure(&format!("loading the kernel {}", shader.name()), error);
+            let failure =
+                |error| gpu.failure(&format!("loading the kernel {}", shader.name()), error);
             let set = set_layout(gpu, shader.bindings())?;
             let sets = [self.step_set, set];
             let push = [vk::PushConstantRange::default()
                 .stage_flags(vk::ShaderStageFlags::COMPUTE)
                 .size(PUSH_BYTES)];
-            let create =
-                vk::PipelineLayoutCreateInfo::default().set_layouts(&sets).push_constant_ranges(&push);
+            let create = vk::PipelineLayoutCreateInfo::default()
+                .set_layouts(&sets)
+                .push_constant_ranges(&push);
             // SAFETY: a live device; the code was compiled from shaders/ and is whole words.
             let layout = unsafe {
                 let module = gpu
@@ -229,9 +231,8 @@ impl Pipelines {
             [vk::ComputePipelineCreateInfo::default().flags(flags).stage(stage).layout(layout)];
         let gpu = &self.gpu;
         // SAFETY: a live device; everything the structures point at lives through the call.
-        let made = unsafe {
-            gpu.raw.create_compute_pipelines(vk::PipelineCache::null(), &create, None)
-        };
+        let made =
+            unsafe { gpu.raw.create_compute_pipelines(vk::PipelineCache::null(), &create, None) };
         made.map(|list| list[0])
             .map_err(|(_, error)| gpu.failure(&format!("compiling the kernel {variant}"), error))
     }

@@ -10,10 +10,10 @@ use pianola_plan::{DeviceError, KvSlot, PAGE_TOKENS, Probe, Row, Step, TensorId,
 impl VulkanRecording {
     /// Plays what `program` has of kernel `op`, alone.
     fn play_program(&mut self, program: &[Dispatch]) -> Result<(), DeviceError> {
-        let recorded = self.record(0, program, &[0..program.len()])?;
-        self.submit(Some(0), &recorded.commands)?;
+        let commands = self.record(0, program)?;
+        self.submit(Some(0), &[commands])?;
         self.finish(0)?;
-        recorded.commands.into_iter().for_each(|commands| self.recorder.free(commands));
+        self.recorder.free(commands);
         Ok(())
     }
 

@@ -89,7 +89,8 @@ impl Profiler {
 impl VulkanRecording {
     /// Plays a step with a timestamp behind every dispatch.
     pub(crate) fn play_timed(&mut self, step: &Step) -> Result<(), DeviceError> {
-        let mut program = self.programmer(&self.tuning).body(bucket(step.rows.len()).expect("checked") as u32)?;
+        let mut program =
+            self.programmer(&self.tuning).body(bucket(step.rows.len()).expect("checked") as u32)?;
         if !step.logits.is_empty() {
             let wanted = logit_bucket(step.logits.len(), &self.plan);
             program.extend(self.programmer(&self.tuning).head(wanted)?);

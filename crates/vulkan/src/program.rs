@@ -12,8 +12,8 @@ use crate::weights::{Matrix, Slice, Weights};
 use bytemuck::{Pod, Zeroable};
 use pianola_formats::TensorType;
 use pianola_plan::{
-    Activation, Attend, DeviceError, DeviceKind, HeadNorm, Kernel, KvType, Numeric, Op, PAGE_TOKENS, Plan,
-    Project, RopePairing, RowSet, TensorId,
+    Activation, Attend, DeviceError, DeviceKind, HeadNorm, Kernel, KvType, Numeric, Op,
+    PAGE_TOKENS, Plan, Project, RopePairing, RowSet, TensorId,
 };
 
 /// One kernel launch.
@@ -81,7 +81,8 @@ impl Scratch {
         });
         let partials = partials.flat_map(|spec| {
             [1, 8].map(|rows: u32| {
-                u64::from(rows * attention::splits(rows, pages)) * (spec.heads * (spec.head_dim + 2)) as u64
+                u64::from(rows * attention::splits(rows, pages))
+                    * (spec.heads * (spec.head_dim + 2)) as u64
             })
         });
         let heads = ops().filter_map(|op| match &op.kernel {
@@ -262,17 +263,26 @@ impl Programmer<'_> {
         match &self.plan.ops[op - 1].kernel {
             Kernel::Attend(attend) => {
                 let whole = attend.spec.head_dim.is_multiple_of(32);
-                if bare && attend.output == project.input && whole { Input::Codes } else { Input::Own }
+                if bare && attend.output == project.input && whole {
+                    Input::Codes
+                } else {
+                    Input::Own
+                }
             }
             Kernel::Project(before) => {
                 let Some(group) = alone(before) else { return Input::Own };
                 let rows = group.parts[0].2.rows;
                 if let Some((_, output)) = before.gate {
                     let whole = rows.is_multiple_of(32);
-                    return if bare && output == project.input && whole { Input::Codes } else { Input::Own };
+                    return if bare && output == project.input && whole {
+                        Input::Codes
+                    } else {
+                        Input::Own
+                    };
                 }
                 let fed = project.residual.is_some_and(|residual| {
-                    before.parts.len() == 1 && before.soft_cap.is_none()
+                    before.parts.len() == 1
+                        && before.soft_cap.is_none()
                         && residual.delta == before.parts[0].output
                 });
                 // One launch has the constants of one prologue: of its own input, or of its tail.
@@ -424,7 +434,14 @@ impl Programmer<'_> {
         let groups = self.groups(project)?;
         let input = self.input(op, rows);
         if input != Input::Own {
-            out.push(self.rows_product(op, project, &groups[0], rows, Feed::Handed(input), false)?);
+            out.push(self.rows_product(
+                op,
+                project,
+                &groups[0],
+                rows,
+                Feed::Handed(input),
+                false,
+            )?);
             return Ok(());
         }
         let mut keep = project.residual.is_some_and(|residual| residual.kept);
@@ -438,7 +455,13 @@ impl Programmer<'_> {
             let matrices = self.limits.matrices > 0 && group.integer && !logits && count > 8;
             let form = match (group.integer, refined) {
                 (false, _) => 0,
-                (true, false) => if matrices { 3 } else { 1 },
+                (true, false) => {
+                    if matrices {
+                        3
+                    } else {
+                        1
+                    }
+                }
                 (true, true) => 2,
             };
             let shared = 40 * blocks * count + 1024;
@@ -451,7 +474,14 @@ impl Programmer<'_> {
                 ready = Some(form);
             }
             let product = if count <= 8 {
-                self.rows_product(op, project, group, count, if fused { Feed::Fused } else { Feed::Ready }, keep)?
+                self.rows_product(
+                    op,
+                    project,
+                    group,
+                    count,
+                    if fused { Feed::Fused } else { Feed::Ready },
+                    keep,
+                )?
             } else if matrices {
                 self.matrix_product(op, project, group, count)
             } else {
@@ -672,9 +702,8 @@ impl Programmer<'_> {
     /// How a product of few rows is cut: as measured, or as the policy guesses.
     fn shape(&self, key: &RowsKey, product: &rows::Product) -> rows::RowsShape {
         let measured = self.tuning.rows.get(key).copied();
-        let allowed = |shape: &rows::RowsShape| {
-            rows::candidates(&self.limits, product).contains(shape)
-        };
+        let allowed =
+            |shape: &rows::RowsShape| rows::candidates(&self.limits, product).contains(shape);
         measured.filter(allowed).unwrap_or_else(|| rows::choose(&self.limits, product))
     }
 
@@ -684,7 +713,13 @@ impl Programmer<'_> {
         self.resources.handed[usize::from(input == Input::Tail)]
     }
 
-    fn tiles_product(&self, op: usize, project: &Project, group: &Group<'_>, count: u32) -> Dispatch {
+    fn tiles_product(
+        &self,
+        op: usize,
+        project: &Project,
+        group: &Group<'_>,
+        count: u32,
+    ) -> Dispatch {
         let graph = &self.plan.graph;
         let logits = graph.tensor(project.parts[0].output).rows == RowSet::Logits;
         let blocks = (graph.tensor(project.input).width / 32) as u32;
@@ -715,7 +750,13 @@ impl Programmer<'_> {
         }
     }
 
-    fn matrix_product(&self, op: usize, project: &Project, group: &Group<'_>, count: u32) -> Dispatch {
+    fn matrix_product(
+        &self,
+        op: usize,
+        project: &Project,
+        group: &Group<'_>,
+        count: u32,
+    ) -> Dispatch {
         let blocks = (self.plan.graph.tensor(project.input).width / 32) as u32;
         let rows: usize = group.parts.iter().map(|part| part.2.rows).sum();
         let shape = matrix::choose(&self.limits, rows as u32, count);

@@ -112,7 +112,7 @@ impl VulkanRecording {
         };
         let op = self.plan.ops.len() - 1;
         let program = sample_program(regions, self.plan.graph.vocabulary as u32, op);
-        let choose = self.record(0, &program, &[0..program.len()])?.commands[0];
+        let choose = self.record(0, &program)?;
         let collect = self.recorder.allocate()?;
         let from = SamplingState::outcome(state);
         self.recorder.write(collect, |recorder| recorder.copy(collect, from, outcome))?;

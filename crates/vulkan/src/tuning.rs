@@ -132,7 +132,8 @@ mod tests {
         let key = RowsKey { ty: TensorType::Q4_0, rows: 5376, blocks: 168, count: 1 };
         let shape = RowsShape { workgroup: 256, lanes: 8, height: 2, unroll: 4 };
         assert_eq!(parse("rows q4_0 5376 168 1: 256 8 2 4"), Some((key, shape)));
-        for wrong in ["", "rows", "rows q4_0 1 2: 3 4 5 6", "rows q9 1 2 3: 4 5 6 7", "x 1 2 3: 4"] {
+        for wrong in ["", "rows", "rows q4_0 1 2: 3 4 5 6", "rows q9 1 2 3: 4 5 6 7", "x 1 2 3: 4"]
+        {
             assert_eq!(parse(wrong), None, "{wrong}");
         }
     }

@@ -13,8 +13,8 @@ use std::path::PathBuf;
 use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::model;
-use crate::profile;
 use crate::options::{ComputeOptions, ModelOption, positive};
+use crate::profile;
 use crate::shapes::{ShapeOptions, check_memory};
 
 /// Measure tokens a second, beside the ceiling of this machine for the same work.

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use super::perplexity::LOGIT_ROWS;
 use crate::console::{self, Console};
+use crate::device::{self, Choice};
 use crate::failure::Failure;
 use crate::input;
 use crate::model;
-use crate::device::{self, Choice};
 use crate::options::{ComputeOptions, level, positive, quantisation};
 
 /// Compare the predictions of two models, or of one model computed in two ways.

@@ -103,8 +103,11 @@ fn processor() -> Result<(String, Value), Failure> {
     Ok((text, value))
 }
 
+/// A Vulkan device, opened if it is fit to compute.
+type Found = (GpuDescription, Option<Arc<Gpu>>);
+
 /// All Vulkan devices, opened where they have what the kernels need.
-fn graphics() -> Result<Vec<(GpuDescription, Option<Arc<Gpu>>)>, DeviceError> {
+fn graphics() -> Result<Vec<Found>, DeviceError> {
     let instance = Instance::load()?;
     let described = pianola_vulkan::describe(&instance)?;
     let open = |description: GpuDescription| {

@@ -42,8 +42,8 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     };
     let engine = match arguments.shape.shape {
         Some(shape) => {
-            let mut bar = console
-                .bar("drawing weights [{bar:24}] {decimal_bytes} of {decimal_total_bytes}");
+            let mut bar =
+                console.bar("drawing weights [{bar:24}] {decimal_bytes} of {decimal_total_bytes}");
             Engine::random(shape, arguments.shape.quant, options, &mut |done, all| {
                 bar.reach(done, all);
             })?

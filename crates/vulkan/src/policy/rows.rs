@@ -58,7 +58,8 @@ pub(crate) fn candidates(limits: &Limits, product: &Product) -> Vec<RowsShape> {
                     && lanes <= product.blocks.next_power_of_two().max(4);
                 let whole = !product.codes || shape.rows().is_multiple_of(32);
                 // More loads at once than registers bear, or than a row has.
-                let moderate = (height * unroll == 1 || height * unroll * product.count <= at_once(limits))
+                let moderate = (height * unroll == 1
+                    || height * unroll * product.count <= at_once(limits))
                     && lanes * unroll <= product.blocks.max(lanes);
                 if fits && whole && moderate && (!product.tail || workgroup == 256) {
                     shapes.push(shape);
