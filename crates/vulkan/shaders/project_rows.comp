@@ -202,10 +202,10 @@ void accumulate(const uint type, Matrix matrix, uint first_row, uint lane, inout
     if (INTEGER && !is_float(type)) {
         // Rounds that every lane takes, UNROLL at a time; then the rest.
         const uint rounds = BLOCKS / LANES / UNROLL * UNROLL;
-        for (uint round = 0; round < rounds; round += UNROLL) {
+        [[dont_unroll]] for (uint round = 0; round < rounds; round += UNROLL) {
             accumulate_integers(type, UNROLL, matrix, first_row, round * LANES + lane, sums);
         }
-        for (uint block = rounds * LANES + lane; block < BLOCKS; block += LANES) {
+        [[dont_unroll]] for (uint block = rounds * LANES + lane; block < BLOCKS; block += LANES) {
             accumulate_integers(type, 1, matrix, first_row, block, sums);
         }
     } else {

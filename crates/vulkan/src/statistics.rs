@@ -5,7 +5,9 @@
 use crate::device::logit_bucket;
 use crate::gpu::Gpu;
 use crate::imagine::Imagined;
+use crate::memory::Region;
 use crate::pipeline::{Pipelines, Shader, Variant};
+use crate::sample::{SampleRegions, sample_program};
 use crate::tuning::Tuning;
 use ash::{khr, vk};
 use pianola_plan::{BUCKETS, DeviceError, Plan, bucket};
@@ -98,6 +100,11 @@ fn variants(gpu: &Gpu, plan: &Plan) -> Result<BTreeMap<Variant, Uses>, DeviceErr
         for dispatch in programmer.head(rows)? {
             found.entry(dispatch.variant).or_default().heads.push(rows);
         }
+    }
+    let nowhere = Region::imagined(0);
+    let regions = SampleRegions { logits: nowhere, state: nowhere, scratch: nowhere, step: nowhere };
+    for dispatch in sample_program(regions, plan.graph.vocabulary as u32, 0) {
+        found.entry(dispatch.variant).or_default().heads.push(1);
     }
     for uses in found.values_mut() {
         uses.bodies.dedup();
