@@ -70,6 +70,9 @@ fn every_source_has_its_kernel_and_no_kernel_is_left_over() {
     for name in &kernels {
         let code = std::fs::read(root().join(format!("spirv/{name}.spv"))).unwrap();
         let magic = 0x0723_0203u32.to_le_bytes();
-        assert!(code.starts_with(&magic) && code.len().is_multiple_of(4), "{name}.spv is no SPIR-V");
+        assert!(
+            code.starts_with(&magic) && code.len().is_multiple_of(4),
+            "{name}.spv is no SPIR-V"
+        );
     }
 }

@@ -1,0 +1,478 @@
+//! Products: their input rows, their parts, and the kernel that fits the number of rows.
+
+use super::{Dispatch, Input, Programmer, type_code};
+use crate::memory::Region;
+use crate::pipeline::{Shader, Variant};
+use crate::policy::{self, matrix, rows};
+use crate::tuning::RowsKey;
+use crate::weights::{Matrix, Slice};
+use bytemuck::{Pod, Zeroable};
+use pianola_formats::TensorType;
+use pianola_plan::{Activation, DeviceError, HeadNorm, Kernel, Numeric, Project, RowSet};
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable, Default)]
+struct PrologueConstants {
+    base_stride: u32,
+    delta_stride: u32,
+    norm: u32,
+    delta_norm: u32,
+    epsilon: f32,
+    delta_epsilon: f32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable, Default)]
+struct ProductConstants {
+    part_rows: [u32; 3],
+    part_group: [u32; 3],
+    part_column: [u32; 3],
+    part_bias: [u32; 3],
+    flags: u32,
+    output_stride: u32,
+    cap: f32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct RowsConstants {
+    product: ProductConstants,
+    prologue: PrologueConstants,
+}
+
+const NO_BIAS: u32 = u32::MAX;
+/// The dispatch that writes the new residual stream.
+const KEEP: u32 = 0x100;
+
+/// Weights of one dispatch of a product: the same rows of up to three parts.
+pub(super) struct Group<'a> {
+    pub parts: Vec<(usize, &'a Matrix, Slice)>,
+    pub integer: bool,
+}
+
+/// How a product of few rows gets its operand.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Feed {
+    /// Each workgroup forms it.
+    Fused,
+    /// A prologue before it did.
+    Ready,
+    /// The kernel before left it.
+    Handed(Input),
+}
+
+impl Programmer<'_> {
+    /// Parts of a product that go into one dispatch: alike in how they meet the operand, of at
+    /// most two types; a gate's parts always together.
+    pub(super) fn groups(&self, project: &Project) -> Result<Vec<Group<'_>>, DeviceError> {
+        let fast = self.plan.options.numeric == Numeric::Fast;
+        let integer = |matrix: &Matrix| fast && matrix.ty.is_quantized();
+        let matrices: Vec<&Matrix> =
+            project.parts.iter().map(|part| self.weights.matrix(part.weight)).collect();
+        if project.gate.is_some() {
+            let [gate, up] = matrices[..] else { unreachable!("a gate has two parts") };
+            let same = gate.slices.len() == up.slices.len()
+                && gate.slices.iter().zip(&up.slices).all(|(a, b)| a.rows == b.rows);
+            if !same {
+                return Err(DeviceError::Unsupported(
+                    "gate and up have different types and exceed a binding of this device: use --device cpu"
+                        .to_string(),
+                ));
+            }
+            let integer = integer(gate) && integer(up);
+            let pairs = gate.slices.iter().zip(&up.slices);
+            return Ok(pairs
+                .map(|(&a, &b)| Group { parts: vec![(0, gate, a), (1, up, b)], integer })
+                .collect());
+        }
+        let mut groups: Vec<Group<'_>> = Vec::new();
+        for (part, &matrix) in matrices.iter().enumerate() {
+            for &slice in &matrix.slices {
+                let integer = integer(matrix);
+                let fits = |group: &Group<'_>| {
+                    let mut types: Vec<TensorType> = group.parts.iter().map(|p| p.1.ty).collect();
+                    types.push(matrix.ty);
+                    types.sort_unstable();
+                    types.dedup();
+                    group.integer == integer && group.parts.len() < 3 && types.len() <= 2
+                };
+                match groups.iter_mut().find(|group| fits(group)) {
+                    Some(group) => group.parts.push((part, matrix, slice)),
+                    None => groups.push(Group { parts: vec![(part, matrix, slice)], integer }),
+                }
+            }
+        }
+        Ok(groups)
+    }
+
+    pub(super) fn project(
+        &self,
+        op: usize,
+        project: &Project,
+        rows: u32,
+        out: &mut Vec<Dispatch>,
+    ) -> Result<(), DeviceError> {
+        let graph = &self.plan.graph;
+        let logits = graph.tensor(project.parts[0].output).rows == RowSet::Logits;
+        let width = graph.tensor(project.input).width as u32;
+        let groups = self.groups(project)?;
+        let input = self.input(op, rows);
+        if input != Input::Own {
+            out.push(self.rows_product(
+                op,
+                project,
+                &groups[0],
+                rows,
+                Feed::Handed(input),
+                false,
+            )?);
+            return Ok(());
+        }
+        let mut keep = project.residual.is_some_and(|residual| residual.kept);
+        // Operand forms that lie ready, for groups that share one.
+        let mut ready = None;
+        let first = out.len();
+        for group in &groups {
+            let refined = logits && group.integer;
+            let count = if refined { 2 * rows } else { rows };
+            let blocks = width / 32;
+            let matrices = self.limits.matrices > 0 && group.integer && !logits && count > 8;
+            let form = match (group.integer, refined) {
+                (false, _) => 0,
+                (true, false) => {
+                    if matrices {
+                        3
+                    } else {
+                        1
+                    }
+                }
+                (true, true) => 2,
+            };
+            let shared = 40 * blocks * count + 1024;
+            let fused = rows == 1 && group.integer && shared <= self.limits.shared_memory;
+            if !fused && ready != Some(form) {
+                // All operands pass through one buffer, which the plan does not see.
+                let barrier = out.len() > first || !out.is_empty();
+                out.push(self.prologue(op, project, rows, form, keep, barrier)?);
+                keep = false;
+                ready = Some(form);
+            }
+            let product = if count <= 8 {
+                self.rows_product(
+                    op,
+                    project,
+                    group,
+                    count,
+                    if fused { Feed::Fused } else { Feed::Ready },
+                    keep,
+                )?
+            } else if matrices {
+                self.matrix_product(op, project, group, count)
+            } else {
+                self.tiles_product(op, project, group, count)
+            };
+            keep &= !fused;
+            out.push(Dispatch { barrier: !fused, ..product });
+        }
+        Ok(())
+    }
+
+    fn prologue_constants(
+        &self,
+        project: &Project,
+    ) -> Result<(Vec<Region>, PrologueConstants, u32), DeviceError> {
+        let vector = |norm: HeadNorm| self.weights.vector(norm.weight) / 4;
+        let residual = project.residual;
+        let input = residual.map_or(project.input, |residual| residual.base);
+        let (base, base_stride) = self.whole(input)?;
+        let (delta, delta_stride) = match residual {
+            Some(residual) => self.whole(residual.delta)?,
+            None => (base, 0),
+        };
+        let kept = match residual {
+            Some(residual) if residual.kept => self.whole(residual.output)?.0,
+            // Bound, never written.
+            _ => self.resources.metas,
+        };
+        let delta_norm = residual.and_then(|residual| residual.norm);
+        let sum = match (residual, delta_norm) {
+            (None, _) => 0,
+            (Some(_), None) => 1,
+            (Some(_), Some(_)) => 2,
+        };
+        let constants = PrologueConstants {
+            base_stride,
+            delta_stride,
+            norm: project.norm.map_or(0, vector),
+            delta_norm: delta_norm.map_or(0, vector),
+            epsilon: project.norm.map_or(0.0, |norm| norm.epsilon),
+            delta_epsilon: delta_norm.map_or(0.0, |norm| norm.epsilon),
+        };
+        Ok((vec![base, delta, kept], constants, sum))
+    }
+
+    /// Constants that `include/prologue.glsl` declares.
+    fn prologue_specials(&self, project: &Project, sum: u32, workgroup: u32) -> [(u32, u32); 6] {
+        let width = self.plan.graph.tensor(project.input).width as u32;
+        [
+            (10, width),
+            (11, (width / 4).div_ceil(workgroup)),
+            (12, sum),
+            (13, u32::from(project.norm.is_some())),
+            (14, u32::from(project.select)),
+            (21, self.limits.subgroup),
+        ]
+    }
+
+    fn prologue(
+        &self,
+        op: usize,
+        project: &Project,
+        rows: u32,
+        form: u32,
+        keep: bool,
+        barrier: bool,
+    ) -> Result<Dispatch, DeviceError> {
+        let graph = &self.plan.graph;
+        let logits = graph.tensor(project.parts[0].output).rows == RowSet::Logits;
+        let (mut bindings, prologue, sum) = self.prologue_constants(project)?;
+        bindings.extend([self.weights.vectors, self.resources.operand, self.resources.metas]);
+        let workgroup = policy::prologue_workgroup(graph.tensor(project.input).width as u32);
+        let mut constants =
+            vec![(0, workgroup), (1, form), (2, u32::from(logits)), (3, u32::from(keep))];
+        constants.extend(self.prologue_specials(project, sum, workgroup));
+        Ok(Dispatch {
+            variant: Variant { shader: Shader::Prologue, constants },
+            bindings,
+            push: bytemuck::bytes_of(&prologue).to_vec(),
+            groups: [rows, 1, 1],
+            barrier,
+            op,
+            cut: None,
+        })
+    }
+
+    /// Weight bindings, constants and types that both products share; `tile` is the number of
+    /// weight rows of a workgroup. Also returns the number of workgroups.
+    fn product(
+        &self,
+        project: &Project,
+        group: &Group<'_>,
+        tile: u32,
+    ) -> (Vec<Region>, ProductConstants, [u32; 2], u32) {
+        let mut types: Vec<TensorType> = group.parts.iter().map(|part| part.1.ty).collect();
+        let first_type = types[0];
+        types.retain(|&ty| ty != first_type);
+        let second_type = types.first().copied().unwrap_or(first_type);
+        let epilogue = project.gate.map(|gate| gate.1).or(project.soft_cap.map(|cap| cap.1));
+        let (_, output_stride, _) = self.tensor(epilogue.unwrap_or(project.parts[0].output));
+        let mut constants = ProductConstants {
+            part_group: [u32::MAX; 3],
+            part_bias: [NO_BIAS; 3],
+            output_stride,
+            cap: project.soft_cap.map_or(0.0, |cap| cap.0),
+            ..ProductConstants::default()
+        };
+        let mut regions = [group.parts[0].2.region; 3];
+        let mut workgroups = 0;
+        for (index, &(part, matrix, slice)) in group.parts.iter().enumerate() {
+            let planned = &project.parts[part];
+            let column = self.tensor(epilogue.unwrap_or(planned.output)).2;
+            regions[index] = slice.region;
+            constants.part_rows[index] = slice.rows as u32;
+            constants.part_column[index] = column + slice.first_row as u32;
+            if let Some(bias) = planned.bias {
+                constants.part_bias[index] = self.weights.vector(bias) + slice.first_row as u32;
+            }
+            if matrix.ty != first_type {
+                constants.flags |= 1 << index;
+            }
+            if project.gate.is_some() {
+                constants.part_group[index] = 0;
+                workgroups = (slice.rows as u32).div_ceil(tile);
+            } else {
+                constants.part_group[index] = workgroups;
+                workgroups += (slice.rows as u32).div_ceil(tile);
+            }
+        }
+        let bindings = regions.iter().chain(&regions).chain(&regions).copied().collect();
+        (bindings, constants, [type_code(first_type), type_code(second_type)], workgroups)
+    }
+
+    fn output(&self, project: &Project) -> Region {
+        let epilogue = project.gate.map(|gate| gate.1).or(project.soft_cap.map(|cap| cap.1));
+        self.tensor(epilogue.unwrap_or(project.parts[0].output)).0
+    }
+
+    fn rows_product(
+        &self,
+        op: usize,
+        project: &Project,
+        group: &Group<'_>,
+        count: u32,
+        feed: Feed,
+        keep: bool,
+    ) -> Result<Dispatch, DeviceError> {
+        let graph = &self.plan.graph;
+        let logits = graph.tensor(project.parts[0].output).rows == RowSet::Logits;
+        let blocks = (graph.tensor(project.input).width / 32) as u32;
+        let refined = logits && group.integer;
+        let fused = feed == Feed::Fused;
+        let single = count == 1 && !logits;
+        let next = if single { self.output_for_next(op, 1) } else { Input::Own };
+        let (codes, tail) = (next == Input::Codes, next == Input::Tail);
+        let rows: usize = match project.gate {
+            Some(_) => group.parts[0].2.rows,
+            None => group.parts.iter().map(|part| part.2.rows).sum(),
+        };
+        let cut = rows::Product { rows: rows as u32, blocks, count, codes, tail, fused };
+        let key = RowsKey { ty: group.parts[0].1.ty, rows: cut.rows, blocks, count };
+        let shape = self.shape(&key, &cut);
+        let (mut bindings, mut product, types, workgroups) =
+            self.product(project, group, shape.rows());
+        // The prologue in this launch: its own, or in its tail the next product's.
+        let formed = match &self.plan.ops[if tail { op + 1 } else { op }].kernel {
+            Kernel::Project(formed) => formed,
+            _ => unreachable!("tails form the input of products"),
+        };
+        let (prologue_bindings, prologue, sum) = self.prologue_constants(formed)?;
+        if (fused && keep) || (tail && formed.residual.is_some_and(|residual| residual.kept)) {
+            product.flags |= KEEP;
+        }
+        let vectors = self.weights.vectors;
+        let (operand, metas) = match feed {
+            Feed::Handed(input) => self.handed(input),
+            Feed::Fused | Feed::Ready => (self.resources.operand, self.resources.metas),
+        };
+        let (next_operand, next_metas) = self.handed(next);
+        bindings.extend([vectors, vectors, self.output(project), operand, metas]);
+        bindings.extend(prologue_bindings);
+        bindings.extend([next_operand, next_metas, self.resources.finished]);
+        let mut constants = vec![
+            (0, shape.workgroup),
+            (1, types[0]),
+            (2, types[1]),
+            (3, shape.lanes),
+            (4, shape.height),
+            (5, count),
+            (6, u32::from(fused)),
+            (7, gate_code(project)),
+            (8, u32::from(group.integer)),
+            (9, u32::from(refined)),
+        ];
+        if fused || tail {
+            constants.extend(self.prologue_specials(formed, sum, shape.workgroup));
+        }
+        constants.extend([
+            (15, u32::from(logits)),
+            (16, if fused { blocks * count } else { 1 }),
+            (17, blocks),
+            (18, u32::from(codes)),
+            (19, u32::from(tail)),
+            (20, shape.unroll),
+        ]);
+        let push = RowsConstants { product, prologue };
+        Ok(Dispatch {
+            variant: Variant { shader: Shader::ProjectRows, constants },
+            bindings,
+            push: bytemuck::bytes_of(&push).to_vec(),
+            groups: [workgroups, 1, 1],
+            barrier: false,
+            op,
+            cut: Some((key, cut)),
+        })
+    }
+
+    /// How a product of few rows is cut: as measured, or as the policy guesses.
+    fn shape(&self, key: &RowsKey, product: &rows::Product) -> rows::RowsShape {
+        let measured = self.tuning.rows.get(key).copied();
+        let allowed =
+            |shape: &rows::RowsShape| rows::candidates(&self.limits, product).contains(shape);
+        measured.filter(allowed).unwrap_or_else(|| rows::choose(&self.limits, product))
+    }
+
+    /// Where a single row is handed from one kernel to the next. Codes and tails lie apart,
+    /// because a kernel reads the one while it writes the other.
+    pub(super) fn handed(&self, input: Input) -> (Region, Region) {
+        self.resources.handed[usize::from(input == Input::Tail)]
+    }
+
+    fn tiles_product(
+        &self,
+        op: usize,
+        project: &Project,
+        group: &Group<'_>,
+        count: u32,
+    ) -> Dispatch {
+        let graph = &self.plan.graph;
+        let logits = graph.tensor(project.parts[0].output).rows == RowSet::Logits;
+        let blocks = (graph.tensor(project.input).width / 32) as u32;
+        let (mut bindings, product, types, workgroups) = self.product(project, group, 64);
+        bindings.extend([self.weights.vectors, self.output(project)]);
+        bindings.extend([self.resources.operand, self.resources.metas]);
+        let tokens = policy::tile_tokens(count);
+        Dispatch {
+            variant: Variant {
+                shader: Shader::ProjectTiles,
+                constants: vec![
+                    (0, types[0]),
+                    (1, types[1]),
+                    (2, tokens),
+                    (3, gate_code(project)),
+                    (4, u32::from(group.integer)),
+                    (5, u32::from(logits && group.integer)),
+                    (6, u32::from(logits)),
+                    (7, blocks),
+                ],
+            },
+            bindings,
+            push: bytemuck::bytes_of(&product).to_vec(),
+            groups: [workgroups, count.div_ceil(tokens), 1],
+            barrier: false,
+            op,
+            cut: None,
+        }
+    }
+
+    fn matrix_product(
+        &self,
+        op: usize,
+        project: &Project,
+        group: &Group<'_>,
+        count: u32,
+    ) -> Dispatch {
+        let blocks = (self.plan.graph.tensor(project.input).width / 32) as u32;
+        let rows: usize = group.parts.iter().map(|part| part.2.rows).sum();
+        let shape = matrix::choose(&self.limits, rows as u32, count);
+        // A gate's tile holds as many rows of each part as it has outputs.
+        let outputs = if project.gate.is_some() { shape.rows() / 2 } else { shape.rows() };
+        let (mut bindings, product, types, workgroups) = self.product(project, group, outputs);
+        bindings.extend([self.weights.vectors, self.output(project)]);
+        bindings.extend([self.resources.operand, self.resources.metas]);
+        let mut constants = vec![
+            (0, shape.workgroup(&self.limits)),
+            (1, types[0]),
+            (2, types[1]),
+            (3, gate_code(project)),
+            (4, blocks),
+        ];
+        constants.extend(shape.constants(&self.limits));
+        Dispatch {
+            variant: Variant { shader: Shader::ProjectMatrix, constants },
+            bindings,
+            push: bytemuck::bytes_of(&product).to_vec(),
+            groups: [count.div_ceil(shape.tokens()), workgroups, 1],
+            barrier: false,
+            op,
+            cut: None,
+        }
+    }
+}
+
+fn gate_code(project: &Project) -> u32 {
+    match project.gate {
+        None => 0,
+        Some((Activation::Silu, _)) => 1,
+        Some((Activation::GeluTanh, _)) => 2,
+    }
+}
