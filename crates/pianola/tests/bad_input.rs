@@ -237,11 +237,23 @@ fn nonsense_flags() {
 fn unknown_devices() {
     let folder = Folder::new();
     let model = folder.model();
-    for device in ["vulkan", "npu", "cuda", "gpu0"] {
+    for device in ["npu", "cuda", "gpu0", "vulkan:"] {
         folder
             .pianola(words!["run", "-m", &model, "--device", device, "hello"])
-            .fails(2, &[device, "the devices are cpu and auto"]);
+            .fails(2, &[device, "auto, cpu, vulkan", "`pianola devices` lists"]);
     }
+    // Asked for by name and not there: never the processor in its place.
+    for device in ["vulkan", "vulkan:0", "vulkan:780M"] {
+        folder
+            .pianola(words!["run", "-m", &model, "--device", device, "hello"])
+            .fails(1, &["Vulkan"]);
+    }
+    folder
+        .pianola(words!["run", "-m", &model, "--layers-on-gpu", "1", "hello"])
+        .fails(2, &["--layers-on-gpu"]);
+    folder
+        .pianola(words!["run", "-m", &model, "--gpu-memory", "12 parsecs", "hello"])
+        .fails(2, &["--gpu-memory", "12GiB"]);
 }
 
 #[test]

@@ -25,7 +25,7 @@ fn run_prints_text_and_statistics() {
     assert!(quiet.err.is_empty(), "{quiet:#?}");
     assert_eq!(quiet.output(), text);
     let verbose = folder.pianola([greedy(&model), words!["--verbose"].to_vec()].concat());
-    assert!(verbose.err.contains("chosen by auto"), "{verbose:#?}");
+    assert!(verbose.err.contains("device: cpu, because"), "{verbose:#?}");
 }
 
 #[test]

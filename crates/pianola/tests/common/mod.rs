@@ -51,8 +51,20 @@ impl Folder {
         input: &[u8],
         variables: &[(&str, &OsStr)],
     ) -> Run {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pianola"))
-            .args(arguments)
+        // No GPU, whatever this machine has, so that every machine computes alike.
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pianola"));
+        command.env("VK_DRIVER_FILES", "/none").env("VK_ICD_FILENAMES", "/none");
+        self.start(command.args(arguments), input, variables)
+    }
+
+    /// The binary with the Vulkan drivers that this machine has.
+    pub fn pianola_vulkan<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Run {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pianola"));
+        self.start(command.args(arguments), b"", &[])
+    }
+
+    fn start(&self, command: &mut Command, input: &[u8], variables: &[(&str, &OsStr)]) -> Run {
+        let mut child = command
             .env("PIANOLA_HOME", &self.path)
             // No test may reach for the network: this pip fails at once.
             .env("PIANOLA_PIP", "false")

@@ -1,0 +1,111 @@
+//! The commands on a Vulkan device: by default Mesa's software driver, or what
+//! `PIANOLA_TEST_VULKAN` names.
+
+mod common;
+
+use common::Folder;
+use std::ffi::OsString;
+use std::path::Path;
+
+fn device() -> OsString {
+    let name = std::env::var("PIANOLA_TEST_VULKAN").unwrap_or_else(|_| "llvmpipe".to_string());
+    format!("vulkan:{name}").into()
+}
+
+fn greedy(model: &Path, device: OsString, more: &[&str]) -> Vec<OsString> {
+    let mut list =
+        words!["run", "-m", model, "--temp", "0", "--ignore-eos", "-n", "20", "--device"].to_vec();
+    list.push(device);
+    list.extend(more.iter().map(OsString::from));
+    list.push("hello".into());
+    list
+}
+
+/// The same words whatever the device, the number of tokens a submission, and the placement.
+#[test]
+fn answers_are_those_of_the_processor() {
+    let folder = Folder::new();
+    let model = folder.model();
+    let expected = folder.pianola(greedy(&model, "cpu".into(), &["--exact"])).output();
+    for more in [
+        &["--exact"][..],
+        &["--exact", "--tokens-per-submit", "7"],
+        &["--exact", "--layers-on-gpu", "1"],
+    ] {
+        let run = folder.pianola_vulkan(greedy(&model, device(), more));
+        assert!(run.err.contains("tiny on vulkan ("), "{run:#?}");
+        assert_eq!(run.output(), expected, "{more:?}");
+    }
+}
+
+#[test]
+fn devices_and_plans_tell_of_vulkan() {
+    let folder = Folder::new();
+    let devices = folder.pianola_vulkan(["devices", "--json"]).json();
+    let devices = devices.as_array().unwrap();
+    assert_eq!(devices[0]["device"], "cpu");
+    let vulkan = devices.iter().find(|device| device["device"] == "vulkan:0").unwrap();
+    for field in ["name", "driver", "type", "heaps", "subgroup", "largest_binding_bytes"] {
+        assert!(!vulkan[field].is_null(), "{field} of {vulkan}");
+    }
+    assert!(vulkan["bytes_per_second"].as_f64().unwrap() > 1e6);
+    let plan = folder.pianola_vulkan(
+        ["plan", "--shape", "gemma3:1b", "--quant", "q4_0", "--context", "256", "--device"]
+            .map(OsString::from)
+            .into_iter()
+            .chain([device()]),
+    );
+    let text = plan.output();
+    assert!(text.contains("a layer: 5 dispatches, 5 barriers"), "{text}");
+    // Without a driver the processor is listed, and a line says why it is alone.
+    let alone = folder.pianola(["devices"]);
+    assert!(alone.err.contains("no Vulkan device"), "{alone:#?}");
+    assert!(alone.output().starts_with("cpu:"));
+}
+
+#[test]
+fn benchmarks_count_what_a_step_costs_and_ablate() {
+    let folder = Folder::new();
+    let model = folder.model();
+    let trace = folder.path.join("trace.json");
+    let mut words = words!["bench", "-m", &model, "-p", "9", "-n", "4", "--repeat", "1"].to_vec();
+    words.extend(words!["--check", "--ablate", "--json", "--profile", &trace, "--device"]);
+    words.push(device());
+    let rows = folder.pianola_vulkan(words).json();
+    let rows = rows.as_array().unwrap();
+    let generate = rows.iter().find(|row| row["test"] == "tg4" && row["ablation"].is_null());
+    let generate = generate.unwrap();
+    assert_eq!(generate["submits_per_step"], 1.0);
+    assert_eq!(generate["allocations_per_step"], 0.0);
+    // Embedding and angles, two layers of five, the head, and two that sample.
+    assert_eq!(generate["dispatches_per_step"], 15.0);
+    assert!(generate["check"]["worst_share_of_bound"].as_f64().unwrap() < 1.0);
+    let ablated: Vec<&str> = rows.iter().filter_map(|row| row["ablation"].as_str()).collect();
+    assert_eq!(ablated.len(), 3, "{ablated:?}");
+    assert_eq!(rows.last().unwrap()["allocations_per_step"], 13.0);
+    let trace: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    assert!(events.iter().any(|event| event["name"] == "blk.1.ffn_down"));
+    assert!(events.iter().all(|event| event["dur"].as_f64().unwrap() >= 0.0));
+}
+
+#[test]
+fn stale_and_broken_tunings_are_ignored_with_a_notice() {
+    let folder = Folder::new();
+    let model = folder.model();
+    let devices = folder.pianola_vulkan(["devices", "--json"]).json();
+    let name = devices[1]["name"].as_str().unwrap().to_string();
+    let word = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+    let file: String = name.chars().map(word).collect();
+    let path = format!("tuning/{}.txt", file.trim_matches('-'));
+    for (content, why) in [
+        ("something else", "line 1 cannot be read"),
+        ("pianola tuning 1\nanother card | 1.0 | kernels 0\n", "measured for another card"),
+    ] {
+        folder.file(&path, content);
+        let run = folder.pianola_vulkan(greedy(&model, "vulkan:0".into(), &[]));
+        assert!(run.err.contains("ignored") && run.err.contains(why), "{run:#?}");
+        assert_eq!(run.code, Some(0));
+    }
+}
