@@ -193,8 +193,9 @@ fn on_host(
 
 fn assert_shaped(found: &Sampled, expected: &[f32]) {
     for (id, (&found, &expected)) in found.logits.iter().zip(expected).enumerate() {
-        // A GPU may divide with an error of 2.5 units in the last place.
-        let near = (found - expected).abs() <= 4e-7 * expected.abs() || found == expected;
+        // A GPU may divide with an error of 2.5 units in the last place of the quotient, from which
+        // penalties of up to about one are then subtracted.
+        let near = (found - expected).abs() <= 4e-7 * (1.0 + expected.abs()) || found == expected;
         assert!(near || (found.is_nan() && expected.is_nan()), "{id}: {found} for {expected}");
     }
 }

@@ -76,7 +76,9 @@ fn golden(case: &str) -> PathBuf {
 fn golden_cases() {
     let gpu = gpu::open();
     for case in ["gemma3", "llama3-rope", "llama-bias", "qwen2-window", "qwen2-yarn"] {
-        check_golden(&gpu, &golden(case), &[512, 7, 1], 0);
+        // Chunks of 7 have kernels of their own, which take longer to compile than to check.
+        let odd = if case == "gemma3" { 7 } else { 9 };
+        check_golden(&gpu, &golden(case), &[512, odd, 1], 0);
     }
 }
 
@@ -87,9 +89,8 @@ fn more_golden_cases() {
         return;
     };
     let gpu = gpu::open();
-    for case in ["gemma3-a", "llama-a"] {
-        check_golden(&gpu, &root.join(case), &[512, 7], 0);
-    }
+    check_golden(&gpu, &root.join("gemma3-a"), &[512], 0);
+    check_golden(&gpu, &root.join("llama-a"), &[512, 7], 0);
     // 1,100 tokens: across pages, chunks and the window. Where logits are wanted plays are small,
     // so those of the first 1,024 are not.
     check_golden(&gpu, &root.join("gemma3-d"), &[512], 1024);

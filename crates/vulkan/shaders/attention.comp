@@ -52,8 +52,10 @@ const uint SHARES = WORKGROUP / VECTORS;
 // Subgroups have at least eight lanes.
 const uint MOST_SUBGROUPS = WORKGROUP / 8;
 
-shared float head[HEADS + 1][HEAD_DIM];
-shared float new_value[HEAD_DIM];
+shared float head[HEADS][HEAD_DIM];
+// The row's own key and value, as they are stored.
+shared uint new_key[HEAD_DIM];
+shared uint new_value[HEAD_DIM];
 shared float new_score[HEADS];
 shared float weights[HEADS][WORKGROUP];
 shared float reduction[2][HEADS][MOST_SUBGROUPS];
@@ -97,8 +99,13 @@ void form_heads(uint row, uint first_head, uint kv_head) {
                 const float s = angles[row * HEAD_DIM + HEAD_DIM / 2 + pair];
                 x = vec2(x.x * c - x.y * s, x.x * s + x.y * c);
             }
-            head[j][at.x] = is_key ? stored(x.x) : x.x * scale;
-            head[j][at.y] = is_key ? stored(x.y) : x.y * scale;
+            if (is_key) {
+                new_key[at.x] = stored_bits(x.x);
+                new_key[at.y] = stored_bits(x.y);
+            } else {
+                head[j][at.x] = x.x * scale;
+                head[j][at.y] = x.y * scale;
+            }
         }
     }
 }
@@ -109,8 +116,8 @@ void store_key_and_value(Row source, uint kv_head) {
     for (uint v = gl_LocalInvocationIndex; v < VECTORS; v += WORKGROUP) {
         float key[LENGTH], value[LENGTH];
         [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-            key[i] = head[HEADS][v * LENGTH + i];
-            value[i] = new_value[v * LENGTH + i];
+            key[i] = from_bits(new_key[v * LENGTH + i]);
+            value[i] = from_bits(new_value[v * LENGTH + i]);
         }
         pages[base + v * PAGE_TOKENS + token] = pack(key);
         pages[base + PAGE_TOKENS * VECTORS + token * VECTORS + v] = pack(value);
@@ -132,7 +139,7 @@ void score_newest() {
         float score = 0.0;
         [[unroll]] for (uint first = 0; first < HEAD_DIM; first += SUBGROUP) {
             const uint d = min(first + gl_SubgroupInvocationID, HEAD_DIM - 1);
-            score += first + gl_SubgroupInvocationID < HEAD_DIM ? head[j][d] * head[HEADS][d] : 0.0;
+            score += first + gl_SubgroupInvocationID < HEAD_DIM ? head[j][d] * from_bits(new_key[d]) : 0.0;
         }
         score = subgroupAdd(score);
         if (subgroupElect()) {
@@ -198,7 +205,7 @@ void main() {
             if (d >= HEAD_DIM) {
                 break;
             }
-            new_value[d] = stored(values[start + d]);
+            new_value[d] = stored_bits(values[start + d]);
         }
     }
     barrier();
@@ -225,7 +232,7 @@ void main() {
             total[j] = 1.0;
             if (my_share == 0) {
                 [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                    result[j][i] = new_value[vector * LENGTH + i];
+                    result[j][i] = from_bits(new_value[vector * LENGTH + i]);
                 }
             }
         }

@@ -64,8 +64,10 @@ void unpack(uvec4 bits, out float x[LENGTH]) {
     }
 }
 
-// What a value is after being stored.
-float stored(float x) { return KV_HALF ? unpackHalf2x16(packHalf2x16(vec2(x, 0.0))).x : x; }
+// A value as it is stored, and back. The bits pass through shared memory in between: a compiler
+// that sees both at once may take them for nothing and skip the rounding.
+uint stored_bits(float x) { return KV_HALF ? packHalf2x16(vec2(x, 0.0)) : floatBitsToUint(x); }
+float from_bits(uint bits) { return KV_HALF ? unpackHalf2x16(bits).x : uintBitsToFloat(bits); }
 
 uvec4 pack(float x[LENGTH]) {
     uvec4 bits = uvec4(0);
