@@ -4,7 +4,7 @@ use crate::describe::{GpuDescription, Selection, describe, select};
 use crate::instance::Instance;
 use ash::{ext, khr, vk};
 use pianola_plan::{DeviceError, DeviceKind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ pub struct Gpu {
     pub(crate) instance: Arc<Instance>,
     pub(crate) physical: vk::PhysicalDevice,
     pub(crate) raw: ash::Device,
-    pub(crate) queue: vk::Queue,
+    queue: Mutex<vk::Queue>,
     pub(crate) family: u32,
     pub(crate) memory: vk::PhysicalDeviceMemoryProperties,
     pub(crate) executable: Option<khr::pipeline_executable_properties::Device>,
@@ -148,7 +148,7 @@ impl Gpu {
             instance,
             physical,
             raw,
-            queue,
+            queue: Mutex::new(queue),
             family,
             memory,
             executable,
@@ -218,8 +218,10 @@ impl Gpu {
         if self.is_lost() {
             return Err(self.failure(what, vk::Result::ERROR_DEVICE_LOST));
         }
+        // A queue is used by one thread at a time, and a device may serve several recordings.
+        let queue = self.queue.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         // SAFETY: command buffers of this device that are recorded; the fence is not in flight.
-        unsafe { self.raw.queue_submit2(self.queue, submit, fence) }
+        unsafe { self.raw.queue_submit2(*queue, submit, fence) }
             .map_err(|error| self.failure(what, error))
     }
 

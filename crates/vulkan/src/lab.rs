@@ -85,16 +85,11 @@ impl Lab {
         let gpu = &self.gpu;
         let list = [vk::CommandBufferSubmitInfo::default().command_buffer(commands)];
         let submit = [vk::SubmitInfo2::default().command_buffer_infos(&list)];
-        // SAFETY: recorded; the fence is not in flight, and is waited for before it is reset.
-        unsafe {
-            gpu.raw
-                .queue_submit2(gpu.queue, &submit, self.fence)
-                .map_err(|error| gpu.failure("a measurement", error))?;
-            gpu.wait(self.fence, "a measurement")?;
-            gpu.raw
-                .reset_fences(&[self.fence])
-                .map_err(|error| gpu.failure("resetting a fence", error))
-        }
+        gpu.submit(&submit, self.fence, "a measurement")?;
+        gpu.wait(self.fence, "a measurement")?;
+        // SAFETY: signalled, and in no submission.
+        unsafe { gpu.raw.reset_fences(&[self.fence]) }
+            .map_err(|error| gpu.failure("resetting a fence", error))
     }
 
     /// Plays a list once, and makes what it wrote visible to the host.

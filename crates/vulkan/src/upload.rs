@@ -122,7 +122,7 @@ impl Uploader {
         let submit = [vk::SubmitInfo2::default().command_buffer_infos(&commands)];
         let raw = &self.gpu.raw;
         // SAFETY: the command buffer is idle; regions lie inside their buffers.
-        let submitted = unsafe {
+        let recorded = unsafe {
             raw.begin_command_buffer(stage.commands, &begin)
                 .map(|()| {
                     raw.cmd_copy_buffer(
@@ -133,9 +133,9 @@ impl Uploader {
                     );
                 })
                 .and_then(|()| raw.end_command_buffer(stage.commands))
-                .and_then(|()| raw.queue_submit2(self.gpu.queue, &submit, stage.fence))
         };
-        submitted.map_err(|error| self.gpu.failure("an upload", error))?;
+        recorded.map_err(|error| self.gpu.failure("an upload", error))?;
+        self.gpu.submit(&submit, stage.fence, "an upload")?;
         stage.busy = true;
         Ok(())
     }

@@ -82,6 +82,7 @@ pub(crate) fn choose(limits: &Limits, product: &Product) -> RowsShape {
 pub(crate) fn ranked(limits: &Limits, product: &Product) -> Vec<RowsShape> {
     let Product { rows, blocks, .. } = *product;
     let score = |shape: &RowsShape| {
+        // Idle lanes cost less than reads that are not side by side.
         let used = f64::from(blocks) / f64::from(blocks.next_multiple_of(shape.lanes));
         let groups = rows.div_ceil(shape.rows());
         let filled = f64::from(groups * shape.workgroup) / f64::from(limits.parallelism);
@@ -94,8 +95,8 @@ pub(crate) fn ranked(limits: &Limits, product: &Product) -> Vec<RowsShape> {
             _ => 0.92,
         };
         let each = if product.fused { 0.05 } else { 0.01 };
-        let wide = 1.0 + 0.01 * f64::from(shape.lanes.ilog2());
-        used * filled.min(1.0).sqrt() * ragged * height * wide - each * f64::from(groups).log2()
+        let wide = 1.0 + 0.03 * f64::from(shape.lanes.ilog2());
+        used.sqrt() * filled.min(1.0).sqrt() * ragged * height * wide - each * f64::from(groups).log2()
     };
     let mut shapes = candidates(limits, product);
     shapes.sort_by(|a, b| score(b).total_cmp(&score(a)));
@@ -145,8 +146,8 @@ mod tests {
         let limits = limits(32, 1 << 17);
         let shape = choose(&limits, &product(1536, 36));
         assert!(1536 / shape.rows() >= 96, "{shape:?}");
-        // 168 blocks are 21 for each of 8 lanes.
+        // A large product keeps eight blocks a lane under way.
         let shape = choose(&limits, &product(43_008, 168));
-        assert_eq!(168 % shape.lanes, 0, "{shape:?}");
+        assert!(shape.lanes >= 8 && shape.height * shape.unroll == 8, "{shape:?}");
     }
 }
