@@ -457,7 +457,10 @@ impl Recording for VulkanRecording {
         let take = self.next;
         self.next = (self.next + 1) % self.takes.len();
         self.finish(take)?;
-        self.prepare(take, step.rows.len(), step.logits.len())?;
+        // Both takes at once, so that only the first play of a row count pays for recording.
+        for take in 0..self.takes.len() {
+            self.prepare(take, step.rows.len(), step.logits.len())?;
+        }
         // SAFETY: the take's step is mapped, and nothing plays it.
         unsafe { write_step(self.takes[take].start, step) };
         self.launch(take, step.rows.len(), step.logits.len())?;

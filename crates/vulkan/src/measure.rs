@@ -5,6 +5,7 @@ use crate::gpu::Gpu;
 use crate::lab::Lab;
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
+use crate::policy::Limits;
 use crate::program::Dispatch;
 use pianola_plan::{Ceilings, DeviceError, Numeric};
 use std::sync::Arc;
@@ -31,19 +32,49 @@ pub fn measure(gpu: &Arc<Gpu>, numeric: Numeric) -> Result<Ceilings, DeviceError
     // Eight operations a round and lane; a dot is four multiply-adds, each two operations.
     let operations = 2.0 * 8.0 * if numeric == Numeric::Fast { 4.0 } else { 1.0 };
     let lanes = f64::from(groups) * 256.0;
+    let mut rate = operations * lanes * f64::from(rounds) / compute_seconds;
+    // Fast mode computes prompts on matrix units where there are any.
+    let limits = Limits::of(gpu.description(), gpu.subgroup());
+    if numeric == Numeric::Fast && limits.matrices > 0 {
+        rate = rate.max(matrix_rate(&mut lab, sink, &limits)?);
+    }
     Ok(Ceilings {
         bytes_per_second: source.size as f64 / read_seconds,
-        operations_per_second: operations * lanes * f64::from(rounds) / compute_seconds,
+        operations_per_second: rate,
     })
 }
 
-/// Packed 8-bit operations a second, roughly, in a few milliseconds: for predictions.
+/// Operations a second of the device's matrix units.
+fn matrix_rate(lab: &mut Lab, sink: Region, limits: &Limits) -> Result<f64, DeviceError> {
+    const WORKGROUP: u32 = 256;
+    /// Products that a subgroup has under way.
+    const CHAINS: u32 = 4;
+    let (rounds, groups): (u32, u32) =
+        if limits.parallelism < 1 << 10 { (50, 16) } else { (2_000, 1056) };
+    let dispatch = Dispatch {
+        variant: Variant {
+            shader: Shader::ProbeMatrix,
+            constants: vec![(0, limits.matrices)],
+        },
+        bindings: vec![sink],
+        push: rounds.to_ne_bytes().to_vec(),
+        groups: [groups, 1, 1],
+        barrier: false,
+        op: 0,
+        cut: None,
+    };
+    let seconds = lab.time(&[dispatch], 3)?;
+    let products = f64::from(groups * (WORKGROUP / limits.subgroup) * CHAINS) * f64::from(rounds);
+    Ok(2.0 * f64::from(limits.matrices.pow(3)) * products / seconds)
+}
+
+/// Packed 8-bit operations a second, roughly, for predictions.
 pub(crate) fn rough_rate(gpu: &Arc<Gpu>) -> Result<f64, DeviceError> {
     let software = gpu.description().kind == GpuKind::Software;
     let mut lab = Lab::new(gpu)?;
     let sink = lab.buffer(4096, 0)?;
     let (rounds, groups) = if software { (200, 16) } else { (500, 1024) };
-    let seconds = lab.time(&[probe(1, sink, sink, rounds, groups)], 1)?;
+    let seconds = lab.time_awake(&[probe(1, sink, sink, rounds, groups)], 1)?;
     Ok(64.0 * f64::from(groups) * 256.0 * f64::from(rounds) / seconds)
 }
 

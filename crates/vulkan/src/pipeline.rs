@@ -20,10 +20,11 @@ pub(crate) enum Shader {
     SampleCut,
     SampleDraw,
     Probe,
+    ProbeMatrix,
 }
 
 impl Shader {
-    pub const ALL: [Shader; 11] = [
+    pub const ALL: [Shader; 12] = [
         Shader::Embed,
         Shader::RopeAngles,
         Shader::Prologue,
@@ -35,6 +36,7 @@ impl Shader {
         Shader::SampleCut,
         Shader::SampleDraw,
         Shader::Probe,
+        Shader::ProbeMatrix,
     ];
 
     /// Name of the file, without its ending.
@@ -51,6 +53,7 @@ impl Shader {
             Shader::SampleCut => "sample_cut",
             Shader::SampleDraw => "sample_draw",
             Shader::Probe => "probe",
+            Shader::ProbeMatrix => "probe_matrix",
         }
     }
 
@@ -68,6 +71,7 @@ impl Shader {
             Shader::SampleCut => include_bytes!("../spirv/sample_cut.spv"),
             Shader::SampleDraw => include_bytes!("../spirv/sample_draw.spv"),
             Shader::Probe => include_bytes!("../spirv/probe.spv"),
+            Shader::ProbeMatrix => include_bytes!("../spirv/probe_matrix.spv"),
         }
     }
 
@@ -83,6 +87,7 @@ impl Shader {
             Shader::Attention => &[1; 11],
             Shader::SampleCut | Shader::SampleDraw => &[1; 3],
             Shader::Probe => &[1, 1],
+            Shader::ProbeMatrix => &[1],
         }
     }
 }
