@@ -192,8 +192,7 @@ fn run(
             let mut done = 0;
             while done < count {
                 let each = tokens_per_submit.clamp(1, VulkanRecording::MOST_TOKENS);
-                let chosen =
-                    engine.feed_sampled(token, each.min(count - done), &sampling, &[], 0)?;
+                let chosen = engine.feed_sampled(token, each.min(count - done), &sampling, 0)?;
                 done += chosen.len();
                 token = chosen.last().copied().unwrap_or(token);
             }

@@ -13,6 +13,24 @@ const USUAL: usize = 8;
 /// Tokens that penalties on a device look back at, at most.
 const HISTORY: usize = 256;
 
+/// Lists that are filled anew for every submission, and kept so that none is allocated again.
+pub(crate) struct Scratch {
+    recent: Vec<u32>,
+    uniforms: Vec<f32>,
+    chosen: Vec<u32>,
+}
+
+impl Default for Scratch {
+    fn default() -> Scratch {
+        let most = VulkanRecording::MOST_TOKENS;
+        Scratch {
+            recent: Vec::with_capacity(HISTORY),
+            uniforms: Vec::with_capacity(most),
+            chosen: Vec::with_capacity(most),
+        }
+    }
+}
+
 /// Decides how many tokens are played at once.
 pub(crate) struct Pace {
     /// Asked for by the user.
@@ -70,39 +88,40 @@ impl Engine {
     }
 
     /// Feeds `token` and lets the device choose up to `count` tokens after it, in one submission.
-    /// All but the last of them are fed, too. `history` is everything before `token`.
+    /// All but the last of them are fed, too. Penalties look at the sequence so far.
     pub fn feed_sampled(
         &mut self,
         token: u32,
         count: usize,
         sampling: &GpuSampling,
-        history: &[u32],
         seed: u64,
-    ) -> Result<Vec<u32>, EngineError> {
+    ) -> Result<&[u32], EngineError> {
         let base = self.tokens.len();
         self.check_room(&[token], count)?;
         self.pages.extend(base, base + count, self.recording.as_mut());
-        let recent = &history[history.len().saturating_sub(HISTORY - 1)..];
-        let mut recent = recent.to_vec();
+        let Scratch { recent, uniforms, chosen } = &mut self.scratch;
+        recent.clear();
+        recent.extend_from_slice(&self.tokens[base.saturating_sub(HISTORY - 1)..]);
         recent.push(token);
-        let uniforms: Vec<f32> =
-            (0..count).map(|play| uniform(seed, (base + 1 + play) as u64) as f32).collect();
+        uniforms.clear();
+        uniforms.extend((0..count).map(|play| uniform(seed, (base + 1 + play) as u64) as f32));
         let row = Row { token, sequence: 0, position: base as u32, reserved: 0 };
         let vulkan = self.recording.as_any_mut().downcast_mut::<VulkanRecording>();
         let vulkan = vulkan.ok_or_else(|| {
             EngineError::Option("only a model wholly on a GPU samples there".to_string())
         })?;
-        let played = vulkan.play_sampled(row, sampling, &recent, &uniforms);
-        let chosen = played.map(<[u32]>::to_vec).map_err(|error| match error {
+        let played = vulkan.play_sampled(row, sampling, recent, uniforms);
+        let played = played.map_err(|error| match error {
             DeviceError::NotANumber => EngineError::NotANumber { position: base + 1 },
             other => other.into(),
         })?;
+        chosen.clear();
+        chosen.extend_from_slice(played);
         self.tokens.push(token);
-        let fed = chosen.len().saturating_sub(1);
-        self.tokens.extend_from_slice(&chosen[..fed]);
+        self.tokens.extend_from_slice(&chosen[..chosen.len().saturating_sub(1)]);
         // A stop token ends the plays early: pages for the rest go back.
         self.pages.truncate(self.tokens.len(), self.recording.as_mut());
-        Ok(chosen)
+        Ok(&self.scratch.chosen)
     }
 
     /// Forgets all but the first `length` tokens of the sequence, which was longer until now.

@@ -175,9 +175,9 @@ impl Engine {
                 Some(sampling) => {
                     let most = request.max_tokens.map_or(usize::MAX, |most| most - tokens.len());
                     let count = pace.tokens(most.min(self.context() - self.tokens.len()));
-                    let (known, begun) = (self.tokens.clone(), Instant::now());
+                    let begun = Instant::now();
                     let seed = request.sampling.seed;
-                    self.feed_sampled(token, count, sampling, &known, seed).map(|chosen| {
+                    self.feed_sampled(token, count, sampling, seed).map(|chosen| {
                         pace.took(chosen.len(), begun.elapsed().as_secs_f64());
                         pending.extend(chosen);
                     })

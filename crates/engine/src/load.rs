@@ -1,5 +1,6 @@
 //! Loading: from a path to an engine that is ready to play.
 
+use crate::decode::Scratch;
 use crate::error::EngineError;
 use crate::hybrid::HybridRecording;
 use crate::pages::Pages;
@@ -92,6 +93,7 @@ pub struct Engine {
     /// Tokens whose keys and values are in the pages.
     pub(crate) tokens: Vec<u32>,
     pub(crate) step: Step,
+    pub(crate) scratch: Scratch,
     timing: LoadTiming,
     device: Device,
 }
@@ -222,6 +224,7 @@ impl Engine {
             pages,
             tokens: Vec::with_capacity(context),
             step: Step::default(),
+            scratch: Scratch::default(),
             recording,
             timing,
             device,

@@ -1,6 +1,6 @@
 //! A decoded token allocates nothing: counted by the allocator itself.
 
-use pianola_engine::{Engine, LoadOptions, Wanted};
+use pianola_engine::{Engine, LoadOptions, Wanted, sampler::Sampling};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,8 +27,39 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+#[path = "../../../tests/support/gpu.rs"]
+mod gpu;
+
+/// One test for all, because whatever runs beside it would be counted.
 #[test]
 fn decoding_allocates_nothing() {
+    on_the_processor();
+    on_a_gpu();
+}
+
+fn on_a_gpu() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/gemma3");
+    let gpu = gpu::open();
+    let options = LoadOptions { gpu: Some(gpu::options(&gpu)), ..LoadOptions::default() };
+    let mut engine = Engine::load(&folder, options, &mut |_, _| ()).unwrap();
+    engine.feed(&[3; 40], 40, Wanted::Last, &mut |_, _| ()).unwrap();
+    let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
+    let sampling = engine.device_sampling(&greedy, &[]).unwrap();
+    let mut sum = 0.0;
+    // The first of each records what the others play.
+    for token in 0..2 {
+        engine.feed(&[token], 1, Wanted::Last, &mut |_, logits| sum += logits[0]).unwrap();
+        engine.feed_sampled(token, 3, &sampling, 0).unwrap();
+    }
+    let before = ALLOCATIONS.load(Ordering::SeqCst);
+    for token in 0..12 {
+        engine.feed(&[token], 1, Wanted::Last, &mut |_, logits| sum += logits[0]).unwrap();
+        engine.feed_sampled(token, 3, &sampling, 0).unwrap();
+    }
+    assert_eq!(ALLOCATIONS.load(Ordering::SeqCst) - before, 0, "{sum}");
+}
+
+fn on_the_processor() {
     for case in ["gemma3", "llama-bias"] {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(case);
         let mut engine = Engine::load(&folder, LoadOptions::default(), &mut |_, _| ()).unwrap();

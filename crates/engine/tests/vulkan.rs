@@ -68,6 +68,26 @@ fn check_golden(gpu: &Arc<Gpu>, folder: &Path, chunks: &[usize], first: usize) {
     }
 }
 
+/// A lost device is an error that says so, and the model can be loaded again on a new one.
+#[test]
+fn a_lost_device_is_noticed_and_can_be_opened_again() {
+    let load = |gpu: &Arc<Gpu>| {
+        let options = LoadOptions { gpu: Some(gpu::options(gpu)), ..LoadOptions::default() };
+        Engine::load(&golden("gemma3"), options, &mut |_, _| ()).unwrap()
+    };
+    let gpu = gpu::open();
+    let mut engine = load(&gpu);
+    engine.feed(&[3, 4], 2, Wanted::Last, &mut |_, _| ()).unwrap();
+    assert!(!engine.is_lost());
+    gpu.lose();
+    let error = engine.feed(&[5], 1, Wanted::Last, &mut |_, _| ()).unwrap_err().to_string();
+    assert!(error.contains("was lost during a play") && error.contains("incomplete"), "{error}");
+    assert!(engine.is_lost());
+    drop(engine);
+    let mut again = load(&gpu::open());
+    again.feed(&[3, 4, 5], 3, Wanted::Last, &mut |_, _| ()).unwrap();
+}
+
 fn golden(case: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(case)
 }

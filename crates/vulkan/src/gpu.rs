@@ -4,8 +4,8 @@ use crate::describe::{GpuDescription, Selection, describe, select};
 use crate::instance::Instance;
 use ash::{ext, khr, vk};
 use pianola_plan::{DeviceError, DeviceKind};
-use std::sync::{Arc, Mutex};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Longest wait for a submission. A segment is planned to take far less than a second; what has

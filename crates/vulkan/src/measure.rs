@@ -52,10 +52,7 @@ fn matrix_rate(lab: &mut Lab, sink: Region, limits: &Limits) -> Result<f64, Devi
     let (rounds, groups): (u32, u32) =
         if limits.parallelism < 1 << 10 { (50, 16) } else { (2_000, 1056) };
     let dispatch = Dispatch {
-        variant: Variant {
-            shader: Shader::ProbeMatrix,
-            constants: vec![(0, limits.matrices)],
-        },
+        variant: Variant { shader: Shader::ProbeMatrix, constants: vec![(0, limits.matrices)] },
         bindings: vec![sink],
         push: rounds.to_ne_bytes().to_vec(),
         groups: [groups, 1, 1],

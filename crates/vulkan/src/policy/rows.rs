@@ -96,7 +96,8 @@ pub(crate) fn ranked(limits: &Limits, product: &Product) -> Vec<RowsShape> {
         };
         let each = if product.fused { 0.05 } else { 0.01 };
         let wide = 1.0 + 0.03 * f64::from(shape.lanes.ilog2());
-        used.sqrt() * filled.min(1.0).sqrt() * ragged * height * wide - each * f64::from(groups).log2()
+        used.sqrt() * filled.min(1.0).sqrt() * ragged * height * wide
+            - each * f64::from(groups).log2()
     };
     let mut shapes = candidates(limits, product);
     shapes.sort_by(|a, b| score(b).total_cmp(&score(a)));
