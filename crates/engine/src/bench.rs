@@ -1,11 +1,11 @@
 //! Speed: tokens a second beside the ceiling of the device for that work.
 
+use crate::decode::Pace;
 use crate::error::EngineError;
 use crate::load::Engine;
 use crate::sampler::Sampling;
 use crate::sequence::Wanted;
 use pianola_plan::{Ceilings, DeviceKind, PlanOp};
-use pianola_vulkan::VulkanRecording;
 use std::ops::Range;
 use std::time::Instant;
 
@@ -190,9 +190,12 @@ fn run(
             let sampling = engine.device_sampling(&GREEDY, &[]).expect("asked above");
             let mut token = token(0, vocabulary);
             let mut done = 0;
+            let mut pace = Pace::new(Some(tokens_per_submit));
             while done < count {
-                let each = tokens_per_submit.clamp(1, VulkanRecording::MOST_TOKENS);
-                let chosen = engine.feed_sampled(token, each.min(count - done), &sampling, 0)?;
+                let begun = Instant::now();
+                let each = pace.tokens(count - done);
+                let chosen = engine.feed_sampled(token, each, &sampling, 0)?;
+                pace.took(chosen.len(), begun.elapsed().as_secs_f64());
                 done += chosen.len();
                 token = chosen.last().copied().unwrap_or(token);
             }

@@ -8,6 +8,8 @@ use pianola_vulkan::{GpuSampling, VulkanRecording};
 
 /// Longest that a submission may keep the next word from the reader, in seconds.
 const SMOOTH: f64 = 0.04;
+/// Longest that a submission may take, however many tokens were asked for, in seconds.
+const LONGEST: f64 = 0.4;
 /// Most tokens of a submission unless more are asked for: what is played past an end is wasted.
 const USUAL: usize = 8;
 /// Tokens that penalties on a device look back at, at most.
@@ -47,9 +49,10 @@ impl Pace {
     /// Tokens of the next submission, `left` being all that may come.
     pub fn tokens(&self, left: usize) -> usize {
         let smooth = match (self.asked, self.seconds) {
-            (Some(asked), _) => asked,
             // The first shows how long one takes.
-            (None, None) => 1,
+            (_, None) => 1,
+            // Drivers reset a GPU that does not come back for a second or two.
+            (Some(asked), Some(seconds)) => asked.min((LONGEST / seconds.max(1e-6)) as usize),
             (None, Some(seconds)) => ((SMOOTH / seconds.max(1e-6)) as usize).min(USUAL),
         };
         smooth.clamp(1, VulkanRecording::MOST_TOKENS).min(left)
@@ -148,6 +151,11 @@ mod tests {
         pace.took(4, 0.001);
         assert_eq!(pace.tokens(100), USUAL);
         assert_eq!(pace.tokens(3), 3);
-        assert_eq!(Pace::new(Some(1000)).tokens(1000), VulkanRecording::MOST_TOKENS);
+        let mut asked = Pace::new(Some(1000));
+        assert_eq!(asked.tokens(1000), 1);
+        asked.took(1, 0.001);
+        assert_eq!(asked.tokens(1000), VulkanRecording::MOST_TOKENS);
+        asked.took(1, 0.1);
+        assert_eq!(asked.tokens(1000), 4);
     }
 }

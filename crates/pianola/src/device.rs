@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use pianola_plan::DeviceError;
-use pianola_vulkan::{Gpu, GpuDescription, Instance, Selection, describe, select};
+use pianola_vulkan::{Gpu, GpuDescription, Selection};
 
 use crate::console::Console;
 use crate::failure::Failure;
@@ -45,7 +44,11 @@ pub fn parse(text: &str) -> Result<Choice, String> {
 pub fn open(choice: &Choice, console: Console) -> Result<Option<Arc<Gpu>>, Failure> {
     let found = |gpu: Arc<Gpu>, why: &str| {
         let GpuDescription { name, driver, kind, .. } = gpu.description();
-        console.detail(&format!("device: vulkan, {name} ({kind}, {driver}), {why}"));
+        let line = format!("device: vulkan, {name} ({kind}, {driver}), {why}");
+        match choice {
+            Choice::Auto => console.notice(&line),
+            _ => console.detail(&line),
+        }
         Some(gpu)
     };
     match choice {
@@ -57,21 +60,14 @@ pub fn open(choice: &Choice, console: Console) -> Result<Option<Arc<Gpu>>, Failu
             let gpu = Gpu::open(selection).map_err(pianola_engine::EngineError::from)?;
             Ok(found(gpu, "as asked"))
         }
-        Choice::Auto => match best() {
+        Choice::Auto => match Gpu::open(&Selection::Best) {
             Ok(gpu) => Ok(found(gpu, "the best there is (--device auto)")),
             Err(reason) => {
-                console.detail(&format!("device: cpu, because {reason}"));
+                console.notice(&format!("device: cpu, because {reason}"));
                 Ok(None)
             }
         },
     }
-}
-
-fn best() -> Result<Arc<Gpu>, DeviceError> {
-    let instance = Instance::load()?;
-    let devices = describe(&instance)?;
-    let chosen = select(&devices, &Selection::Best)?.clone();
-    Gpu::open_described(instance, chosen)
 }
 
 /// Reads a number of bytes: `12GiB`, `800 MB`, `1.5G`, or plain bytes.

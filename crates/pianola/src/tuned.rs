@@ -20,7 +20,17 @@ pub fn path(gpu: &Gpu) -> Result<PathBuf, Failure> {
 /// Choices measured before; none, with a notice, where they are stale or cannot be read.
 pub fn load(gpu: &Gpu, console: Console) -> Tuning {
     let Ok(path) = path(gpu) else { return Tuning::default() };
-    let Ok(text) = std::fs::read_to_string(&path) else { return Tuning::default() };
+    let text = match std::fs::read_to_string(&path) {
+        Ok(text) => text,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Tuning::default(),
+        Err(error) => {
+            console.notice(&format!(
+                "the measured choices in {} are ignored: {error}",
+                path.display()
+            ));
+            return Tuning::default();
+        }
+    };
     match Tuning::from_text(&text, gpu) {
         Ok(tuning) => {
             console.detail(&format!(

@@ -35,6 +35,9 @@ pub(crate) struct Recorder {
 
 impl Drop for Recorder {
     fn drop(&mut self) {
+        if self.gpu.is_hung() {
+            return;
+        }
         // SAFETY: the recording waited for its submissions before it drops this.
         unsafe {
             self.gpu.raw.destroy_command_pool(self.commands, None);

@@ -74,11 +74,15 @@ pub struct VulkanRecording {
     pub(crate) resources: Resources,
     limits: Limits,
     pub(crate) tuning: Tuning,
-    /// Packed 8-bit operations a second, for predictions.
+    /// Operations a second, for predictions.
     rate: f64,
     /// The page tables, in device memory and as the host knows them.
     tables: *mut u32,
     pub(crate) mapped: Vec<u32>,
+    /// For each entry the play after which it was last taken away, and the play that was last
+    /// waited for: an entry in between may still be read by a play in flight.
+    retired: Vec<u64>,
+    finished: u64,
     /// Logits as the host reads them.
     logits: Region,
     logits_start: *mut f32,
@@ -100,10 +104,15 @@ impl Drop for VulkanRecording {
         self.take_profile();
         for take in &self.takes {
             if take.in_flight {
-                // A lost device answers at once; there is nobody left to tell.
+                // There is nobody left to tell.
                 let _ = self.gpu.wait(take.fence, "the last play");
             }
-            // SAFETY: waited for.
+        }
+        if self.gpu.is_hung() {
+            return;
+        }
+        for take in &self.takes {
+            // SAFETY: waited for, or the device is lost and will not come back to it.
             unsafe { self.gpu.raw.destroy_fence(take.fence, None) };
         }
     }
@@ -119,6 +128,7 @@ impl VulkanRecording {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<VulkanRecording, DeviceError> {
         let gpu = options.gpu;
+        check_heads(&plan)?;
         let mut memory = Memory::new(gpu.clone(), options.memory);
         let pipelines = Pipelines::new(&gpu)?;
         let mut recorder = Recorder::new(&gpu)?;
@@ -185,10 +195,12 @@ impl VulkanRecording {
         }
         let mut limits = Limits::of(gpu.description(), gpu.subgroup());
         limits.parallelism = options.parallelism.unwrap_or(limits.parallelism);
-        let rate = rough_rate(&gpu)?;
+        let rate = rough_rate(&gpu, plan.options.numeric)?;
         let inlet = Inlet::new(&plan, arena, &mut memory, &mut recorder)?;
         Ok(VulkanRecording {
             mapped: vec![UNMAPPED; count],
+            retired: vec![0; count],
+            finished: 0,
             plan,
             gpu,
             takes,
@@ -415,7 +427,9 @@ impl VulkanRecording {
 
     /// Waits until nothing plays.
     pub fn idle(&mut self) -> Result<(), DeviceError> {
-        (0..self.takes.len()).try_for_each(|take| self.finish(take))
+        (0..self.takes.len()).try_for_each(|take| self.finish(take))?;
+        self.finished = self.statistics.plays;
+        Ok(())
     }
 
     pub(crate) fn check(&self, step: &Step) -> Result<(), DeviceError> {
@@ -432,6 +446,22 @@ impl VulkanRecording {
         assert!(index < entries && sequence < self.plan.options.sequences);
         self.resources.tables[group] as usize + sequence * entries + index
     }
+}
+
+/// Refuses heads that vectors of 16 bytes do not divide, or that are wider than a workgroup sums.
+pub(crate) fn check_heads(plan: &Plan) -> Result<(), DeviceError> {
+    for group in &plan.graph.kv_groups {
+        let length = 16 / group.ty.bytes();
+        let vectors = group.head_dim / length;
+        if !group.head_dim.is_multiple_of(length) || !(1..=128).contains(&vectors) {
+            return Err(DeviceError::Unsupported(format!(
+                "the Vulkan kernels need heads of a multiple of {length} values and at most {}, not {}: use --device cpu",
+                128 * length,
+                group.head_dim
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// Rows of logits that a head is recorded for: one for generation, four, or all there is room for.
@@ -489,8 +519,9 @@ impl Recording for VulkanRecording {
     fn map_page(&mut self, group: usize, sequence: usize, index: usize, page: u32) {
         let at = self.entry(group, sequence, index);
         assert!((page as usize) < self.plan.kv_pages(group), "page {page}");
-        // A play in flight may still look at the entry. If it never ends, the next play says so.
-        if self.mapped[at] == UNMAPPED {
+        // A play in flight may still look at what the entry was. If it never ends, the next play
+        // says so.
+        if self.mapped[at] != UNMAPPED || self.retired[at] > self.finished {
             let _ = self.idle();
         }
         self.mapped[at] = page;
@@ -502,6 +533,7 @@ impl Recording for VulkanRecording {
         // Only the host forgets it: rows in flight may see the page until they are done.
         let at = self.entry(group, sequence, index);
         self.mapped[at] = UNMAPPED;
+        self.retired[at] = self.statistics.plays;
     }
 
     fn start_profile(&mut self) -> bool {

@@ -24,19 +24,18 @@ pub struct Gpu {
     pub(crate) budgets: bool,
     description: GpuDescription,
     lost: AtomicBool,
+    /// A wait ran out of time: the device may still be at work, so nothing of it may be freed.
+    hung: AtomicBool,
 }
 
 impl Drop for Gpu {
     fn drop(&mut self) {
-        // SAFETY: whatever was made from the device holds it alive, so nothing is left. A lost
-        // device answers the wait with an error at once; one without memory, a compiler in
-        // disguise, has played nothing and does not survive the question.
-        unsafe {
-            if self.memory.memory_heap_count > 0 {
-                let _ = self.raw.device_wait_idle();
-            }
-            self.raw.destroy_device(None);
+        if self.is_hung() {
+            return;
         }
+        // SAFETY: whatever was made from the device holds it alive, so nothing is left, and all
+        // that was submitted was waited for.
+        unsafe { self.raw.destroy_device(None) };
     }
 }
 
@@ -54,7 +53,10 @@ impl Gpu {
         instance: Arc<Instance>,
         description: GpuDescription,
     ) -> Result<Arc<Gpu>, DeviceError> {
-        let physical = instance.physical_devices()?[description.index];
+        let list = instance.physical_devices()?;
+        let physical = *list.get(description.index).ok_or_else(|| {
+            DeviceError::Unsupported(format!("{} is not there any more", description.name))
+        })?;
         let extensions = instance.extensions(physical);
         let has = |name: &str| extensions.iter().any(|extension| extension == name);
         // SAFETY: a device of this instance.
@@ -155,6 +157,7 @@ impl Gpu {
             budgets,
             description,
             lost: AtomicBool::new(false),
+            hung: AtomicBool::new(false),
         }))
     }
 
@@ -166,6 +169,12 @@ impl Gpu {
     /// Whether the device was lost: nothing made from it works any more.
     pub fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)
+    }
+
+    /// Whether the device may still be at work on what was submitted to it. What it uses must then
+    /// be left alone, even by those who drop it.
+    pub(crate) fn is_hung(&self) -> bool {
+        self.hung.load(Ordering::Relaxed)
     }
 
     /// Lanes of the kernels' subgroups: 32 where the device lets us choose.
@@ -185,8 +194,9 @@ impl Gpu {
                 }
             }
             vk::Result::TIMEOUT => {
-                // What it still holds can never be used again.
+                // What it still holds can never be used again, or given back.
                 self.lost.store(true, Ordering::Relaxed);
+                self.hung.store(true, Ordering::Relaxed);
                 DeviceError::Timeout {
                     device: self.description.name.clone(),
                     during: what.to_string(),
@@ -233,6 +243,9 @@ impl Gpu {
 
     /// Waits for a fence, but not for ever.
     pub(crate) fn wait(&self, fence: vk::Fence, what: &str) -> Result<(), DeviceError> {
+        if self.is_lost() {
+            return Err(self.failure(what, vk::Result::ERROR_DEVICE_LOST));
+        }
         // SAFETY: a fence of this device.
         let result =
             unsafe { self.raw.wait_for_fences(&[fence], true, PATIENCE.as_nanos() as u64) };

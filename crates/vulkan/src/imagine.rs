@@ -1,6 +1,6 @@
 //! Programs without memory: what would be launched, before anything is loaded.
 
-use crate::device::logit_bucket;
+use crate::device::{check_heads, logit_bucket};
 use crate::gpu::Gpu;
 use crate::memory::Region;
 use crate::policy::Limits;
@@ -17,6 +17,7 @@ pub(crate) struct Imagined {
 
 impl Imagined {
     pub fn new(gpu: &Gpu, plan: &Plan) -> Result<Imagined, DeviceError> {
+        check_heads(plan)?;
         let weights = Weights::imagined(plan, slice_limit(gpu))?;
         Ok(Imagined { weights, resources: imagined_resources(plan) })
     }

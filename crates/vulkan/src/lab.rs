@@ -28,6 +28,9 @@ pub(crate) struct Lab {
 
 impl Drop for Lab {
     fn drop(&mut self) {
+        if self.gpu.is_hung() {
+            return;
+        }
         // SAFETY: every timing waits for its submission.
         unsafe {
             self.gpu.raw.destroy_fence(self.fence, None);

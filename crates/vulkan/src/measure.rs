@@ -65,14 +65,15 @@ fn matrix_rate(lab: &mut Lab, sink: Region, limits: &Limits) -> Result<f64, Devi
     Ok(2.0 * f64::from(limits.matrices.pow(3)) * products / seconds)
 }
 
-/// Packed 8-bit operations a second, roughly, for predictions.
-pub(crate) fn rough_rate(gpu: &Arc<Gpu>) -> Result<f64, DeviceError> {
+/// Operations a second of the arithmetic that `numeric` rests on, roughly, for predictions.
+pub(crate) fn rough_rate(gpu: &Arc<Gpu>, numeric: Numeric) -> Result<f64, DeviceError> {
     let software = gpu.description().kind == GpuKind::Software;
     let mut lab = Lab::new(gpu)?;
     let sink = lab.buffer(4096, 0)?;
     let (rounds, groups) = if software { (200, 16) } else { (500, 1024) };
-    let seconds = lab.time_awake(&[probe(1, sink, sink, rounds, groups)], 1)?;
-    Ok(64.0 * f64::from(groups) * 256.0 * f64::from(rounds) / seconds)
+    let (kind, operations) = if numeric == Numeric::Fast { (1, 64.0) } else { (2, 16.0) };
+    let seconds = lab.time_awake(&[probe(kind, sink, sink, rounds, groups)], 1)?.max(1e-6);
+    Ok(operations * f64::from(groups) * 256.0 * f64::from(rounds) / seconds)
 }
 
 /// Seconds that `groups` workgroups take to add to each of `outputs` values in memory, and seconds

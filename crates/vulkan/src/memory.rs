@@ -82,6 +82,9 @@ unsafe impl Send for Memory {}
 
 impl Drop for Memory {
     fn drop(&mut self) {
+        if self.gpu.is_hung() {
+            return;
+        }
         for block in &self.blocks {
             // SAFETY: the recording waited for its submissions before it drops its memory.
             unsafe {

@@ -130,6 +130,9 @@ pub(crate) struct Pipelines {
 
 impl Drop for Pipelines {
     fn drop(&mut self) {
+        if self.gpu.is_hung() {
+            return;
+        }
         let raw = &self.gpu.raw;
         // SAFETY: the recording waited for its submissions before it drops its pipelines.
         unsafe {

@@ -8,7 +8,7 @@ use crate::upload::Uploader;
 use pianola_plan::{DeviceError, KvSlot, PAGE_TOKENS, Probe, Row, Step, TensorId, bucket};
 
 impl VulkanRecording {
-    /// Plays what `program` has of kernel `op`, alone.
+    /// Plays a program once, alone.
     fn play_program(&mut self, program: &[Dispatch]) -> Result<(), DeviceError> {
         let commands = self.record(0, program)?;
         self.submit(Some(0), &[commands])?;

@@ -1,6 +1,6 @@
 //! From a plan to dispatches: which kernel, with which buffers and constants, in which order.
 //!
-//! A program is plain data; [`crate::record`] turns it into command buffers. The body of a play is
+//! A program is plain data; [`crate::commands`] turns it into command buffers. The body of a play is
 //! programmed for a number of rows (a bucket), the head for a number of rows with logits, so that a
 //! prompt's chunk without logits reads no head.
 

@@ -44,6 +44,7 @@ impl VulkanRecording {
         history: &[u32],
         uniforms: &[f32],
     ) -> Result<&[u32], DeviceError> {
+        self.check_sampled(row, sampling, uniforms.len())?;
         let start = Instant::now();
         self.idle()?;
         self.prepare(0, 1, 1)?;
@@ -82,6 +83,25 @@ impl VulkanRecording {
         }
     }
 
+    /// Whether so many plays from `row` on stay within the context and its pages.
+    fn check_sampled(
+        &self,
+        row: Row,
+        sampling: &GpuSampling,
+        plays: usize,
+    ) -> Result<(), DeviceError> {
+        if let Some(reason) = sampling.unsupported() {
+            return Err(DeviceError::Unsupported(reason.to_string()));
+        }
+        let last = row.position as usize + plays.saturating_sub(1);
+        if !(1..=MOST_PLAYS).contains(&plays) || last >= self.plan.options.context {
+            return Err(DeviceError::BadStep(format!("{plays} tokens from {}", row.position)));
+        }
+        let mut ends = Step::default();
+        ends.push(row.token, row.sequence, last as u32, false);
+        self.check(&ends)
+    }
+
     fn submit_sampled(&mut self, sampler: &mut Sampler, plays: usize) -> Result<(), DeviceError> {
         let (body, head, dispatches) = self.single_commands();
         sampler.list.clear();
@@ -99,7 +119,7 @@ impl VulkanRecording {
     fn make_sampler(&mut self) -> Result<Sampler, DeviceError> {
         let memory: &mut Memory = &mut self.memory;
         let state = memory.allocate(Purpose::Step, SamplingState::BYTES, "sampling")?;
-        let scratch = memory.allocate(Purpose::Resident, SCRATCH_BYTES, "sampling")?;
+        let scratch = memory.allocate(Purpose::Step, SCRATCH_BYTES, "sampling")?;
         let size = size_of::<Outcome>() as u64;
         let outcome = memory.allocate(Purpose::Readback, size, "sampling")?;
         let mapped = |region: Region| memory.mapped(region).expect("visible to the host");

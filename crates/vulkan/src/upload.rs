@@ -26,7 +26,7 @@ pub(crate) struct Uploader {
     stages: Vec<Stage>,
     next: usize,
     // Holds the staging buffers.
-    _memory: Memory,
+    memory: Memory,
 }
 
 impl Drop for Uploader {
@@ -36,11 +36,17 @@ impl Drop for Uploader {
                 // An error here was an error before, and is on its way to the user.
                 let _ = self.gpu.wait(stage.fence, "an upload");
             }
-            // SAFETY: waited for.
-            unsafe { self.gpu.raw.destroy_fence(stage.fence, None) };
         }
-        // SAFETY: its command buffers are done.
-        unsafe { self.gpu.raw.destroy_command_pool(self.pool, None) };
+        if self.gpu.is_hung() {
+            return;
+        }
+        // SAFETY: waited for, or the device is lost and will not come back to it.
+        unsafe {
+            for stage in &self.stages {
+                self.gpu.raw.destroy_fence(stage.fence, None);
+            }
+            self.gpu.raw.destroy_command_pool(self.pool, None);
+        }
     }
 }
 
@@ -53,7 +59,7 @@ impl Uploader {
         let pool = unsafe { gpu.raw.create_command_pool(&create, None) }
             .map_err(|error| gpu.failure("making a command pool", error))?;
         let memory = Memory::new(gpu.clone(), None);
-        Ok(Uploader { gpu: gpu.clone(), pool, stages: Vec::new(), next: 0, _memory: memory })
+        Ok(Uploader { gpu: gpu.clone(), pool, stages: Vec::new(), next: 0, memory })
     }
 
     /// Lets `fill` write pieces of device memory: `pieces` are (offset in `region`, length), and
@@ -166,8 +172,8 @@ impl Uploader {
     }
 
     fn stage(&mut self) -> Result<Stage, DeviceError> {
-        let region = self._memory.allocate(Purpose::Staging, STAGE, "a staging buffer")?;
-        let start = self._memory.mapped(region).expect("staging memory is visible to the host");
+        let region = self.memory.allocate(Purpose::Staging, STAGE, "a staging buffer")?;
+        let start = self.memory.mapped(region).expect("staging memory is visible to the host");
         let gpu = &self.gpu;
         let allocate = vk::CommandBufferAllocateInfo::default()
             .command_pool(self.pool)

@@ -85,8 +85,15 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     // After the line editor, which takes Ctrl-C for itself when it is made.
     interrupt::install(Second::Waits)?;
     let system = arguments.system.clone().filter(|text| !text.is_empty());
-    let mut chat =
-        Chat { engine, located, arguments, console, system, turns: Vec::new(), last: None };
+    let mut chat = Chat {
+        engine: Some(engine),
+        located,
+        arguments,
+        console,
+        system,
+        turns: Vec::new(),
+        last: None,
+    };
     while let Some(line) = lines.next()? {
         if chat.hear(line.trim())? == Next::End {
             break;
@@ -110,7 +117,8 @@ enum Next {
 }
 
 struct Chat<'a> {
-    engine: Engine,
+    /// None only while a lost device is opened again.
+    engine: Option<Engine>,
     located: Located,
     arguments: &'a Arguments,
     console: Console,
@@ -169,12 +177,15 @@ impl Chat<'_> {
                 console::print_error(&format!(
                     "{message}; this turn is forgotten, /reset begins a new conversation"
                 ));
-                if self.engine.is_lost() {
-                    self.engine = open(self.arguments, &self.located, self.console)?;
+                if self.engine.as_ref().is_some_and(Engine::is_lost) {
+                    // What it still holds of the device goes first.
+                    self.engine = None;
+                    let engine = open(self.arguments, &self.located, self.console)?;
                     self.console.notice(&format!(
                         "the model was loaded again on {}; the conversation goes on",
-                        self.engine.device()
+                        engine.device()
                     ));
+                    self.engine = Some(engine);
                 }
                 Ok(())
             }
@@ -185,7 +196,10 @@ impl Chat<'_> {
         let mut messages = Vec::with_capacity(self.turns.len() + 1);
         messages.extend(self.system.as_ref().map(|system| Message::new("system", system)));
         messages.extend(self.turns.iter().cloned());
-        let side = self.engine.text()?;
+        let Some(engine) = &mut self.engine else {
+            return Err(Failure::failed("the model is not loaded"));
+        };
+        let side = engine.text()?;
         let Some((template, _)) = &side.template else {
             return Err(Failure::failed("the model has no chat template"));
         };
@@ -199,15 +213,14 @@ impl Chat<'_> {
             tokens_per_submit: self.arguments.compute.tokens_per_submit,
         };
         let _working = Working::begin();
-        let (answer, text) = generate(&mut self.engine, &request, true)?;
-        let line =
-            statistics::line(&self.located.label, &self.engine, &answer.timing, answer.finish);
+        let (answer, text) = generate(engine, &request, true)?;
+        let line = statistics::line(&self.located.label, engine, &answer.timing, answer.finish);
         self.console.detail(&line);
         self.last = Some(line);
         match answer.finish {
             Finish::ContextFull => Err(Failure::failed(format!(
                 "the context of {} tokens is full, so the answer is cut short",
-                self.engine.context()
+                engine.context()
             ))),
             _ => Ok(text),
         }

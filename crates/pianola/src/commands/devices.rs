@@ -62,9 +62,12 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     match graphics() {
         Ok(devices) => {
             for (description, gpu) in devices {
-                let measured = gpu.map(|gpu| Measured::of(&Device::Vulkan(gpu))).transpose()?;
+                let measured = gpu.and_then(|gpu| {
+                    let measured = Measured::of(&Device::Vulkan(gpu));
+                    measured.map_err(|failure| failure.message().unwrap_or_default().to_string())
+                });
                 text.push_str(&gpu_text(&description, measured.as_ref()));
-                list.push(gpu_value(&description, measured.as_ref()));
+                list.push(gpu_value(&description, measured.as_ref().ok()));
             }
         }
         // A machine without Vulkan is a machine all the same.
@@ -103,18 +106,23 @@ fn processor() -> Result<(String, Value), Failure> {
     Ok((text, value))
 }
 
-/// A Vulkan device, opened if it is fit to compute.
-type Found = (GpuDescription, Option<Arc<Gpu>>);
+/// A Vulkan device, opened, or why it is not.
+type Found = (GpuDescription, Result<Arc<Gpu>, String>);
 
 /// All Vulkan devices, opened where they have what the kernels need.
 fn graphics() -> Result<Vec<Found>, DeviceError> {
     let instance = Instance::load()?;
     let described = pianola_vulkan::describe(&instance)?;
     let open = |description: GpuDescription| {
-        let usable = description.missing.is_empty() && !description.heaps.is_empty();
-        let gpu = usable.then(|| Gpu::open_described(instance.clone(), description.clone()));
-        // One that cannot be opened is listed without a measurement.
-        (description, gpu.and_then(Result::ok))
+        let gpu = if !description.missing.is_empty() {
+            Err(format!("it lacks {}", description.missing.join(", ")))
+        } else if description.heaps.is_empty() {
+            Err("it has no memory".to_string())
+        } else {
+            Gpu::open_described(instance.clone(), description.clone())
+                .map_err(|error| error.to_string())
+        };
+        (description, gpu)
     };
     Ok(described.into_iter().map(open).collect())
 }
@@ -127,7 +135,7 @@ fn shapes(gpu: &GpuDescription) -> Vec<String> {
     gpu.matrices.iter().map(shape).collect()
 }
 
-fn gpu_text(gpu: &GpuDescription, measured: Option<&Measured>) -> String {
+fn gpu_text(gpu: &GpuDescription, measured: Result<&Measured, &String>) -> String {
     let (major, minor, patch) = gpu.api;
     let mut text = format!(
         "vulkan:{}: {}\n  driver:      {}, Vulkan {major}.{minor}.{patch}\n  type:        {}\n",
@@ -160,13 +168,9 @@ fn gpu_text(gpu: &GpuDescription, measured: Option<&Measured>) -> String {
         gigabytes(gpu.largest_allocation),
     );
     match measured {
-        Some(measured) => text.push_str(&measured.lines()),
-        None => {
-            let lacks = match gpu.missing.is_empty() {
-                true => "memory".to_string(),
-                false => gpu.missing.join(", "),
-            };
-            let _ = writeln!(text, "  not usable:  it lacks {lacks}");
+        Ok(measured) => text.push_str(&measured.lines()),
+        Err(reason) => {
+            let _ = writeln!(text, "  not usable:  {reason}");
         }
     }
     text
@@ -206,8 +210,8 @@ fn gpu_value(gpu: &GpuDescription, measured: Option<&Measured>) -> Value {
 pub fn ceilings(device: &Device, numeric: Numeric) -> Result<Ceilings, Failure> {
     device.measure(numeric).ok_or_else(|| {
         Failure::failed(format!(
-            "{device} could not be measured: 256 MB of memory or the worker threads were not to \
-             be had; close other programs, or use fewer --threads",
+            "{device} could not be measured: memory or worker threads were not to be had; close \
+             other programs, or use fewer --threads",
         ))
     })
 }

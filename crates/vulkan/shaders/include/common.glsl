@@ -18,7 +18,7 @@ struct Row {
 const uint MAX_ROWS = 512;
 const uint PAGE_TOKENS = 64;
 
-// The little that changes between plays; mirrors `StepHeader` in src/step.rs.
+// The little that changes between plays; mirrors src/step.rs.
 layout(set = 0, binding = 0, std430) readonly buffer StepBuffer {
     uint row_count;
     uint logit_count;

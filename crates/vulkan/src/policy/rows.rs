@@ -45,6 +45,9 @@ fn at_once(limits: &Limits) -> u32 {
     if limits.parallelism >= 1 << 16 { 8 } else { 4 }
 }
 
+/// Workgroups that every device launches at once.
+const MOST_WORKGROUPS: u32 = 65_535;
+
 /// All shapes worth trying for a product.
 pub(crate) fn candidates(limits: &Limits, product: &Product) -> Vec<RowsShape> {
     let heights = [1u32, 2, 4];
@@ -57,11 +60,12 @@ pub(crate) fn candidates(limits: &Limits, product: &Product) -> Vec<RowsShape> {
                     && workgroup >= limits.subgroup
                     && lanes <= product.blocks.next_power_of_two().max(4);
                 let whole = !product.codes || shape.rows().is_multiple_of(32);
+                let launchable = product.rows.div_ceil(shape.rows()) <= MOST_WORKGROUPS;
                 // More loads at once than registers bear, or than a row has.
                 let moderate = (height * unroll == 1
                     || height * unroll * product.count <= at_once(limits))
                     && lanes * unroll <= product.blocks.max(lanes);
-                if fits && whole && moderate && (!product.tail || workgroup == 256) {
+                if fits && whole && moderate && launchable && (!product.tail || workgroup == 256) {
                     shapes.push(shape);
                 }
             }
