@@ -2,12 +2,14 @@
 
 use std::path::{Path, PathBuf};
 
-use pianola_engine::{Engine, LoadOptions, Text};
+use pianola_engine::sampler::Sampling;
+use pianola_engine::{Device, Engine, LoadOptions, Text};
 use pianola_model::ModelFile;
 use pianola_plan::{Plan, PlanOptions};
 
 use crate::console::Console;
 use crate::failure::Failure;
+use crate::options::ComputeOptions;
 use crate::progress;
 use crate::pull;
 use crate::store::{Resolved, Store};
@@ -83,6 +85,28 @@ pub fn tell_fit(plan: &Plan, asked: &LoadOptions, console: Console) {
              --context layers move to the processor",
             plan.graph.context
         ));
+    }
+}
+
+/// Says where tokens will be chosen, where that is a question at all.
+pub fn tell_sampling(
+    engine: &Engine,
+    sampling: &Sampling,
+    compute: &ComputeOptions,
+    console: Console,
+) {
+    if matches!(engine.device(), Device::Cpu(_)) {
+        return;
+    }
+    match engine.device_sampling(sampling, &[]) {
+        Ok(_) => console.detail("sampling: on the GPU"),
+        Err(reason) => {
+            let line = format!("sampling: on the processor, because {reason}");
+            match compute.tokens_per_submit {
+                Some(_) => console.notice(&format!("{line}; --tokens-per-submit has no effect")),
+                None => console.detail(&line),
+            }
+        }
     }
 }
 

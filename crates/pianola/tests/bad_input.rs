@@ -307,7 +307,7 @@ fn texts_too_short_or_windows_too_wide() {
 fn closed_pipes_end_quietly() {
     let folder = Folder::new();
     let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_pianola"))
-        .args(words!["plan", "-m", folder.model()])
+        .args(words!["plan", "-m", folder.model(), "--device", "cpu"])
         .env("PIANOLA_HOME", &folder.path)
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())

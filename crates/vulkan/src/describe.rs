@@ -245,6 +245,7 @@ fn missing_features(instance: &Instance, raw: vk::PhysicalDevice) -> Vec<&'stati
     let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut subgroup);
     // SAFETY: as above.
     unsafe { instance.raw.get_physical_device_properties2(raw, &mut properties) };
+    let limits = properties.properties.limits;
     let operations = vk::SubgroupFeatureFlags::ARITHMETIC | vk::SubgroupFeatureFlags::SHUFFLE;
     let needs = [
         (core.shader_int16 != 0, "16-bit integers (shaderInt16)"),
@@ -262,7 +263,10 @@ fn missing_features(instance: &Instance, raw: vk::PhysicalDevice) -> Vec<&'stati
         (thirteen.synchronization2 != 0, "synchronization2"),
         (thirteen.maintenance4 != 0, "maintenance4"),
         (subgroup.supported_operations.contains(operations), "subgroup arithmetic and shuffles"),
-        (subgroup.subgroup_size >= 8, "subgroups of at least 8 lanes"),
+        ((8..=64).contains(&subgroup.subgroup_size), "subgroups of 8 to 64 lanes"),
+        (limits.max_compute_shared_memory_size >= 32 << 10, "32 KiB of shared memory"),
+        (limits.max_compute_work_group_invocations >= 512, "workgroups of 512 lanes"),
+        (limits.max_per_stage_descriptor_storage_buffers >= 24, "24 storage buffers a kernel"),
     ];
     needs.into_iter().filter(|(has, _)| !has).map(|(_, name)| name).collect()
 }

@@ -129,6 +129,7 @@ impl VulkanRecording {
     ) -> Result<VulkanRecording, DeviceError> {
         let gpu = options.gpu;
         check_heads(&plan)?;
+        check_bindings(&plan, gpu.description().largest_binding)?;
         let mut memory = Memory::new(gpu.clone(), options.memory);
         let pipelines = Pipelines::new(&gpu)?;
         let mut recorder = Recorder::new(&gpu)?;
@@ -458,6 +459,28 @@ pub(crate) fn check_heads(plan: &Plan) -> Result<(), DeviceError> {
                 "the Vulkan kernels need heads of a multiple of {length} values and at most {}, not {}: use --device cpu",
                 128 * length,
                 group.head_dim
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what kernels bind whole and the device cannot.
+fn check_bindings(plan: &Plan, limit: u64) -> Result<(), DeviceError> {
+    let groups = plan.graph.kv_groups.iter().enumerate();
+    let pages = groups.map(|(index, group)| {
+        let head = 2 * PAGE_TOKENS * group.head_dim * group.ty.bytes();
+        (plan.kv_pages(index) * group.kv_heads * head) as u64
+    });
+    let buffers = plan.buffers.iter();
+    let buffers = buffers.map(|buffer| (4 * plan.max_rows(buffer.rows) * buffer.width) as u64);
+    for (bytes, what, cure) in pages
+        .map(|bytes| (bytes, "the KV pages of a layer", "use a smaller --context"))
+        .chain(buffers.map(|bytes| (bytes, "an activation", "use --device cpu")))
+    {
+        if bytes > limit {
+            return Err(DeviceError::Unsupported(format!(
+                "{what} takes {bytes} bytes, and this device binds at most {limit}: {cure}"
             )));
         }
     }

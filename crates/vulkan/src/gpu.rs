@@ -39,6 +39,34 @@ impl Drop for Gpu {
     }
 }
 
+/// Whether the device has cooperative matrices, and tells of its compiled pipelines. An extension
+/// may be listed without the feature.
+fn optional(
+    instance: &Instance,
+    physical: vk::PhysicalDevice,
+    has: &dyn Fn(&str) -> bool,
+) -> (bool, bool) {
+    let mut cooperative = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
+    let mut statistics = vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default();
+    let mut twelve = vk::PhysicalDeviceVulkan12Features::default();
+    let mut features = vk::PhysicalDeviceFeatures2::default().push_next(&mut twelve);
+    let matrices = has("VK_KHR_cooperative_matrix");
+    let executable = has("VK_KHR_pipeline_executable_properties");
+    if matrices {
+        features = features.push_next(&mut cooperative);
+    }
+    if executable {
+        features = features.push_next(&mut statistics);
+    }
+    // SAFETY: a 1.3 device of this instance; structures are chained only where it knows them.
+    unsafe { instance.raw.get_physical_device_features2(physical, &mut features) };
+    let halves = twelve.shader_float16 != 0 && twelve.vulkan_memory_model != 0;
+    (
+        matrices && cooperative.cooperative_matrix != 0 && halves,
+        executable && statistics.pipeline_executable_info != 0,
+    )
+}
+
 impl Gpu {
     /// Opens the device that `selection` names.
     pub fn open(selection: &Selection) -> Result<Arc<Gpu>, DeviceError> {
@@ -85,8 +113,8 @@ impl Gpu {
                 DeviceError::Unsupported(format!("{} has no queue that computes", description.name))
             })?;
 
-        let matrices = !description.matrices.is_empty();
-        let executable = has("VK_KHR_pipeline_executable_properties");
+        let (matrices, executable) = optional(&instance, physical, &has);
+        let matrices = matrices && !description.matrices.is_empty();
         let budgets = has("VK_EXT_memory_budget");
         let mut names = Vec::new();
         if matrices {

@@ -81,6 +81,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             )));
         }
     }
+    model::tell_sampling(&engine, &arguments.sampling.sampling()?, &arguments.compute, console);
     let mut lines = Lines::open(console)?;
     // After the line editor, which takes Ctrl-C for itself when it is made.
     interrupt::install(Second::Waits)?;

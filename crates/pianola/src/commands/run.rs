@@ -99,6 +99,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     if arguments.profile.is_some() {
         profile::start(&mut engine)?;
     }
+    model::tell_sampling(&engine, &request.sampling, &arguments.compute, console);
     interrupt::install(Second::Ends)?;
     let (answer, text) = {
         let _working = Working::begin();
