@@ -152,20 +152,6 @@ pub fn bench(
     Ok((rows, ceilings))
 }
 
-/// The likeliest token each time.
-const GREEDY: Sampling = Sampling {
-    temperature: 0.0,
-    top_k: 0,
-    top_p: 1.0,
-    min_p: 0.0,
-    repetition_penalty: 1.0,
-    presence_penalty: 0.0,
-    frequency_penalty: 0.0,
-    penalty_window: 0,
-    logit_bias: Vec::new(),
-    seed: 0,
-};
-
 /// Tokens that look like text to the engine: spread over the vocabulary, never the same twice in
 /// a row.
 fn token(index: usize, vocabulary: usize) -> u32 {
@@ -180,14 +166,15 @@ fn run(
     engine.reset();
     let vocabulary = engine.config().vocabulary;
     let start = Instant::now();
-    let count = match test {
-        Test::Prompt(count) => {
+    // Chosen on the device where it can.
+    let sampling = engine.device_sampling(&Sampling::greedy(), &[]);
+    let count = match (test, sampling) {
+        (Test::Prompt(count), _) => {
             let tokens: Vec<u32> = (0..count).map(|index| token(index, vocabulary)).collect();
             engine.feed(&tokens, usize::MAX, Wanted::Last, &mut |_, _| ())?;
             count
         }
-        Test::Generate(count) if engine.device_sampling(&GREEDY, &[]).is_ok() => {
-            let sampling = engine.device_sampling(&GREEDY, &[]).expect("asked above");
+        (Test::Generate(count), Ok(sampling)) => {
             let mut token = token(0, vocabulary);
             let mut done = 0;
             let mut pace = Pace::new(Some(tokens_per_submit));
@@ -201,7 +188,7 @@ fn run(
             }
             count
         }
-        Test::Generate(count) => {
+        (Test::Generate(count), Err(_)) => {
             for index in 0..count {
                 engine.feed(&[token(index, vocabulary)], 1, Wanted::Last, &mut |_, _| ())?;
             }

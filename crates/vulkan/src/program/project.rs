@@ -50,6 +50,19 @@ pub(super) struct Group<'a> {
     pub integer: bool,
 }
 
+/// How a prologue leaves the rows of an operand: FORM of `prologue.comp`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Form {
+    /// f32.
+    Floats = 0,
+    /// int8 with a step for 32.
+    Codes = 1,
+    /// Two int8: codes, and codes of what their rounding left out.
+    Refined = 2,
+    /// f16, each row scaled by a power of two.
+    Halves = 3,
+}
+
 /// How a product of few rows gets its operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Feed {
@@ -131,29 +144,21 @@ impl Programmer<'_> {
         let mut keep = project.residual.is_some_and(|residual| residual.kept);
         // Operand forms that lie ready, for groups that share one.
         let mut ready = None;
-        let first = out.len();
         for group in &groups {
             let refined = logits && group.integer;
             let count = if refined { 2 * rows } else { rows };
             let blocks = width / 32;
             let matrices = self.limits.matrices > 0 && group.integer && !logits && count > 8;
-            let form = match (group.integer, refined) {
-                (false, _) => 0,
-                (true, false) => {
-                    if matrices {
-                        3
-                    } else {
-                        1
-                    }
-                }
-                (true, true) => 2,
+            let form = match (group.integer, refined, matrices) {
+                (false, ..) => Form::Floats,
+                (true, true, _) => Form::Refined,
+                (true, false, true) => Form::Halves,
+                (true, false, false) => Form::Codes,
             };
             let shared = 40 * blocks * count + 1024;
             let fused = rows == 1 && group.integer && shared <= self.limits.shared_memory;
             if !fused && ready != Some(form) {
-                // All operands pass through one buffer, which the plan does not see.
-                let barrier = out.len() > first || !out.is_empty();
-                out.push(self.prologue(op, project, rows, form, keep, barrier)?);
+                out.push(self.prologue(op, project, rows, form, keep)?);
                 keep = false;
                 ready = Some(form);
             }
@@ -229,9 +234,8 @@ impl Programmer<'_> {
         op: usize,
         project: &Project,
         rows: u32,
-        form: u32,
+        form: Form,
         keep: bool,
-        barrier: bool,
     ) -> Result<Dispatch, DeviceError> {
         let graph = &self.plan.graph;
         let logits = graph.tensor(project.parts[0].output).rows == RowSet::Logits;
@@ -239,14 +243,15 @@ impl Programmer<'_> {
         bindings.extend([self.weights.vectors, self.resources.operand, self.resources.metas]);
         let workgroup = policy::prologue_workgroup(graph.tensor(project.input).width as u32);
         let mut constants =
-            vec![(0, workgroup), (1, form), (2, u32::from(logits)), (3, u32::from(keep))];
+            vec![(0, workgroup), (1, form as u32), (2, u32::from(logits)), (3, u32::from(keep))];
         constants.extend(self.prologue_specials(project, sum, workgroup));
         Ok(Dispatch {
             variant: Variant { shader: Shader::Prologue, constants },
             bindings,
             push: bytemuck::bytes_of(&prologue).to_vec(),
             groups: [rows, 1, 1],
-            barrier,
+            // All operands pass through one buffer, which the plan does not see.
+            barrier: true,
             op,
             cut: None,
         })
