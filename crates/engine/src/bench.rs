@@ -212,10 +212,15 @@ impl Engine {
     pub fn ceiling(&self, tokens: Range<usize>, chunk: usize, ceilings: Ceilings) -> f64 {
         let count = tokens.len();
         let end = tokens.end;
+        let host = self.host_ceilings();
         let seconds = |start: usize| -> f64 {
             let rows = chunk.min(end - start);
             let work = |op: &PlanOp| op.cost.work(rows, 1, start + rows);
-            self.plan().ops.iter().map(|op| ceilings.seconds(work(op))).sum()
+            let on = |op: &PlanOp| match host {
+                Some(host) if op.device == DeviceKind::Cpu => host,
+                _ => ceilings,
+            };
+            self.plan().ops.iter().map(|op| on(op).seconds(work(op))).sum()
         };
         count as f64 / tokens.step_by(chunk).map(seconds).sum::<f64>()
     }

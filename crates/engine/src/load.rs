@@ -96,6 +96,8 @@ pub struct Engine {
     pub(crate) scratch: Scratch,
     timing: LoadTiming,
     device: Device,
+    /// Workers and instruction set of what the processor computes.
+    cpu: CpuOptions,
 }
 
 /// What an engine computes on.
@@ -228,6 +230,7 @@ impl Engine {
             recording,
             timing,
             device,
+            cpu: options.cpu,
         })
     }
 
@@ -259,6 +262,13 @@ impl Engine {
     /// What computes.
     pub fn device(&self) -> &Device {
         &self.device
+    }
+
+    /// What the processor can reach at best, where it computes layers that the GPU has no room for.
+    pub(crate) fn host_ceilings(&self) -> Option<Ceilings> {
+        let options = self.plan().options;
+        let split = self.plan().ops.iter().any(|op| op.device != options.device);
+        split.then(|| pianola_cpu::measure(self.cpu, options.numeric)).flatten()
     }
 
     /// Whether the device is gone: the engine is of no more use, and a new one may be made.

@@ -88,6 +88,15 @@ impl ComputeOptions {
             parallelism: None,
             gpu,
         });
+        if gpu.is_none() {
+            let idle = [
+                ("--gpu-memory", self.gpu_memory.is_some()),
+                ("--tokens-per-submit", self.tokens_per_submit.is_some()),
+            ];
+            for (option, _) in idle.iter().filter(|(_, given)| *given) {
+                console.notice(&format!("{option} has no effect: the processor computes"));
+            }
+        }
         Ok(LoadOptions {
             cpu: self.cpu(),
             gpu,

@@ -10,8 +10,10 @@ use serde_json::{Value, json};
 use crate::console::{self, Console};
 use crate::failure::Failure;
 
-/// Asks the engine to time its kernels from now on.
-pub fn start(engine: &mut Engine) -> Result<(), Failure> {
+/// Asks the engine to time its kernels from now on, for a trace in `path`.
+pub fn start(engine: &mut Engine, path: &Path) -> Result<(), Failure> {
+    // Made now, so that a path that cannot be written costs nobody the work.
+    write(path, "")?;
     if engine.recording_mut().start_profile() {
         return Ok(());
     }
@@ -28,9 +30,7 @@ pub fn finish(engine: &mut Engine, path: &Path, console: Console) -> Result<(), 
     let ceilings = engine.device().measure(numeric);
     let plan = engine.plan();
     let trace = trace(plan, &times, ceilings).to_string();
-    std::fs::write(path, trace).map_err(|error| {
-        Failure::failed(format!("the trace cannot be written to {}: {error}", path.display()))
-    })?;
+    write(path, &trace)?;
     console.notice(&table(plan, &times, ceilings));
     console.notice(&format!(
         "{} kernels of {} plays timed; trace for chrome://tracing or Perfetto: {}",
@@ -39,6 +39,12 @@ pub fn finish(engine: &mut Engine, path: &Path, console: Console) -> Result<(), 
         path.display()
     ));
     Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    std::fs::write(path, text).map_err(|error| {
+        Failure::failed(format!("the trace cannot be written to {}: {error}", path.display()))
+    })
 }
 
 /// What kernels of one kind have in common: `blk.3.attn_q` and `blk.4.attn_q` are alike.

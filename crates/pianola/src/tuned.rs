@@ -1,6 +1,6 @@
 //! Measured choices on disk: one file a device, beside the models.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use pianola_vulkan::{Gpu, Tuning};
 
@@ -50,15 +50,25 @@ pub fn load(gpu: &Gpu, console: Console) -> Tuning {
     }
 }
 
+/// Makes the folder that choices are kept in: what cannot be kept need not be measured.
+pub fn prepare(gpu: &Gpu) -> Result<PathBuf, Failure> {
+    let path = path(gpu)?;
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(|error| failed(&path, &error))?;
+    }
+    Ok(path)
+}
+
 /// Keeps choices for the next time.
 pub fn save(gpu: &Gpu, tuning: &Tuning) -> Result<PathBuf, Failure> {
-    let path = path(gpu)?;
-    let failed = |error: std::io::Error| {
-        Failure::failed(format!("{} cannot be written: {error}", path.display()))
-    };
-    if let Some(folder) = path.parent() {
-        std::fs::create_dir_all(folder).map_err(failed)?;
-    }
-    std::fs::write(&path, tuning.to_text(gpu)).map_err(failed)?;
+    let path = prepare(gpu)?;
+    std::fs::write(&path, tuning.to_text(gpu)).map_err(|error| failed(&path, &error))?;
     Ok(path)
+}
+
+fn failed(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::failed(format!(
+        "{} cannot be written: {error}; set PIANOLA_HOME to a folder of yours",
+        path.display()
+    ))
 }

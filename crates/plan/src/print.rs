@@ -3,7 +3,7 @@
 use crate::cost::Work;
 use crate::device::Ceilings;
 use crate::fuse::Kernel;
-use crate::plan::{Plan, PlanOp};
+use crate::plan::{DeviceKind, Plan, PlanOp};
 use std::fmt::{self, Display, Formatter};
 
 /// Prints a plan for a play of `rows` rows at `context` tokens.
@@ -12,6 +12,8 @@ pub struct PlanText<'a> {
     pub plan: &'a Plan,
     /// Ceilings of its device.
     pub ceilings: Ceilings,
+    /// Those of the processor, where it computes some of the layers.
+    pub host: Option<Ceilings>,
     /// Rows in the play.
     pub rows: usize,
     /// Tokens its last row sees.
@@ -31,7 +33,13 @@ impl PlanText<'_> {
 
     /// Shortest time of the whole play: each kernel waits for the one before.
     pub fn seconds(&self) -> f64 {
-        self.plan.ops.iter().map(|op| self.ceilings.seconds(self.work(op))).sum()
+        self.plan.ops.iter().map(|op| self.seconds_of(op)).sum()
+    }
+
+    /// Shortest time of one kernel, on the device it is placed on.
+    pub fn seconds_of(&self, op: &PlanOp) -> f64 {
+        let host = self.host.filter(|_| op.device == DeviceKind::Cpu);
+        host.unwrap_or(self.ceilings).seconds(self.work(op))
     }
 }
 
@@ -113,7 +121,7 @@ impl Display for PlanText<'_> {
                 weight_types(self.plan, op),
                 work.bytes,
                 work.operations,
-                1e6 * self.ceilings.seconds(work),
+                1e6 * self.seconds_of(op),
                 if op.barrier { "yes" } else { "" },
                 kernel_ops(self.plan, op),
             )?;

@@ -38,7 +38,9 @@ impl Instance {
         let create = vk::InstanceCreateInfo::default().application_info(&application);
         // SAFETY: the structures live through the call.
         let raw = unsafe { entry.create_instance(&create, None) }.map_err(|error| {
-            DeviceError::Unsupported(format!("no Vulkan instance could be made: {error}"))
+            DeviceError::Unsupported(format!(
+                "the Vulkan loader found no driver it can use ({error}); install the GPU's driver (Debian: mesa-vulkan-drivers), check VK_DRIVER_FILES if it is set, or use --device cpu"
+            ))
         })?;
         Ok(Arc::new(Instance { entry, raw }))
     }

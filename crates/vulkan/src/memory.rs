@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// Coarsest offset at which any device may bind a storage buffer.
 pub(crate) const ALIGNMENT: u64 = 256;
 /// Size of a block unless something larger has to fit.
-const BLOCK: u64 = 256 << 20;
+const BLOCK: u64 = 64 << 20;
 
 /// A part of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -135,23 +135,23 @@ mod tests {
     #[test]
     fn regions_share_blocks_and_heaps_fill_in_order() {
         let plenty = budget(&[4096], None);
-        assert_eq!(taken(&plenty, &[100, 100, 50]), Some(256));
-        assert_eq!(taken(&plenty, &[100, 100, 100, 50]), Some(512));
-        assert_eq!(taken(&plenty, &[600, 10]), Some(600 + 256));
+        assert_eq!(taken(&plenty, &[25, 25, 12]), Some(64));
+        assert_eq!(taken(&plenty, &[25, 25, 25, 12]), Some(128));
+        assert_eq!(taken(&plenty, &[600, 10]), Some(600 + 64));
         // The second region does not fit the first heap as a whole block, but by itself.
-        assert_eq!(taken(&budget(&[400], None), &[200, 100]), Some(256 + 100));
-        assert_eq!(taken(&budget(&[400, 256], None), &[200, 100]), Some(512));
-        assert_eq!(taken(&budget(&[400], None), &[200, 200]), None);
+        assert_eq!(taken(&budget(&[100], None), &[50, 25]), Some(64 + 25));
+        assert_eq!(taken(&budget(&[100, 64], None), &[50, 25]), Some(128));
+        assert_eq!(taken(&budget(&[100], None), &[50, 50]), None);
         assert_eq!(taken(&plenty, &[2000]), None);
     }
 
     #[test]
     fn the_users_limit_counts_before_what_is_there() {
-        let limited = budget(&[4096, 4096], Some(300));
-        assert_eq!(limited.bytes(), 300 * MIB);
-        assert_eq!(taken(&limited, &[100, 100]), Some(256));
-        assert_eq!(taken(&limited, &[100, 200]), None);
-        assert_eq!(taken(&limited, &[200, 40, 44]), Some(300));
+        let limited = budget(&[4096, 4096], Some(75));
+        assert_eq!(limited.bytes(), 75 * MIB);
+        assert_eq!(taken(&limited, &[25, 25]), Some(64));
+        assert_eq!(taken(&limited, &[25, 50]), None);
+        assert_eq!(taken(&limited, &[50, 10, 11]), Some(75));
         assert_eq!(budget(&[100], Some(300)).bytes(), 100 * MIB);
     }
 

@@ -106,7 +106,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     };
     if let Some(path) = &arguments.profile {
         const TOKENS: usize = 16;
-        profile::start(engine)?;
+        profile::start(engine, path)?;
         let timed = BenchOptions { repeat: 1, generate: options.generate.min(TOKENS), ..options };
         pianola_engine::bench(engine, timed, &mut || Some(ceilings), &mut |_, _| ())?;
         profile::finish(engine, path, console)?;
@@ -334,7 +334,7 @@ fn ablate(
 }
 
 fn set_ablation(engine: &mut Engine, kind: Option<Ablation>) -> Result<(), Failure> {
-    let device = engine.device().to_string();
+    let device = engine.runs_on();
     let recording = engine.recording_mut().as_any_mut().downcast_mut::<VulkanRecording>();
     let recording = recording.ok_or_else(|| {
         Failure::usage(format!("--ablate needs a model wholly on a Vulkan device, not on {device}"))

@@ -18,8 +18,8 @@ use crate::options::{ComputeOptions, level, positive, quantisation};
 /// Compare the predictions of two models, or of one model computed in two ways.
 ///
 /// A and B are models, each with ways to compute behind it, separated by commas: exact or fast,
-/// simd=LEVEL, quantize=TYPE, threads=N. A is the measure: the KL divergence of B's predictions
-/// from A's is given in nats, at every position of the second half of each window.
+/// device=DEVICE, simd=LEVEL, quantize=TYPE, threads=N. A is the measure: the KL divergence of
+/// B's predictions from A's is given in nats, at every position of the second half of each window.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

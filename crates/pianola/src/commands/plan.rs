@@ -7,7 +7,7 @@ use pianola_plan::{Kernel, Plan, PlanOp, PlanText};
 use pianola_vulkan::OpLaunch;
 use serde_json::{Value, json};
 
-use super::devices::ceilings;
+use super::devices::{self, ceilings};
 use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::model;
@@ -74,7 +74,12 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         )));
     }
     let ceilings = ceilings(&options.device(), plan.options.numeric)?;
-    let text = PlanText { plan: &plan, ceilings, rows, context };
+    let split = plan.ops.iter().any(|op| op.device != plan.options.device);
+    let host = match split {
+        true => Some(devices::ceilings(&Device::Cpu(options.cpu), plan.options.numeric)?),
+        false => None,
+    };
+    let text = PlanText { plan: &plan, ceilings, host, rows, context };
     let launches = match options.device() {
         Device::Cpu(_) => None,
         Device::Vulkan(gpu) => {
@@ -114,7 +119,7 @@ fn launched(plan: &Plan, launches: &[OpLaunch]) -> String {
 }
 
 fn object(text: &PlanText<'_>) -> Value {
-    let PlanText { plan, ceilings, rows, context } = *text;
+    let PlanText { plan, ceilings, rows, context, .. } = *text;
     let total = text.total();
     json!({
         "architecture": plan.graph.architecture,
@@ -159,7 +164,7 @@ fn operation(text: &PlanText<'_>, plan: &Plan, op: &PlanOp) -> Value {
         "weights": weights,
         "bytes": work.bytes,
         "operations": work.operations,
-        "seconds": text.ceilings.seconds(work),
+        "seconds": text.seconds_of(op),
         "barrier": op.barrier,
     })
 }

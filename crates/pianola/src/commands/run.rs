@@ -96,8 +96,8 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         ignore_end: arguments.ignore_eos,
         tokens_per_submit: arguments.compute.tokens_per_submit,
     };
-    if arguments.profile.is_some() {
-        profile::start(&mut engine)?;
+    if let Some(path) = &arguments.profile {
+        profile::start(&mut engine, path)?;
     }
     model::tell_sampling(&engine, &request.sampling, &arguments.compute, console);
     interrupt::install(Second::Ends)?;

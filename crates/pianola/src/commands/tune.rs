@@ -40,6 +40,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             "there is nothing to tune on the processor; name a GPU with --device vulkan",
         ));
     };
+    tuned::prepare(&gpu)?;
     let engine = match arguments.shape.shape {
         Some(shape) => {
             let mut bar =
