@@ -434,12 +434,14 @@ impl VulkanRecording {
     }
 
     pub(crate) fn check(&self, step: &Step) -> Result<(), DeviceError> {
+        step.check(&self.plan, &|group, sequence, index| self.is_mapped(group, sequence, index))
+    }
+
+    /// Whether an entry of the page tables points at a page.
+    pub(crate) fn is_mapped(&self, group: usize, sequence: usize, index: usize) -> bool {
         let entries = self.resources.entries as usize;
-        let mapped = |group: usize, sequence: usize, index: usize| {
-            let at = self.resources.tables[group] as usize + sequence * entries + index;
-            index < entries && self.mapped[at] != UNMAPPED
-        };
-        step.check(&self.plan, &mapped)
+        let at = self.resources.tables[group] as usize + sequence * entries + index;
+        index < entries && self.mapped[at] != UNMAPPED
     }
 
     pub(crate) fn entry(&self, group: usize, sequence: usize, index: usize) -> usize {

@@ -7,7 +7,7 @@ use crate::sample::{
 };
 use crate::step::write_step;
 use ash::vk;
-use pianola_plan::{DeviceError, Row, Step};
+use pianola_plan::{DeviceError, PAGE_TOKENS, Row, Step};
 use std::time::Instant;
 
 /// What sampling on the device needs, made at its first use.
@@ -97,9 +97,14 @@ impl VulkanRecording {
         if !(1..=MOST_PLAYS).contains(&plays) || last >= self.plan.options.context {
             return Err(DeviceError::BadStep(format!("{plays} tokens from {}", row.position)));
         }
-        let mut ends = Step::default();
-        ends.push(row.token, row.sequence, last as u32, false);
-        self.check(&ends)
+        let unmapped = self.plan.graph.kv_groups.iter().enumerate().find_map(|(index, group)| {
+            let mut seen = group.first_visible(last) / PAGE_TOKENS..=last / PAGE_TOKENS;
+            seen.find(|&page| !self.is_mapped(index, row.sequence as usize, page))
+        });
+        match unmapped {
+            None => Ok(()),
+            Some(page) => Err(DeviceError::BadStep(format!("the sequence has no page {page}"))),
+        }
     }
 
     fn submit_sampled(&mut self, sampler: &mut Sampler, plays: usize) -> Result<(), DeviceError> {
