@@ -12,12 +12,9 @@ const SMOOTH: f64 = 0.04;
 const LONGEST: f64 = 0.4;
 /// Most tokens of a submission unless more are asked for: what is played past an end is wasted.
 const USUAL: usize = 8;
-/// Tokens that penalties on a device look back at, at most.
-const HISTORY: usize = 256;
 
 /// Lists that are filled anew for every submission, and kept so that none is allocated again.
 pub(crate) struct Scratch {
-    recent: Vec<u32>,
     uniforms: Vec<f32>,
     chosen: Vec<u32>,
 }
@@ -25,11 +22,7 @@ pub(crate) struct Scratch {
 impl Default for Scratch {
     fn default() -> Scratch {
         let most = VulkanRecording::MOST_TOKENS;
-        Scratch {
-            recent: Vec::with_capacity(HISTORY),
-            uniforms: Vec::with_capacity(most),
-            chosen: Vec::with_capacity(most),
-        }
+        Scratch { uniforms: Vec::with_capacity(most), chosen: Vec::with_capacity(most) }
     }
 }
 
@@ -63,6 +56,24 @@ impl Pace {
     }
 }
 
+impl Sampling {
+    /// The same for a GPU, which also has to know where to stop.
+    pub fn on_gpu(&self, stop_tokens: &[u32]) -> GpuSampling {
+        GpuSampling {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repetition_penalty: self.repetition_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            penalty_window: self.penalty_window,
+            logit_bias: self.logit_bias.clone(),
+            stop_tokens: stop_tokens.to_vec(),
+        }
+    }
+}
+
 impl Engine {
     /// How the device would choose tokens as asked, or why the host has to.
     pub fn device_sampling(
@@ -75,18 +86,7 @@ impl Engine {
             Some(vulkan) if !vulkan.samples() => return Err("its kernels are being timed"),
             Some(_) => {}
         }
-        let wanted = GpuSampling {
-            temperature: sampling.temperature,
-            top_k: sampling.top_k,
-            top_p: sampling.top_p,
-            min_p: sampling.min_p,
-            repetition_penalty: sampling.repetition_penalty,
-            presence_penalty: sampling.presence_penalty,
-            frequency_penalty: sampling.frequency_penalty,
-            penalty_window: sampling.penalty_window,
-            logit_bias: sampling.logit_bias.clone(),
-            stop_tokens: stop_tokens.to_vec(),
-        };
+        let wanted = sampling.on_gpu(stop_tokens);
         wanted.unsupported().map_or(Ok(wanted), Err)
     }
 
@@ -102,10 +102,7 @@ impl Engine {
         let base = self.tokens.len();
         self.check_room(&[token], count)?;
         self.pages.extend(base, base + count, self.recording.as_mut());
-        let Scratch { recent, uniforms, chosen } = &mut self.scratch;
-        recent.clear();
-        recent.extend_from_slice(&self.tokens[base.saturating_sub(HISTORY - 1)..]);
-        recent.push(token);
+        let Scratch { uniforms, chosen } = &mut self.scratch;
         uniforms.clear();
         uniforms.extend((0..count).map(|play| uniform(seed, (base + 1 + play) as u64) as f32));
         let row = Row { token, sequence: 0, position: base as u32, reserved: 0 };
@@ -113,14 +110,18 @@ impl Engine {
         let vulkan = vulkan.ok_or_else(|| {
             EngineError::Option("only a model wholly on a GPU samples there".to_string())
         })?;
-        let played = vulkan.play_sampled(row, sampling, recent, uniforms);
-        let played = played.map_err(|error| match error {
-            DeviceError::NotANumber => EngineError::NotANumber { position: base + 1 },
-            other => other.into(),
+        // Penalties look at the row's own token, too.
+        self.tokens.push(token);
+        let played = vulkan.play_sampled(row, sampling, &self.tokens, uniforms);
+        let played = played.map_err(|error| {
+            self.tokens.pop();
+            match error {
+                DeviceError::NotANumber => EngineError::NotANumber { position: base + 1 },
+                other => other.into(),
+            }
         })?;
         chosen.clear();
         chosen.extend_from_slice(played);
-        self.tokens.push(token);
         self.tokens.extend_from_slice(&chosen[..chosen.len().saturating_sub(1)]);
         // A stop token ends the plays early: pages for the rest go back.
         self.pages.truncate(self.tokens.len(), self.recording.as_mut());

@@ -4,26 +4,11 @@
 mod gpu;
 
 use pianola_engine::sampler::{Sampler, Sampling, uniform};
-use pianola_vulkan::{GpuSampling, SampleBench, Sampled};
+use pianola_vulkan::{SampleBench, Sampled};
 
 const BAN: f32 = f32::NEG_INFINITY;
 /// Ragged and whole slices, one slice and many; the last has more logits a lane than the others.
 const VOCABULARIES: [usize; 5] = [7, 1000, 49_152, 262_144, 262_208];
-
-fn on_gpu(sampling: &Sampling, stop_tokens: &[u32]) -> GpuSampling {
-    GpuSampling {
-        temperature: sampling.temperature,
-        top_k: sampling.top_k,
-        top_p: sampling.top_p,
-        min_p: sampling.min_p,
-        repetition_penalty: sampling.repetition_penalty,
-        presence_penalty: sampling.presence_penalty,
-        frequency_penalty: sampling.frequency_penalty,
-        penalty_window: sampling.penalty_window,
-        logit_bias: sampling.logit_bias.clone(),
-        stop_tokens: stop_tokens.to_vec(),
-    }
-}
 
 /// Random numbers of the positions 0 to `plays` - 1, as the host's sampler draws them.
 fn uniforms(seed: u64, plays: usize) -> Vec<f32> {
@@ -75,7 +60,7 @@ fn greedy_choices_equal_the_host() {
         for (name, row) in rows(vocabulary) {
             let mut host = Sampler::new(Sampling::greedy(), vocabulary).unwrap();
             let expected = host.sample(&mut row.clone(), 0);
-            let sampling = on_gpu(host.sampling(), &[]);
+            let sampling = host.sampling().on_gpu(&[]);
             let found = bench.sample(&row, &sampling, &[], &[0.0], 1).unwrap();
             assert_eq!(found.tokens, [expected], "{name}, {vocabulary} tokens");
             assert_eq!((found.row.token, found.row.position), (expected, 1));
@@ -149,7 +134,7 @@ fn drawn_choices_equal_the_host_but_at_boundaries() {
                 let sampling =
                     Sampling { temperature, top_k, top_p, min_p, seed, ..Sampling::default() };
                 let numbers = uniforms(seed, PLAYS);
-                let gpu_sampling = on_gpu(&sampling, &[]);
+                let gpu_sampling = sampling.on_gpu(&[]);
                 let found = bench.sample(&row, &gpu_sampling, &[], &numbers, PLAYS).unwrap();
                 let mut host = Sampler::new(sampling, vocabulary).unwrap();
                 for (position, &token) in found.tokens.iter().enumerate() {
@@ -232,7 +217,7 @@ fn biases_and_penalties_equal_the_host() {
     for sampling in cases {
         let (tokens, logits) = on_host(&sampling, row, &history, 6);
         let numbers = uniforms(sampling.seed, 6);
-        let found = bench.sample(row, &on_gpu(&sampling, &[]), &history, &numbers, 6).unwrap();
+        let found = bench.sample(row, &sampling.on_gpu(&[]), &history, &numbers, 6).unwrap();
         assert_eq!(found.tokens, tokens, "{sampling:?}");
         assert_shaped(&found, &logits);
     }
@@ -254,7 +239,7 @@ fn the_history_is_a_ring() {
             ..Sampling::greedy()
         };
         let (tokens, logits) = on_host(&sampling, row, &history, 64);
-        let found = bench.sample(row, &on_gpu(&sampling, &[]), &history, &[0.0; 64], 64).unwrap();
+        let found = bench.sample(row, &sampling.on_gpu(&[]), &history, &[0.0; 64], 64).unwrap();
         assert_eq!(found.tokens, tokens, "window {window}, {before} tokens before");
         assert_shaped(&found, &logits);
         assert_eq!((found.row.token, found.row.position), (tokens[63], 64));
@@ -271,7 +256,7 @@ fn a_stop_token_halts() {
     let (tokens, _) = on_host(&sampling, row, &[], 8);
     let stops = [9999, tokens[5], tokens[3]];
 
-    let found = bench.sample(row, &on_gpu(&sampling, &stops), &[], &[0.0; 64], 8).unwrap();
+    let found = bench.sample(row, &sampling.on_gpu(&stops), &[], &[0.0; 64], 8).unwrap();
     assert_eq!(found.tokens, tokens[..4], "the stop token is the last");
     assert!(found.halted);
     // The row is still the one whose logits gave the stop token.
@@ -279,7 +264,7 @@ fn a_stop_token_halts() {
     assert_eq!(&found.logits, row, "a play after it does nothing");
 
     // Nor does one for which there is no random number.
-    let found = bench.sample(row, &on_gpu(&sampling, &[]), &[], &[0.0; 5], 8).unwrap();
+    let found = bench.sample(row, &sampling.on_gpu(&[]), &[], &[0.0; 5], 8).unwrap();
     assert_eq!((&found.tokens[..], found.halted), (&tokens[..5], false));
     assert_eq!((found.row.token, found.row.position), (tokens[4], 5));
 }
@@ -303,7 +288,7 @@ fn time_of_a_choice() {
                 Sampling { temperature: 1.0, top_k: 64, top_p: 0.95, ..greedy.clone() },
             ),
         ] {
-            let seconds = bench.time(row, &on_gpu(&sampling, &[]), &history).unwrap();
+            let seconds = bench.time(row, &sampling.on_gpu(&[]), &history).unwrap();
             println!("{vocabulary} tokens, {name}: {:.1} µs", 1e6 * seconds);
         }
     }

@@ -51,15 +51,9 @@ fn matrix_rate(lab: &mut Lab, sink: Region, limits: &Limits) -> Result<f64, Devi
     const CHAINS: u32 = 4;
     let (rounds, groups): (u32, u32) =
         if limits.parallelism < 1 << 10 { (50, 16) } else { (2_000, 1056) };
-    let dispatch = Dispatch {
-        variant: Variant { shader: Shader::ProbeMatrix, constants: vec![(0, limits.matrices)] },
-        bindings: vec![sink],
-        push: rounds.to_ne_bytes().to_vec(),
-        groups: [groups, 1, 1],
-        barrier: false,
-        op: 0,
-        cut: None,
-    };
+    let constants = vec![(0, limits.matrices)];
+    let variant = Variant { shader: Shader::ProbeMatrix, constants };
+    let dispatch = Dispatch::new(variant, vec![sink], &rounds.to_ne_bytes(), [groups, 1, 1], 0);
     let seconds = lab.time(&[dispatch], 3)?;
     let products = f64::from(groups * (WORKGROUP / limits.subgroup) * CHAINS) * f64::from(rounds);
     Ok(2.0 * f64::from(limits.matrices.pow(3)) * products / seconds)
@@ -100,13 +94,6 @@ pub fn atomic_additions(
 const GROUP_BYTES: u64 = 256 << 10;
 
 fn probe(kind: u32, source: Region, sink: Region, count: u32, groups: u32) -> Dispatch {
-    Dispatch {
-        variant: Variant { shader: Shader::Probe, constants: vec![(0, kind)] },
-        bindings: vec![source, sink],
-        push: count.to_ne_bytes().to_vec(),
-        groups: [groups, 1, 1],
-        barrier: false,
-        op: 0,
-        cut: None,
-    }
+    let variant = Variant { shader: Shader::Probe, constants: vec![(0, kind)] };
+    Dispatch::new(variant, vec![source, sink], &count.to_ne_bytes(), [groups, 1, 1], 0)
 }

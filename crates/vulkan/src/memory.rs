@@ -122,9 +122,7 @@ impl Memory {
         let block = self
             .block(purpose, block_size(purpose, size, largest), what)
             .or_else(|_| self.block(purpose, size, what))?;
-        let region = Region { buffer: block.buffer, offset: 0, size };
-        self.blocks.push(Block { used: size, ..block });
-        Ok(region)
+        Ok(self.keep(block, size))
     }
 
     /// Room with an allocation to itself.
@@ -136,9 +134,14 @@ impl Memory {
     ) -> Result<Region, DeviceError> {
         let size = region_size(size);
         let block = self.block(purpose, size, what)?;
+        Ok(self.keep(block, size))
+    }
+
+    /// Takes over a new block, its first `size` bytes being used.
+    fn keep(&mut self, block: Block, size: u64) -> Region {
         let region = Region { buffer: block.buffer, offset: 0, size };
         self.blocks.push(Block { used: size, ..block });
-        Ok(region)
+        region
     }
 
     /// What is left of every heap, by the driver's word where it gives one.

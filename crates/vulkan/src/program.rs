@@ -34,6 +34,19 @@ pub(crate) struct Dispatch {
     pub cut: Option<(RowsKey, rows::Product)>,
 }
 
+impl Dispatch {
+    /// A launch that waits for nothing.
+    pub fn new(
+        variant: Variant,
+        bindings: Vec<Region>,
+        push: &[u8],
+        groups: [u32; 3],
+        op: usize,
+    ) -> Dispatch {
+        Dispatch { variant, bindings, push: push.to_vec(), groups, barrier: false, op, cut: None }
+    }
+}
+
 /// Where a product's input row comes from, in a play of one row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Input {
@@ -58,9 +71,7 @@ impl Programmer<'_> {
     /// Whether a kernel works on the rows with logits only.
     pub fn in_head(&self, op: usize) -> bool {
         match &self.plan.ops[op].kernel {
-            Kernel::Project(project) => {
-                self.plan.graph.tensor(project.parts[0].output).rows == RowSet::Logits
-            }
+            Kernel::Project(project) => self.is_head(project),
             Kernel::Attend(_) => false,
             Kernel::Single(node) => {
                 let output = self.plan.graph.nodes[*node].output;
@@ -193,18 +204,10 @@ impl Programmer<'_> {
                     bindings.push(output);
                     let push: [u32; 4] =
                         [slice.rows as u32, blocks, slice.first_row as u32, scale.to_bits()];
-                    out.push(Dispatch {
-                        variant: Variant {
-                            shader: Shader::Embed,
-                            constants: vec![(0, type_code(matrix.ty))],
-                        },
-                        bindings,
-                        push: bytemuck::cast_slice(&push).to_vec(),
-                        groups: [rows, 1, 1],
-                        barrier: false,
-                        op,
-                        cut: None,
-                    });
+                    let constants = vec![(0, type_code(matrix.ty))];
+                    let variant = Variant { shader: Shader::Embed, constants };
+                    let push = bytemuck::cast_slice(&push);
+                    out.push(Dispatch::new(variant, bindings, push, [rows, 1, 1], op));
                 }
                 Ok(())
             }
@@ -215,15 +218,10 @@ impl Programmer<'_> {
                     self.weights.frequencies[*rope],
                     spec.magnitude.to_bits(),
                 ];
-                out.push(Dispatch {
-                    variant: Variant { shader: Shader::RopeAngles, constants: vec![] },
-                    bindings: vec![self.weights.vectors, output],
-                    push: bytemuck::cast_slice(&push).to_vec(),
-                    groups: [rows, 1, 1],
-                    barrier: false,
-                    op,
-                    cut: None,
-                });
+                let variant = Variant { shader: Shader::RopeAngles, constants: vec![] };
+                let bindings = vec![self.weights.vectors, output];
+                let push = bytemuck::cast_slice(&push);
+                out.push(Dispatch::new(variant, bindings, push, [rows, 1, 1], op));
                 Ok(())
             }
             (op, _) => Err(DeviceError::Unsupported(format!(

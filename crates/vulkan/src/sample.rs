@@ -218,14 +218,10 @@ pub(crate) struct SampleRegions {
 pub(crate) fn sample_program(regions: SampleRegions, vocabulary: u32, op: usize) -> Vec<Dispatch> {
     let SampleRegions { logits, state, scratch, step } = regions;
     let (keys, slices) = slices(vocabulary);
-    let dispatch = |shader, keys: usize, bindings, push: &[u32], groups: usize| Dispatch {
-        variant: Variant { shader, constants: vec![(0, keys as u32)] },
-        bindings,
-        push: bytemuck::cast_slice(push).to_vec(),
-        groups: [groups as u32, 1, 1],
-        barrier: true,
-        op,
-        cut: None,
+    let dispatch = |shader, keys: usize, bindings, push: &[u32], groups: usize| {
+        let variant = Variant { shader, constants: vec![(0, keys as u32)] };
+        let (push, groups) = (bytemuck::cast_slice(push), [groups as u32, 1, 1]);
+        Dispatch { barrier: true, ..Dispatch::new(variant, bindings, push, groups, op) }
     };
     let candidates = (slices * MOST_WANTED).div_ceil(LANES);
     let constants = [vocabulary, slices as u32];

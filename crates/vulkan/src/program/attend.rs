@@ -78,15 +78,10 @@ impl Programmer<'_> {
         let bindings = vec![query, key, value, angles, vectors, pages];
         let fused = rows == 1;
         if !fused {
-            out.push(Dispatch {
-                variant: Variant { shader: Shader::KvWrite, constants: constants.clone() },
-                bindings: bindings.clone(),
-                push: bytemuck::bytes_of(&heads).to_vec(),
-                groups: [rows, spec.kv_heads as u32, 1],
-                barrier: false,
-                op,
-                cut: None,
-            });
+            let variant = Variant { shader: Shader::KvWrite, constants: constants.clone() };
+            let groups = [rows, spec.kv_heads as u32, 1];
+            let push = bytemuck::bytes_of(&heads);
+            out.push(Dispatch::new(variant, bindings.clone(), push, groups, op));
         }
         let queries = attention::heads(&self.limits, rows, (spec.heads / spec.kv_heads) as u32);
         let codes = self.output_for_next(op, rows) == Input::Codes;
@@ -110,14 +105,9 @@ impl Programmer<'_> {
             scale: spec.scale,
             cap: spec.soft_cap.unwrap_or(0.0),
         };
-        out.push(Dispatch {
-            variant: Variant { shader: Shader::Attention, constants },
-            bindings,
-            push: bytemuck::bytes_of(&push).to_vec(),
-            groups: [rows, spec.heads as u32 / queries, splits],
-            barrier: !fused,
-            op,
-            cut: None,
-        });
+        let variant = Variant { shader: Shader::Attention, constants };
+        let groups = [rows, spec.heads as u32 / queries, splits];
+        let launch = Dispatch::new(variant, bindings, bytemuck::bytes_of(&push), groups, op);
+        out.push(Dispatch { barrier: !fused, ..launch });
     }
 }

@@ -8,7 +8,7 @@ use crate::tuning::RowsKey;
 use crate::weights::{Matrix, Slice};
 use bytemuck::{Pod, Zeroable};
 use pianola_formats::TensorType;
-use pianola_plan::{Activation, DeviceError, HeadNorm, Kernel, Numeric, Project, RowSet};
+use pianola_plan::{Activation, DeviceError, HeadNorm, Kernel, Numeric, Project, RowSet, TensorId};
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable, Default)]
@@ -126,7 +126,7 @@ impl Programmer<'_> {
         out: &mut Vec<Dispatch>,
     ) -> Result<(), DeviceError> {
         let graph = &self.plan.graph;
-        let logits = graph.tensor(project.parts[0].output).rows == RowSet::Logits;
+        let logits = self.is_head(project);
         let width = graph.tensor(project.input).width as u32;
         let groups = self.groups(project)?;
         let input = self.input(op, rows);
@@ -180,6 +180,16 @@ impl Programmer<'_> {
             out.push(Dispatch { barrier: !fused, ..product });
         }
         Ok(())
+    }
+
+    /// Whether a product works on the rows with logits only.
+    pub(super) fn is_head(&self, project: &Project) -> bool {
+        self.plan.graph.tensor(project.parts[0].output).rows == RowSet::Logits
+    }
+
+    /// Blocks of 32 columns of a product's input.
+    fn blocks(&self, project: &Project) -> u32 {
+        (self.plan.graph.tensor(project.input).width / 32) as u32
     }
 
     fn prologue_constants(
@@ -237,24 +247,17 @@ impl Programmer<'_> {
         form: Form,
         keep: bool,
     ) -> Result<Dispatch, DeviceError> {
-        let graph = &self.plan.graph;
-        let logits = graph.tensor(project.parts[0].output).rows == RowSet::Logits;
+        let logits = self.is_head(project);
         let (mut bindings, prologue, sum) = self.prologue_constants(project)?;
         bindings.extend([self.weights.vectors, self.resources.operand, self.resources.metas]);
-        let workgroup = policy::prologue_workgroup(graph.tensor(project.input).width as u32);
+        let workgroup = policy::prologue_workgroup(self.blocks(project) * 32);
         let mut constants =
             vec![(0, workgroup), (1, form as u32), (2, u32::from(logits)), (3, u32::from(keep))];
         constants.extend(self.prologue_specials(project, sum, workgroup));
-        Ok(Dispatch {
-            variant: Variant { shader: Shader::Prologue, constants },
-            bindings,
-            push: bytemuck::bytes_of(&prologue).to_vec(),
-            groups: [rows, 1, 1],
-            // All operands pass through one buffer, which the plan does not see.
-            barrier: true,
-            op,
-            cut: None,
-        })
+        let variant = Variant { shader: Shader::Prologue, constants };
+        let push = bytemuck::bytes_of(&prologue);
+        // All operands pass through one buffer, which the plan does not see.
+        Ok(Dispatch { barrier: true, ..Dispatch::new(variant, bindings, push, [rows, 1, 1], op) })
     }
 
     /// Weight bindings, constants and types that both products share; `tile` is the number of
@@ -269,7 +272,7 @@ impl Programmer<'_> {
         let first_type = types[0];
         types.retain(|&ty| ty != first_type);
         let second_type = types.first().copied().unwrap_or(first_type);
-        let epilogue = project.gate.map(|gate| gate.1).or(project.soft_cap.map(|cap| cap.1));
+        let epilogue = epilogue(project);
         let (_, output_stride, _) = self.tensor(epilogue.unwrap_or(project.parts[0].output));
         let mut constants = ProductConstants {
             part_group: [u32::MAX; 3],
@@ -305,8 +308,7 @@ impl Programmer<'_> {
     }
 
     fn output(&self, project: &Project) -> Region {
-        let epilogue = project.gate.map(|gate| gate.1).or(project.soft_cap.map(|cap| cap.1));
-        self.tensor(epilogue.unwrap_or(project.parts[0].output)).0
+        self.tensor(epilogue(project).unwrap_or(project.parts[0].output)).0
     }
 
     fn rows_product(
@@ -318,9 +320,8 @@ impl Programmer<'_> {
         feed: Feed,
         keep: bool,
     ) -> Result<Dispatch, DeviceError> {
-        let graph = &self.plan.graph;
-        let logits = graph.tensor(project.parts[0].output).rows == RowSet::Logits;
-        let blocks = (graph.tensor(project.input).width / 32) as u32;
+        let logits = self.is_head(project);
+        let blocks = self.blocks(project);
         let refined = logits && group.integer;
         let fused = feed == Feed::Fused;
         let single = count == 1 && !logits;
@@ -376,16 +377,11 @@ impl Programmer<'_> {
             (19, u32::from(tail)),
             (20, shape.unroll),
         ]);
+        let variant = Variant { shader: Shader::ProjectRows, constants };
         let push = RowsConstants { product, prologue };
-        Ok(Dispatch {
-            variant: Variant { shader: Shader::ProjectRows, constants },
-            bindings,
-            push: bytemuck::bytes_of(&push).to_vec(),
-            groups: [workgroups, 1, 1],
-            barrier: false,
-            op,
-            cut: Some((key, cut)),
-        })
+        let push = bytemuck::bytes_of(&push);
+        let launch = Dispatch::new(variant, bindings, push, [workgroups, 1, 1], op);
+        Ok(Dispatch { cut: Some((key, cut)), ..launch })
     }
 
     /// How a product of few rows is cut: as measured, or as the policy guesses.
@@ -402,6 +398,19 @@ impl Programmer<'_> {
         self.resources.handed[usize::from(input == Input::Tail)]
     }
 
+    /// As [`Self::product`], with the other buffers of both products of many rows.
+    fn product_of_many(
+        &self,
+        project: &Project,
+        group: &Group<'_>,
+        tile: u32,
+    ) -> (Vec<Region>, ProductConstants, [u32; 2], u32) {
+        let (mut bindings, product, types, workgroups) = self.product(project, group, tile);
+        bindings.extend([self.weights.vectors, self.output(project)]);
+        bindings.extend([self.resources.operand, self.resources.metas]);
+        (bindings, product, types, workgroups)
+    }
+
     fn tiles_product(
         &self,
         op: usize,
@@ -409,34 +418,22 @@ impl Programmer<'_> {
         group: &Group<'_>,
         count: u32,
     ) -> Dispatch {
-        let graph = &self.plan.graph;
-        let logits = graph.tensor(project.parts[0].output).rows == RowSet::Logits;
-        let blocks = (graph.tensor(project.input).width / 32) as u32;
-        let (mut bindings, product, types, workgroups) = self.product(project, group, 64);
-        bindings.extend([self.weights.vectors, self.output(project)]);
-        bindings.extend([self.resources.operand, self.resources.metas]);
+        let logits = self.is_head(project);
+        let (bindings, product, types, workgroups) = self.product_of_many(project, group, 64);
         let tokens = policy::tile_tokens(count);
-        Dispatch {
-            variant: Variant {
-                shader: Shader::ProjectTiles,
-                constants: vec![
-                    (0, types[0]),
-                    (1, types[1]),
-                    (2, tokens),
-                    (3, gate_code(project)),
-                    (4, u32::from(group.integer)),
-                    (5, u32::from(logits && group.integer)),
-                    (6, u32::from(logits)),
-                    (7, blocks),
-                ],
-            },
-            bindings,
-            push: bytemuck::bytes_of(&product).to_vec(),
-            groups: [workgroups, count.div_ceil(tokens), 1],
-            barrier: false,
-            op,
-            cut: None,
-        }
+        let constants = vec![
+            (0, types[0]),
+            (1, types[1]),
+            (2, tokens),
+            (3, gate_code(project)),
+            (4, u32::from(group.integer)),
+            (5, u32::from(logits && group.integer)),
+            (6, u32::from(logits)),
+            (7, self.blocks(project)),
+        ];
+        let variant = Variant { shader: Shader::ProjectTiles, constants };
+        let groups = [workgroups, count.div_ceil(tokens), 1];
+        Dispatch::new(variant, bindings, bytemuck::bytes_of(&product), groups, op)
     }
 
     fn matrix_product(
@@ -446,32 +443,28 @@ impl Programmer<'_> {
         group: &Group<'_>,
         count: u32,
     ) -> Dispatch {
-        let blocks = (self.plan.graph.tensor(project.input).width / 32) as u32;
         let rows: usize = group.parts.iter().map(|part| part.2.rows).sum();
         let shape = matrix::choose(&self.limits, rows as u32, count);
         // A gate's tile holds as many rows of each part as it has outputs.
         let outputs = if project.gate.is_some() { shape.rows() / 2 } else { shape.rows() };
-        let (mut bindings, product, types, workgroups) = self.product(project, group, outputs);
-        bindings.extend([self.weights.vectors, self.output(project)]);
-        bindings.extend([self.resources.operand, self.resources.metas]);
+        let (bindings, product, types, workgroups) = self.product_of_many(project, group, outputs);
         let mut constants = vec![
             (0, shape.workgroup(&self.limits)),
             (1, types[0]),
             (2, types[1]),
             (3, gate_code(project)),
-            (4, blocks),
+            (4, self.blocks(project)),
         ];
         constants.extend(shape.constants(&self.limits));
-        Dispatch {
-            variant: Variant { shader: Shader::ProjectMatrix, constants },
-            bindings,
-            push: bytemuck::bytes_of(&product).to_vec(),
-            groups: [count.div_ceil(shape.tokens()), workgroups, 1],
-            barrier: false,
-            op,
-            cut: None,
-        }
+        let variant = Variant { shader: Shader::ProjectMatrix, constants };
+        let groups = [count.div_ceil(shape.tokens()), workgroups, 1];
+        Dispatch::new(variant, bindings, bytemuck::bytes_of(&product), groups, op)
     }
+}
+
+/// The tensor that gate or cap leave instead of the parts'.
+fn epilogue(project: &Project) -> Option<TensorId> {
+    project.gate.map(|gate| gate.1).or(project.soft_cap.map(|cap| cap.1))
 }
 
 fn gate_code(project: &Project) -> u32 {
