@@ -14,23 +14,28 @@
 #![forbid(unsafe_code)]
 
 mod bench;
-mod decode;
+mod cache;
 mod error;
 mod evaluate;
-mod generate;
 mod hybrid;
+mod lane;
 mod load;
-mod pages;
 mod place;
+mod prefix;
+mod request;
 pub mod sampler;
+mod schedule;
+mod scheduler;
 mod sequence;
 pub mod stop;
 
 pub use bench::{BenchOptions, BenchRow, Launches, Test, bench};
 pub use error::EngineError;
 pub use evaluate::{Comparison, Deviation, Perplexity, compare, log_softmax_at, perplexity};
-pub use generate::{Answer, Finish, Request, Timing};
+pub use cache::CacheUse;
 pub use hybrid::HybridRecording;
 pub use load::{Device, Engine, LoadOptions, LoadTiming, Text};
 pub use place::Placement;
+pub use request::{Answer, Event, Finish, Request, RequestId, Timing};
+pub use scheduler::{EngineCounters, Listener};
 pub use sequence::Wanted;

@@ -472,7 +472,7 @@ fn check_bindings(plan: &Plan, limit: u64) -> Result<(), DeviceError> {
     let groups = plan.graph.kv_groups.iter().enumerate();
     let pages = groups.map(|(index, group)| {
         let head = 2 * PAGE_TOKENS * group.head_dim * group.ty.bytes();
-        (plan.kv_pages(index) * group.kv_heads * head) as u64
+        (plan.kv_pages[index] * group.kv_heads * head) as u64
     });
     let buffers = plan.buffers.iter();
     let buffers = buffers.map(|buffer| (4 * plan.max_rows(buffer.rows) * buffer.width) as u64);
@@ -543,7 +543,7 @@ impl Recording for VulkanRecording {
 
     fn map_page(&mut self, group: usize, sequence: usize, index: usize, page: u32) {
         let at = self.entry(group, sequence, index);
-        assert!((page as usize) < self.plan.kv_pages(group), "page {page}");
+        assert!((page as usize) < self.plan.kv_pages[group], "page {page}");
         // A play in flight may still look at what the entry was. If it never ends, the next play
         // says so.
         if self.mapped[at] != UNMAPPED || self.retired[at] > self.finished {
