@@ -167,28 +167,29 @@ fn run(
     let vocabulary = engine.config().vocabulary;
     let start = Instant::now();
     // Chosen on the device where it can.
-    let sampling = engine.device_sampling(&Sampling::greedy(), &[]);
-    let count = match (test, sampling) {
-        (Test::Prompt(count), _) => {
+    let greedy = Sampling::greedy();
+    let on_device = engine.cannot_choose(&greedy, &[]).is_none();
+    let count = match test {
+        Test::Prompt(count) => {
             let tokens: Vec<u32> = (0..count).map(|index| token(index, vocabulary)).collect();
             engine.feed(&tokens, usize::MAX, Wanted::Last, &mut |_, _| ())?;
             count
         }
-        (Test::Generate(count), Ok(sampling)) => {
+        Test::Generate(count) if on_device => {
             let mut token = token(0, vocabulary);
             let mut done = 0;
-            let mut pace = Pace::new(Some(tokens_per_submit));
+            let mut pace = Pace::new(Some(tokens_per_submit), engine.recording.most_plays());
             while done < count {
                 let begun = Instant::now();
                 let each = pace.tokens(count - done);
-                let chosen = engine.feed_sampled(token, each, &sampling, 0)?;
+                let chosen = engine.feed_choosing(token, each, &greedy, &[])?;
                 pace.took(chosen.len(), begun.elapsed().as_secs_f64());
                 done += chosen.len();
                 token = chosen.last().copied().unwrap_or(token);
             }
             count
         }
-        (Test::Generate(count), Err(_)) => {
+        Test::Generate(count) => {
             for index in 0..count {
                 engine.feed(&[token(index, vocabulary)], 1, Wanted::Last, &mut |_, _| ())?;
             }

@@ -122,8 +122,8 @@ impl Engine {
         let ends = text.as_ref().map_or(&[][..], |text| text.tokenizer.stop_tokens());
         let mut failure = None;
         let stop_tokens = if request.ignore_end { &[][..] } else { ends };
-        let on_device = self.device_sampling(&request.sampling, stop_tokens).ok();
-        let mut pace = Pace::new(request.tokens_per_submit);
+        let on_device = self.cannot_choose(&request.sampling, stop_tokens).is_none();
+        let mut pace = Pace::new(request.tokens_per_submit, self.recording.most_plays());
         // Tokens that the device chose and nobody has seen yet.
         let mut pending = VecDeque::new();
         let finish = loop {
@@ -170,18 +170,17 @@ impl Engine {
             if self.tokens.len() >= self.context() {
                 break Finish::ContextFull;
             }
-            let fed = match &on_device {
-                None => self.feed(&[token], 1, Wanted::Last, &mut |_, _| ()),
-                Some(sampling) => {
-                    let most = request.max_tokens.map_or(usize::MAX, |most| most - tokens.len());
-                    let count = pace.tokens(most.min(self.context() - self.tokens.len()));
-                    let begun = Instant::now();
-                    let seed = request.sampling.seed;
-                    self.feed_sampled(token, count, sampling, seed).map(|chosen| {
-                        pace.took(chosen.len(), begun.elapsed().as_secs_f64());
-                        pending.extend(chosen);
-                    })
-                }
+            let fed = if on_device {
+                let most = request.max_tokens.map_or(usize::MAX, |most| most - tokens.len());
+                let count = pace.tokens(most.min(self.context() - self.tokens.len()));
+                let begun = Instant::now();
+                let chosen = self.feed_choosing(token, count, &request.sampling, stop_tokens);
+                chosen.map(|chosen| {
+                    pace.took(chosen.len(), begun.elapsed().as_secs_f64());
+                    pending.extend(chosen);
+                })
+            } else {
+                self.feed(&[token], 1, Wanted::Last, &mut |_, _| ())
             };
             if let Err(error) = fed {
                 failure = Some(error);

@@ -43,18 +43,18 @@ fn on_a_gpu() {
     let options = LoadOptions { gpu: Some(gpu::options(&gpu)), ..LoadOptions::default() };
     let mut engine = Engine::load(&folder, options, &mut |_, _| ()).unwrap();
     engine.feed(&[3; 40], 40, Wanted::Last, &mut |_, _| ()).unwrap();
-    let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
-    let sampling = engine.device_sampling(&greedy, &[]).unwrap();
+    let greedy = Sampling::greedy();
+    assert_eq!(engine.cannot_choose(&greedy, &[]), None);
     let mut sum = 0.0;
     // The first of each records what the others play.
     for token in 0..2 {
         engine.feed(&[token], 1, Wanted::Last, &mut |_, logits| sum += logits[0]).unwrap();
-        engine.feed_sampled(token, 3, &sampling, 0).unwrap();
+        engine.feed_choosing(token, 3, &greedy, &[]).unwrap();
     }
     let before = ALLOCATIONS.load(Ordering::SeqCst);
     for token in 0..12 {
         engine.feed(&[token], 1, Wanted::Last, &mut |_, logits| sum += logits[0]).unwrap();
-        engine.feed_sampled(token, 3, &sampling, 0).unwrap();
+        engine.feed_choosing(token, 3, &greedy, &[]).unwrap();
     }
     assert_eq!(ALLOCATIONS.load(Ordering::SeqCst) - before, 0, "{sum}");
 }
