@@ -267,6 +267,13 @@ impl VulkanRecording {
         &self.limits
     }
 
+    /// Cuts what is recorded from now on as for a device of this many operations a second: for
+    /// tests of long work.
+    #[doc(hidden)]
+    pub fn assume_rate(&mut self, operations_per_second: f64) {
+        self.rate = operations_per_second;
+    }
+
     /// Where a body of `rows` rows is cut: by the time its kernels will take at worst.
     fn cuts(&self, rows: u32, program: &[Dispatch]) -> Vec<Range<usize>> {
         let layer = |op: usize| self.plan.ops[op].name.split('.').nth(1).map(str::to_string);
