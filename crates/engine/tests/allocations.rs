@@ -1,6 +1,9 @@
 //! A decoded token allocates nothing: counted by the allocator itself.
 
 use pianola_engine::{Engine, LoadOptions, Wanted, sampler::Sampling};
+use pianola_formats::TensorType;
+use pianola_plan::{DeviceKind, Draw, Recording, Step};
+use pianola_vulkan::VulkanRecording;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -27,6 +30,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+#[path = "../../../tests/support/case.rs"]
+mod case;
 #[path = "../../../tests/support/gpu.rs"]
 mod gpu;
 
@@ -35,6 +40,7 @@ mod gpu;
 fn decoding_allocates_nothing() {
     on_the_processor();
     on_a_gpu();
+    for_several_sequences_on_a_gpu();
 }
 
 fn on_a_gpu() {
@@ -43,20 +49,46 @@ fn on_a_gpu() {
     let options = LoadOptions { gpu: Some(gpu::options(&gpu)), ..LoadOptions::default() };
     let mut engine = Engine::load(&folder, options, &mut |_, _| ()).unwrap();
     engine.feed(&[3; 40], 40, Wanted::Last, &mut |_, _| ()).unwrap();
-    let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
-    let sampling = engine.device_sampling(&greedy, &[]).unwrap();
+    let greedy = Sampling::greedy();
+    assert_eq!(engine.cannot_choose(&greedy, &[]), None);
     let mut sum = 0.0;
     // The first of each records what the others play.
     for token in 0..2 {
         engine.feed(&[token], 1, Wanted::Last, &mut |_, logits| sum += logits[0]).unwrap();
-        engine.feed_sampled(token, 3, &sampling, 0).unwrap();
+        engine.feed_choosing(token, 3, &greedy, &[]).unwrap();
     }
     let before = ALLOCATIONS.load(Ordering::SeqCst);
     for token in 0..12 {
         engine.feed(&[token], 1, Wanted::Last, &mut |_, logits| sum += logits[0]).unwrap();
-        engine.feed_sampled(token, 3, &sampling, 0).unwrap();
+        engine.feed_choosing(token, 3, &greedy, &[]).unwrap();
     }
     assert_eq!(ALLOCATIONS.load(Ordering::SeqCst) - before, 0, "{sum}");
+}
+
+fn for_several_sequences_on_a_gpu() {
+    let (plan, weights) = case::plan(&case::usual(TensorType::Q8_0), DeviceKind::Vulkan);
+    let options = gpu::options(&gpu::open());
+    let mut recording = VulkanRecording::new(plan, &weights, options, &mut |_, _| ()).unwrap();
+    case::map_pages(&mut recording);
+    let sampling = Sampling { top_k: 5, logit_bias: vec![(3, 1.0)], ..Sampling::default() };
+    let draw = Draw { sampling: &sampling, stop_tokens: &[9], history: &[1, 2], uniforms: &[0.5] };
+    let several = [Draw { uniforms: &[0.5; 3], ..draw }; 2];
+    let mut step = Step::default();
+    let mut round = |position: u32| {
+        // Several plays of two sequences, then three rows of one of them beside a prompt's.
+        step.clear();
+        (0..2).for_each(|sequence| step.push(1, sequence, position, true));
+        recording.play_choosing(&step, &several).unwrap();
+        assert!((0..2).all(|lane| recording.chosen(lane).is_some()));
+        step.clear();
+        (0..3).for_each(|row| step.push(2, 0, position + row, true));
+        (0..8).for_each(|row| step.push(2, 1, position + row, false));
+        recording.play_choosing(&step, &[draw; 3]).unwrap();
+    };
+    round(0);
+    let before = ALLOCATIONS.load(Ordering::SeqCst);
+    (1..12).for_each(|position| round(8 * position));
+    assert_eq!(ALLOCATIONS.load(Ordering::SeqCst) - before, 0);
 }
 
 fn on_the_processor() {

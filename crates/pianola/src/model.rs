@@ -98,9 +98,9 @@ pub fn tell_sampling(
     if matches!(engine.device(), Device::Cpu(_)) {
         return;
     }
-    match engine.device_sampling(sampling, &[]) {
-        Ok(_) => console.detail("sampling: on the GPU"),
-        Err(reason) => {
+    match engine.cannot_choose(sampling, &[]) {
+        None => console.detail("sampling: on the GPU"),
+        Some(reason) => {
             let line = format!("sampling: on the processor, because {reason}");
             match compute.tokens_per_submit {
                 Some(_) => console.notice(&format!("{line}; --tokens-per-submit has no effect")),

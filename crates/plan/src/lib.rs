@@ -22,11 +22,12 @@ mod place;
 mod plan;
 mod print;
 mod profile;
+mod sampling;
 mod step;
 
 pub use arena::Arena;
 pub use cost::{Cost, Work};
-pub use device::{Ceilings, DeviceError, PlayStatistics, Probe, Recording};
+pub use device::{Ceilings, DeviceError, Draw, PlayStatistics, Probe, Recording};
 pub use fuse::{Attend, Fused, HeadNorm, Kernel, Part, Project, Residual, fuse};
 pub use graph::{
     Activation, AttentionSpec, Graph, GraphBuilder, Node, Op, RopePairing, RopeSpec, RowSet,
@@ -41,4 +42,5 @@ pub use plan::{
 };
 pub use print::PlanText;
 pub use profile::KernelTime;
+pub use sampling::{Sampling, SamplingError};
 pub use step::{Row, Step};

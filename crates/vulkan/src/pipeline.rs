@@ -85,7 +85,7 @@ impl Shader {
             Shader::ProjectTiles | Shader::ProjectMatrix => &[3, 3, 3, 1, 1, 1, 1],
             Shader::KvWrite => &[1; 6],
             Shader::Attention => &[1; 11],
-            Shader::SampleCut | Shader::SampleDraw => &[1; 3],
+            Shader::SampleCut | Shader::SampleDraw => &[1; 4],
             Shader::Probe => &[1, 1],
             Shader::ProbeMatrix => &[1],
         }
