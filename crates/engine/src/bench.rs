@@ -3,6 +3,7 @@
 use crate::error::EngineError;
 use crate::load::Engine;
 use crate::request::{Event, Request, RequestId};
+use crate::scheduler::EngineCounters;
 use crate::sequence::Wanted;
 use pianola_plan::{Ceilings, DeviceKind, PlanOp, PlayStatistics};
 use std::ops::{ControlFlow, Range};
@@ -108,6 +109,10 @@ pub struct BenchRow {
     pub busy: f64,
     /// Submissions, kernels launched and device allocations a step; none on the processor.
     pub launches: Option<Launches>,
+    /// Tokens guessed ahead, and those of them that were right.
+    pub drafted: u64,
+    /// See `drafted`.
+    pub accepted: u64,
 }
 
 /// What a step costs a queue.
@@ -202,6 +207,8 @@ struct Time {
     tokens: usize,
     seconds: f64,
     spent: PlayStatistics,
+    drafted: u64,
+    accepted: u64,
 }
 
 impl Round {
@@ -250,11 +257,13 @@ impl Round {
 struct Watch {
     start: Instant,
     before: PlayStatistics,
+    counters: EngineCounters,
 }
 
 impl Watch {
     fn start(engine: &Engine) -> Watch {
-        Watch { before: engine.recording.statistics(), start: Instant::now() }
+        let (before, counters) = (engine.recording.statistics(), engine.counters());
+        Watch { before, counters, start: Instant::now() }
     }
 
     fn stop(&self, engine: &Engine, tokens: usize) -> Time {
@@ -268,7 +277,10 @@ impl Watch {
             dispatches: after.dispatches - before.dispatches,
             allocations: after.allocations - before.allocations,
         };
-        Time { tokens, seconds, spent }
+        let (before, after) = (self.counters, engine.counters());
+        let drafted = after.drafted_tokens - before.drafted_tokens;
+        let accepted = after.accepted_tokens - before.accepted_tokens;
+        Time { tokens, seconds, spent, drafted, accepted }
     }
 }
 
@@ -328,12 +340,16 @@ struct Measured {
     speeds: Vec<f64>,
     wall: f64,
     spent: PlayStatistics,
+    drafted: u64,
+    accepted: u64,
 }
 
 impl Measured {
     fn add(&mut self, time: Time) {
         self.speeds.push(time.tokens as f64 / time.seconds);
         self.wall += time.seconds;
+        self.drafted += time.drafted;
+        self.accepted += time.accepted;
         self.spent.plays += time.spent.plays;
         self.spent.seconds += time.spent.seconds;
         self.spent.busy_seconds += time.spent.busy_seconds;
@@ -365,6 +381,8 @@ impl Measured {
                 dispatches: each(dispatches),
                 allocations: each(allocations),
             }),
+            drafted: self.drafted,
+            accepted: self.accepted,
         }
     }
 }

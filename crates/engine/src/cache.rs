@@ -71,9 +71,10 @@ impl Cache {
             free: (0..pages as u32).rev().collect(),
             holders: vec![0; pages],
         };
+        let entries = plan.options.context.div_ceil(PAGE_TOKENS);
         let slot = |_| Slot {
             tokens: Vec::with_capacity(plan.options.context),
-            held: vec![Vec::new(); groups.len()],
+            held: groups.iter().map(|_| Vec::with_capacity(entries)).collect(),
             node: ROOT,
             noted: 0,
         };
@@ -220,6 +221,11 @@ impl Cache {
             let taken = pages.iter().filter(|&&page| alone(page)).count();
             new + taken + left <= pool.free.len() + self.tree.count(group, &alone)
         })
+    }
+
+    /// As [`Cache::append`], for a sequence that nobody will go on from: the tree hears nothing.
+    pub fn append_unnoted(&mut self, slot: usize, tokens: &[u32]) {
+        self.slots[slot].tokens.extend_from_slice(tokens);
     }
 
     /// The rows behind a slot's sequence were computed, and `tokens` of them stay.

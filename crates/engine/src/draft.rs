@@ -69,8 +69,8 @@ impl Drafter {
         let certain = cache.len(lane.slot);
         let known = lane.tokens.len().saturating_sub(1);
         let common = played.iter().zip(&lane.tokens[..known]).take_while(|(a, b)| a == b).count();
-        if common < certain {
-            // Another sequence than before.
+        if common < certain || certain == 0 {
+            // Another sequence than before, or none yet.
             cache.release(lane.slot, recording.as_mut());
             let cached = cache.attach(lane.slot, &lane.tokens[..=known], recording.as_mut());
             *played = lane.tokens[..cached].to_vec();

@@ -73,6 +73,14 @@ pub enum EngineError {
     /// The step that a request was part of failed.
     #[error("{0}")]
     Step(String),
+    /// A draft model that cannot guess for the other.
+    #[error("{draft} cannot draft: {reason}; use a smaller model of the same family")]
+    Draft {
+        /// The smaller model.
+        draft: String,
+        /// Why not.
+        reason: String,
+    },
     /// The engine's thread is gone.
     #[error("the engine has stopped; start it again")]
     Stopped,

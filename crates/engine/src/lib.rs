@@ -15,6 +15,7 @@
 
 mod bench;
 mod cache;
+mod draft;
 mod error;
 mod evaluate;
 mod hybrid;
@@ -24,9 +25,11 @@ mod place;
 mod prefix;
 mod request;
 pub mod sampler;
+mod scenario;
 mod schedule;
 mod scheduler;
 mod sequence;
+mod speculate;
 pub mod stop;
 
 pub use bench::{BenchOptions, BenchRow, Launches, Test, bench};
@@ -34,8 +37,10 @@ pub use error::EngineError;
 pub use evaluate::{Comparison, Deviation, Perplexity, compare, log_softmax_at, perplexity};
 pub use cache::CacheUse;
 pub use hybrid::HybridRecording;
-pub use load::{Device, Engine, LoadOptions, LoadTiming, Text};
+pub use load::{DEFAULT_LANES, Device, Engine, LoadOptions, LoadTiming, Text};
 pub use place::Placement;
 pub use request::{Answer, Event, Finish, Request, RequestId, Timing};
+pub use scenario::{ChatScenario, ScenarioReport, percentile, run_scenario};
 pub use scheduler::{EngineCounters, Listener};
 pub use sequence::Wanted;
+pub use speculate::Speculation;

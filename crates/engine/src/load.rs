@@ -5,6 +5,7 @@ use crate::error::EngineError;
 use crate::hybrid::HybridRecording;
 use crate::place::{self, Asked, Placement};
 use crate::scheduler::Scheduler;
+use crate::speculate::MOST_GUESSES;
 use pianola_cpu::{CpuOptions, CpuRecording, Twin};
 use pianola_formats::{TensorSource, TensorType};
 use pianola_model::{Config, ModelFile, RandomWeights, Shape};
@@ -16,6 +17,9 @@ use pianola_vulkan::{Gpu, VulkanOptions, VulkanRecording};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Requests that a service runs at once unless told otherwise.
+pub const DEFAULT_LANES: usize = 32;
 
 /// How to load a model.
 #[derive(Clone)]
@@ -33,12 +37,14 @@ pub struct LoadOptions {
     pub layers_on_gpu: Option<usize>,
     /// Most rows in one play.
     pub max_rows: usize,
-    /// Most rows with logits in one play; at least a row for each lane.
+    /// Rows with logits in one play, at least; lanes and guesses may need more.
     pub max_logit_rows: usize,
     /// Requests that run at once.
     pub lanes: usize,
     /// Requests that may wait for a lane.
     pub queue: usize,
+    /// Most tokens that a GPU chooses in one submission; none leaves it to the clock.
+    pub tokens_per_submit: Option<usize>,
     /// Most bytes of KV pages; by default what is left beside the weights, as far as it is of use.
     pub kv_memory: Option<u64>,
     /// Type that unquantised matrices are converted to.
@@ -57,6 +63,7 @@ impl Default for LoadOptions {
             max_logit_rows: 1,
             lanes: 1,
             queue: 1024,
+            tokens_per_submit: None,
             kv_memory: None,
             quantize: None,
         }
@@ -227,7 +234,8 @@ impl Engine {
     ) -> Result<Engine, EngineError> {
         let start = Instant::now();
         let cache = Cache::new(&plan);
-        let scheduler = Scheduler::new(plan.options.sequences, options.queue);
+        let lanes = plan.options.sequences;
+        let scheduler = Scheduler::new(lanes, options.queue, options.tokens_per_submit);
         let device = options.device();
         let recording: Box<dyn Probe> = match options.gpu {
             None => Box::new(CpuRecording::new(plan, source, options.cpu, progress)?),
@@ -384,6 +392,13 @@ impl Text {
     }
 }
 
+/// Rows with logits: one for each lane, and some for guesses while the lanes are few.
+fn logit_rows(options: &LoadOptions) -> usize {
+    const MOST_WITH_GUESSES: usize = 64;
+    let guessed = options.lanes.saturating_mul(1 + MOST_GUESSES).min(MOST_WITH_GUESSES);
+    options.max_logit_rows.max(options.lanes).max(guessed).min(options.max_rows)
+}
+
 fn random_weights(config: &Config, ty: TensorType) -> RandomWeights {
     RandomWeights::new(config, 7, |_, _, columns| {
         // Not every width is a whole number of 256-blocks: eight bits there, as converters do.
@@ -425,7 +440,7 @@ fn plan(
         device: if options.gpu.is_some() { DeviceKind::Vulkan } else { DeviceKind::Cpu },
         numeric,
         max_rows: options.max_rows,
-        max_logit_rows: options.max_logit_rows.max(options.lanes).min(options.max_rows),
+        max_logit_rows: logit_rows(options),
         context: options.context.unwrap_or(config.context),
         sequences: options.lanes,
         kv_bytes: options.kv_memory,

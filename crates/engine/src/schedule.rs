@@ -30,8 +30,9 @@ pub(crate) struct Share {
 /// Divides a step among lanes. Everyone who generates gets a row, so that nobody waits longer than
 /// one step; prompts share what is left evenly, so that a long one does not hold up a short one;
 /// guesses come last.
-pub(crate) fn share(wants: &[Want], room: Room) -> Vec<Share> {
-    let mut shares = vec![Share::default(); wants.len()];
+pub(crate) fn share(wants: &[Want], room: Room, shares: &mut Vec<Share>) {
+    shares.clear();
+    shares.resize(wants.len(), Share::default());
     let mut left = room.rows;
     for (share, want) in shares.iter_mut().zip(wants) {
         if want.pending == 1 && left > 0 {
@@ -64,7 +65,6 @@ pub(crate) fn share(wants: &[Want], room: Room) -> Vec<Share> {
             logits -= share.drafts;
         }
     }
-    shares
 }
 
 /// How many rows of prompts a step takes beside lanes that generate: as many as are computed in the
@@ -95,6 +95,47 @@ impl ChunkPace {
     }
 }
 
+/// Decides how many tokens a device chooses in one submission.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PlayPace {
+    /// Asked for by the user.
+    asked: Option<usize>,
+    /// Seconds of a play, as the last submission showed.
+    seconds: Option<f64>,
+}
+
+impl PlayPace {
+    /// Longest that a submission may keep the next word from the reader, in seconds.
+    const SMOOTH: f64 = 0.04;
+    /// Longest that a submission may take, however many tokens were asked for, in seconds.
+    const LONGEST: f64 = 0.4;
+    /// Most plays unless more are asked for: what is played past an end is wasted.
+    const USUAL: usize = 8;
+
+    pub fn new(asked: Option<usize>) -> PlayPace {
+        PlayPace { asked, seconds: None }
+    }
+
+    /// Plays of the next submission, `left` being all that may come and `most` what fits.
+    pub fn plays(&self, left: usize, most: usize) -> usize {
+        let smooth = match (self.asked, self.seconds) {
+            // The first shows how long one takes.
+            (_, None) => 1,
+            // Drivers reset a GPU that does not come back for a second or two.
+            (Some(asked), Some(seconds)) => asked.min((Self::LONGEST / seconds.max(1e-6)) as usize),
+            (None, Some(seconds)) => {
+                ((Self::SMOOTH / seconds.max(1e-6)) as usize).min(Self::USUAL)
+            }
+        };
+        smooth.clamp(1, most.max(1)).min(left.max(1))
+    }
+
+    /// So many plays took so many seconds.
+    pub fn took(&mut self, plays: usize, seconds: f64) {
+        self.seconds = Some(seconds / plays.max(1) as f64);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,7 +147,9 @@ mod tests {
     }
 
     fn shares(list: &[(usize, usize)], room: Room) -> Vec<(usize, usize)> {
-        share(&wants(list), room).iter().map(|share| (share.pending, share.drafts)).collect()
+        let mut shares = Vec::new();
+        share(&wants(list), room, &mut shares);
+        shares.iter().map(|share| (share.pending, share.drafts)).collect()
     }
 
     #[test]
@@ -148,5 +191,24 @@ mod tests {
         }
         assert_eq!(pace.rows(512), 32);
         assert_eq!(pace.rows(8), 8);
+    }
+
+    #[test]
+    fn plays_follow_the_clock_and_the_user() {
+        let mut pace = PlayPace::new(None);
+        assert_eq!(pace.plays(100, 64), 1);
+        pace.took(1, 0.2);
+        assert_eq!(pace.plays(100, 64), 1);
+        pace.took(1, 0.01);
+        assert_eq!(pace.plays(100, 64), 4);
+        pace.took(4, 0.001);
+        assert_eq!(pace.plays(100, 64), PlayPace::USUAL);
+        assert_eq!(pace.plays(3, 64), 3);
+        let mut asked = PlayPace::new(Some(1000));
+        assert_eq!(asked.plays(1000, 64), 1);
+        asked.took(1, 0.001);
+        assert_eq!(asked.plays(1000, 64), 64);
+        asked.took(1, 0.1);
+        assert_eq!(asked.plays(1000, 64), 4);
     }
 }

@@ -12,11 +12,15 @@
 //! every request that fits the context is served in the end.
 
 use crate::cache::CacheUse;
+use crate::draft::{Drafter, Guess};
 use crate::error::EngineError;
 use crate::lane::Lane;
-use crate::load::Engine;
+use crate::load::{Engine, Text};
 use crate::request::{Answer, Event, Finish, Request, RequestId};
-use crate::schedule::{ChunkPace, Room, Share, Want, share};
+use crate::sampler::{Sampling, uniform};
+use crate::schedule::{ChunkPace, PlayPace, Room, Share, Want, share};
+use crate::speculate::{Boldness, Gauge, MOST_GUESSES, Speculation, look_up};
+use pianola_plan::{DeviceError, Draw};
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -29,7 +33,14 @@ pub(crate) struct Running {
     pub lane: Lane,
     pub slot: usize,
     /// Its rows of the step that is being made.
-    pub share: Share,
+    share: Share,
+    /// Tokens that may come behind its last.
+    guesses: Vec<u32>,
+    boldness: Boldness,
+    /// Random numbers of the tokens that the device is to choose.
+    uniforms: Vec<f32>,
+    /// Tokens, with the guesses behind them: what the device's penalties look at.
+    history: Vec<u32>,
 }
 
 /// Counts since the engine was loaded.
@@ -65,12 +76,19 @@ pub(crate) struct Scheduler {
     /// Most requests that wait.
     queue: usize,
     next: u64,
-    pace: ChunkPace,
-    pub counters: EngineCounters,
+    chunks: ChunkPace,
+    plays: PlayPace,
+    pub speculation: Speculation,
+    gauge: Gauge,
+    pub drafter: Option<Drafter>,
+    counters: EngineCounters,
+    wants: Vec<Want>,
+    shares: Vec<Share>,
+    draws: Vec<Draw<'static>>,
 }
 
 impl Scheduler {
-    pub fn new(lanes: usize, queue: usize) -> Scheduler {
+    pub fn new(lanes: usize, queue: usize, tokens_per_submit: Option<usize>) -> Scheduler {
         Scheduler {
             waiting: VecDeque::new(),
             running: Vec::with_capacity(lanes),
@@ -78,8 +96,15 @@ impl Scheduler {
             side: None,
             queue,
             next: 0,
-            pace: ChunkPace::default(),
+            chunks: ChunkPace::default(),
+            plays: PlayPace::new(tokens_per_submit),
+            speculation: Speculation::Off,
+            gauge: Gauge::default(),
+            drafter: None,
             counters: EngineCounters::default(),
+            wants: Vec::with_capacity(lanes),
+            shares: Vec::with_capacity(lanes),
+            draws: Vec::new(),
         }
     }
 
@@ -95,7 +120,53 @@ impl Scheduler {
     }
 }
 
+impl Running {
+    fn new(lane: Lane, slot: usize, most_plays: usize) -> Running {
+        let guesses = Vec::with_capacity(MOST_GUESSES);
+        let uniforms = Vec::with_capacity(most_plays.max(MOST_GUESSES + 1));
+        let (share, boldness) = (Share::default(), Boldness::default());
+        Running { lane, slot, share, guesses, boldness, uniforms, history: Vec::new() }
+    }
+}
+
+/// Tokens that end a lane's answer.
+fn stop_tokens<'a>(text: Option<&'a Text>, lane: &Lane) -> &'a [u32] {
+    match text {
+        Some(text) if !lane.request.ignore_end => text.tokenizer.stop_tokens(),
+        _ => &[],
+    }
+}
+
+/// An empty list in the memory of another, whose items lived for another time.
+fn recycled<'a>(mut draws: Vec<Draw<'_>>) -> Vec<Draw<'a>> {
+    draws.clear();
+    draws.into_iter().map(|_| unreachable!("it is empty")).collect()
+}
+
 impl Engine {
+    /// Lets the engine guess ahead; answers stay the same.
+    pub fn set_speculation(&mut self, speculation: Speculation) -> Result<(), EngineError> {
+        if speculation == Speculation::Draft && self.scheduler.drafter.is_none() {
+            return Err(EngineError::Option(
+                "a draft model guesses only once there is one; name it with --draft".to_string(),
+            ));
+        }
+        self.scheduler.speculation = speculation;
+        self.scheduler.gauge = Gauge::default();
+        Ok(())
+    }
+
+    /// Lets a smaller model of the same vocabulary, with as many lanes, guess ahead.
+    pub fn set_draft(&mut self, draft: Engine) -> Result<(), EngineError> {
+        self.scheduler.drafter = Some(Drafter::new(draft, self)?);
+        self.set_speculation(Speculation::Draft)
+    }
+
+    /// Whether guessing ahead was found not to pay, and is switched off for now.
+    pub fn is_speculation_off(&self) -> bool {
+        self.scheduler.speculation == Speculation::Off || self.scheduler.gauge.is_off()
+    }
+
     /// Adds a request to the queue; [`Engine::step`] works on it.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, EngineError> {
         if request.prompt.is_empty() {
@@ -172,31 +243,48 @@ impl Engine {
     /// was told.
     pub fn step(&mut self, listener: &mut Listener<'_>) -> Result<(), EngineError> {
         self.admit();
+        let begun = Instant::now();
+        self.guess();
         self.divide();
-        self.reserve();
+        let plays = self.plays();
+        self.reserve(plays);
         if self.scheduler.running.is_empty() {
             return Ok(());
         }
-        let begun = Instant::now();
         self.write_step();
-        if let Err(error) = self.recording.play(&self.step) {
+        let on_device = self.is_chosen_on_device();
+        let played = match on_device {
+            true => self.play_choosing(plays),
+            false => self.recording.play(&self.step),
+        };
+        if let Err(error) = played {
             self.fail_all(&error.to_string(), listener);
             return Err(error.into());
         }
-        self.read_step(listener);
+        let before = self.scheduler.counters.generated_tokens;
+        let generating = self.scheduler.running.iter().all(|running| running.share.pending == 1);
+        let guessed = self.scheduler.running.iter().any(|running| running.share.drafts > 0);
         let (rows, logits) = (self.step.rows.len(), self.step.logits.len());
+        self.read_step(on_device, listener);
         let scheduler = &mut self.scheduler;
+        let tokens = (scheduler.counters.generated_tokens - before) as usize;
         scheduler.counters.steps += 1;
-        scheduler.counters.rows += rows as u64;
+        scheduler.counters.rows += (rows + (plays - 1) * logits) as u64;
         // Without logits a GPU may still be at it.
         if logits > 0 {
-            scheduler.pace.took(rows, begun.elapsed().as_secs_f64());
+            let time = begun.elapsed();
+            scheduler.chunks.took(rows, time.as_secs_f64());
+            if generating {
+                scheduler.plays.took(plays, time.as_secs_f64());
+                scheduler.gauge.took(guessed, tokens, time);
+            }
         }
         Ok(())
     }
 
     /// Gives waiting requests a slot, the oldest first, while there is room for all of their tokens.
     fn admit(&mut self) {
+        let most_plays = self.recording.most_plays();
         let scheduler = &mut self.scheduler;
         while let Some(lane) = scheduler.waiting.front() {
             let Some(&slot) = scheduler.free.last().or(scheduler.side.as_ref()) else { return };
@@ -221,36 +309,85 @@ impl Engine {
                 scheduler.counters.cached_tokens += cached as u64;
             }
             let at = scheduler.running.partition_point(|running| running.lane.id < lane.id);
-            scheduler.running.insert(at, Running { lane, slot, share: Share::default() });
+            scheduler.running.insert(at, Running::new(lane, slot, most_plays));
+        }
+    }
+
+    /// Guesses what comes next, for those who generate.
+    fn guess(&mut self) {
+        let context = self.context();
+        let cache = &self.cache;
+        let Scheduler { running, speculation, gauge, drafter, .. } = &mut self.scheduler;
+        running.iter_mut().for_each(|running| running.guesses.clear());
+        if *speculation == Speculation::Off || !gauge.guesses() {
+            return;
+        }
+        let mut asked = Vec::new();
+        for running in running {
+            let Running { lane, slot, guesses, boldness, .. } = running;
+            // The last token that may come need not be guessed.
+            let most = boldness.guesses().min(lane.left(context).saturating_sub(1));
+            if lane.tokens.len() - cache.len(*slot) != 1 || most == 0 {
+                continue;
+            }
+            match speculation {
+                Speculation::Off => {}
+                Speculation::Lookup => look_up(&lane.tokens, most, guesses),
+                Speculation::Draft => {
+                    let Lane { tokens, sampler, .. } = lane;
+                    asked.push(Guess { slot: *slot, tokens, sampler, most, guesses });
+                }
+            }
+        }
+        let failed = drafter.as_mut().is_some_and(|drafter| drafter.guess(&mut asked).is_err());
+        if failed {
+            // Answers do not depend on it.
+            *speculation = Speculation::Off;
         }
     }
 
     /// Decides how many rows each gets.
     fn divide(&mut self) {
         let options = self.recording.plan().options;
-        let Scheduler { running, pace, .. } = &mut self.scheduler;
+        let Scheduler { running, chunks, wants, shares, .. } = &mut self.scheduler;
         let room = Room {
             rows: options.max_rows,
             logits: options.max_logit_rows,
-            chunk: pace.rows(options.max_rows),
+            chunk: chunks.rows(options.max_rows),
         };
         let want = |running: &Running| Want {
             pending: running.lane.tokens.len() - self.cache.len(running.slot),
-            drafts: 0,
+            drafts: running.guesses.len(),
         };
-        let wants: Vec<Want> = running.iter().map(want).collect();
-        for (running, share) in running.iter_mut().zip(share(&wants, room)) {
+        wants.clear();
+        wants.extend(running.iter().map(want));
+        share(wants, room, shares);
+        for (running, &share) in running.iter_mut().zip(shares.iter()) {
             running.share = share;
         }
     }
 
-    /// Finds pages for every row, the oldest request first; where there are none, the youngest
-    /// makes room.
-    fn reserve(&mut self) {
+    /// Plays of the next submission: several where the device chooses tokens and everybody
+    /// generates one by one.
+    fn plays(&self) -> usize {
+        let context = self.context();
+        let Scheduler { running, plays, .. } = &self.scheduler;
+        let most = self.recording.most_plays();
+        let alone = |running: &Running| running.share == Share { pending: 1, drafts: 0 };
+        if most == 1 || running.is_empty() || !running.iter().all(alone) {
+            return 1;
+        }
+        let left = running.iter().map(|running| running.lane.left(context)).min().unwrap_or(1);
+        plays.plays(left, most)
+    }
+
+    /// Finds pages for every row of so many plays, the oldest request first; where there are none,
+    /// the youngest makes room.
+    fn reserve(&mut self, plays: usize) {
         let mut at = 0;
         while at < self.scheduler.running.len() {
             let Running { slot, share, .. } = self.scheduler.running[at];
-            let end = self.cache.len(slot) + share.pending + share.drafts;
+            let end = self.cache.len(slot) + share.pending + share.drafts + plays - 1;
             match self.cache.reserve(slot, end, self.recording.as_mut()) {
                 Ok(()) => at += 1,
                 Err(_) => self.preempt(),
@@ -278,55 +415,84 @@ impl Engine {
     }
 
     fn write_step(&mut self) {
+        let context = self.context();
         self.step.clear();
-        for Running { lane, slot, share, .. } in &self.scheduler.running {
+        for Running { lane, slot, share, guesses, .. } in &self.scheduler.running {
             let start = self.cache.len(*slot);
             let end = start + share.pending;
             for (position, &token) in lane.tokens.iter().enumerate().take(end).skip(start) {
-                let last = position + 1 == lane.tokens.len();
-                let wanted = last && lane.left(self.recording.plan().options.context) > 0;
+                let wanted = position + 1 == lane.tokens.len() && lane.left(context) > 0;
                 self.step.push(token, *slot as u32, position as u32, wanted);
+            }
+            for (index, &guess) in guesses.iter().take(share.drafts).enumerate() {
+                self.step.push(guess, *slot as u32, (end + index) as u32, true);
             }
         }
     }
 
-    /// Chooses tokens from the logits of the step, and hands them on.
-    fn read_step(&mut self, listener: &mut Listener<'_>) {
-        let context = self.context();
-        let mut logits = 0;
+    /// Whether the device can choose as all who want a token asked for.
+    fn is_chosen_on_device(&self) -> bool {
+        !self.step.logits.is_empty()
+            && self.scheduler.running.iter().map(|running| &running.lane).all(|lane| {
+                let stop_tokens = stop_tokens(self.text.as_ref(), lane);
+                self.recording.cannot_choose(lane.sampler.sampling(), stop_tokens).is_none()
+            })
+    }
+
+    /// Why the device cannot choose tokens so; the processor then does, from the logits.
+    pub fn cannot_choose(&self, sampling: &Sampling) -> Option<&'static str> {
+        let stops = self.text.as_ref().map_or(&[][..], |text| text.tokenizer.stop_tokens());
+        self.recording.cannot_choose(sampling, stops)
+    }
+
+    fn play_choosing(&mut self, plays: usize) -> Result<(), DeviceError> {
+        let Engine { recording, cache, scheduler, step, text, .. } = self;
+        let Scheduler { running, draws: kept, .. } = scheduler;
+        for Running { lane, slot, share, guesses, uniforms, history, .. } in running.iter_mut() {
+            let drafts = &guesses[..share.drafts];
+            let seed = lane.sampler.sampling().seed;
+            let first = lane.tokens.len();
+            let numbers = first..first + drafts.len().max(plays - 1) + 1;
+            uniforms.clear();
+            uniforms.extend(numbers.map(|position| uniform(seed, position as u64) as f32));
+            history.clear();
+            // Only the end of it counts, and no more of it is there to be looked at.
+            let known = first.saturating_sub(lane.sampler.sampling().penalty_window);
+            if lane.sampler.sampling().penalises() {
+                history.extend_from_slice(&lane.tokens[known..]);
+                history.extend_from_slice(drafts);
+            }
+            debug_assert!(cache.len(*slot) + share.pending <= first);
+        }
+        let mut draws = recycled(std::mem::take(kept));
+        for Running { lane, slot, share, uniforms, history, .. } in running.iter() {
+            let whole = cache.len(*slot) + share.pending == lane.tokens.len();
+            if !whole || lane.left(recording.plan().options.context) == 0 {
+                continue;
+            }
+            let stop_tokens = stop_tokens(text.as_ref(), lane);
+            for row in 0..=share.drafts {
+                let known = history.len().saturating_sub(share.drafts - row);
+                draws.push(Draw {
+                    sampling: lane.sampler.sampling(),
+                    stop_tokens,
+                    history: &history[..known],
+                    uniforms: &uniforms[row..row + plays],
+                });
+            }
+        }
+        let played = recording.play_choosing(step, &draws);
+        *kept = recycled(draws);
+        played
+    }
+
+    /// Hands the tokens that the step brought on, chosen from its logits or by the device.
+    fn read_step(&mut self, on_device: bool, listener: &mut Listener<'_>) {
+        let mut row = 0;
         let mut at = 0;
         while at < self.scheduler.running.len() {
-            let Running { lane, slot, share, .. } = &mut self.scheduler.running[at];
-            let start = self.cache.len(*slot);
-            self.cache.append(*slot, &lane.tokens[start..start + share.pending]);
-            let whole = start + share.pending == lane.tokens.len();
-            let mut outcome = Ok(None);
-            let mut text = "";
-            if whole && lane.left(context) == 0 {
-                outcome = Ok(Some(Finish::MaxTokens));
-            } else if whole {
-                let row = self.recording.logits(logits);
-                logits += 1;
-                // Weights or kernels are broken, and any token would be a lie. No early exit, which
-                // would keep the loop from being vectorised.
-                if row.iter().fold(false, |found, logit| found | logit.is_nan()) {
-                    outcome = Err(EngineError::NotANumber { position: lane.tokens.len() });
-                } else {
-                    let token = lane.sampler.sample(row, lane.tokens.len() as u64);
-                    outcome = Ok(lane.take(token, self.text.as_ref(), context));
-                    self.scheduler.counters.generated_tokens += 1;
-                    text = lane.text();
-                }
-            }
-            let id = lane.id;
-            let outcome = match outcome {
-                // An end brings its text with what was held back.
-                Ok(None) if listener(id, Event::Text(text)).is_break() => {
-                    Ok(Some(Finish::Cancelled))
-                }
-                other => other,
-            };
-            match outcome {
+            let id = self.scheduler.running[at].lane.id;
+            match self.advance(at, &mut row, on_device, listener) {
                 Ok(None) => at += 1,
                 Ok(Some(finish)) => self.tell_end(at, finish, listener),
                 Err(error) => {
@@ -334,6 +500,78 @@ impl Engine {
                     let _ = listener(id, Event::Failed(error));
                 }
             }
+        }
+    }
+
+    /// Takes the tokens of one lane, whose logits begin at `row`. Returns why it ends, if it does.
+    fn advance(
+        &mut self,
+        at: usize,
+        row: &mut usize,
+        on_device: bool,
+        listener: &mut Listener<'_>,
+    ) -> Result<Option<Finish>, EngineError> {
+        let context = self.context();
+        let Engine { recording, cache, scheduler, text, .. } = self;
+        let Scheduler { running, counters, .. } = scheduler;
+        let Running { lane, slot, share, guesses, boldness, .. } = &mut running[at];
+        let start = cache.len(*slot);
+        cache.append(*slot, &lane.tokens[start..start + share.pending]);
+        let mut tell = |lane: &Lane, text: &str| match listener(lane.id, Event::Text(text)) {
+            ControlFlow::Continue(()) => None,
+            ControlFlow::Break(()) => Some(Finish::Cancelled),
+        };
+        if start + share.pending < lane.tokens.len() {
+            return Ok(tell(lane, ""));
+        }
+        if lane.left(context) == 0 {
+            return Ok(Some(Finish::MaxTokens));
+        }
+        let first_row = *row;
+        *row += 1 + share.drafts;
+        let mut taken = 0;
+        loop {
+            let broken = EngineError::NotANumber { position: lane.tokens.len() };
+            // Of several plays the tokens are those of one row; guesses have a row each.
+            let (token, more) = match on_device {
+                true if share.drafts == 0 => match recording.chosen(first_row) {
+                    Some(chosen) => (chosen[taken], taken + 1 < chosen.len()),
+                    None => return Err(broken),
+                },
+                true => match recording.chosen(first_row + taken) {
+                    Some(chosen) => (chosen[0], false),
+                    None => return Err(broken),
+                },
+                false => {
+                    let logits = recording.logits(first_row + taken);
+                    // Weights or kernels are broken, and any token would be a lie. No early exit,
+                    // which would keep the loop from being vectorised.
+                    if logits.iter().fold(false, |found, logit| found | logit.is_nan()) {
+                        return Err(broken);
+                    }
+                    (lane.sampler.sample(logits, lane.tokens.len() as u64), false)
+                }
+            };
+            let right = taken < share.drafts && guesses[taken] == token;
+            taken += 1;
+            counters.generated_tokens += 1;
+            let ended = lane.take(token, text.as_ref(), context);
+            // An end brings its text together with what was held back.
+            let ended = if ended.is_some() { ended } else { tell(lane, lane.text()) };
+            if ended.is_none() && (right || more) {
+                // Its keys and values are there already.
+                cache.append(*slot, &[token]);
+                continue;
+            }
+            let right = taken - usize::from(!right);
+            if share.drafts > 0 {
+                boldness.learn(share.drafts, right);
+                lane.timing.drafted_tokens += share.drafts;
+                lane.timing.accepted_tokens += right;
+                counters.drafted_tokens += share.drafts as u64;
+                counters.accepted_tokens += right as u64;
+            }
+            return Ok(ended);
         }
     }
 

@@ -57,7 +57,7 @@ impl Engine {
                 self.step.push(token, slot as u32, (base + index) as u32, logits);
             }
             self.recording.play(&self.step)?;
-            self.cache.append(slot, &tokens[done..done + rows]);
+            self.cache.append_unnoted(slot, &tokens[done..done + rows]);
             for (index, &row) in self.step.logits.iter().enumerate() {
                 visit(done + row as usize, self.recording.logits(index));
             }
