@@ -16,6 +16,7 @@
 mod bench;
 mod cache;
 mod draft;
+mod embed;
 mod error;
 mod evaluate;
 mod hybrid;
@@ -29,10 +30,12 @@ mod scenario;
 mod schedule;
 mod scheduler;
 mod sequence;
+mod service;
 mod speculate;
 pub mod stop;
 
 pub use bench::{BenchOptions, BenchRow, Launches, Test, bench};
+pub use embed::Pooling;
 pub use error::EngineError;
 pub use evaluate::{Comparison, Deviation, Perplexity, compare, log_softmax_at, perplexity};
 pub use cache::CacheUse;
@@ -43,4 +46,5 @@ pub use request::{Answer, Event, Finish, Request, RequestId, Timing};
 pub use scenario::{ChatScenario, ScenarioReport, percentile, run_scenario};
 pub use scheduler::{EngineCounters, Listener};
 pub use sequence::Wanted;
+pub use service::{Report, Service, Stream};
 pub use speculate::Speculation;

@@ -1,6 +1,7 @@
 //! Loading: from a path to an engine that is ready to play.
 
 use crate::cache::Cache;
+use crate::embed::Hidden;
 use crate::error::EngineError;
 use crate::hybrid::HybridRecording;
 use crate::place::{self, Asked, Placement};
@@ -103,8 +104,9 @@ pub struct LoadTiming {
 pub struct Engine {
     pub(crate) name: String,
     pub(crate) config: Config,
-    pub(crate) text: Option<Text>,
+    pub(crate) text: Option<Arc<Text>>,
     pub(crate) recording: Box<dyn Probe>,
+    pub(crate) hidden: Option<Hidden>,
     pub(crate) cache: Cache,
     pub(crate) scheduler: Scheduler,
     pub(crate) step: Step,
@@ -234,6 +236,7 @@ impl Engine {
     ) -> Result<Engine, EngineError> {
         let start = Instant::now();
         let cache = Cache::new(&plan);
+        let hidden = Hidden::of(&plan, source)?;
         let lanes = plan.options.sequences;
         let scheduler = Scheduler::new(lanes, options.queue, options.tokens_per_submit);
         let device = options.device();
@@ -248,7 +251,8 @@ impl Engine {
         Ok(Engine {
             name,
             config,
-            text,
+            text: text.map(Arc::new),
+            hidden,
             cache,
             scheduler,
             step: Step::default(),
@@ -355,7 +359,7 @@ impl Engine {
 
     /// Tokeniser and template, or an error that says the model has none.
     pub fn text(&self) -> Result<&Text, EngineError> {
-        self.text.as_ref().ok_or_else(|| EngineError::NoTokenizer(self.name.clone()))
+        self.text.as_deref().ok_or_else(|| EngineError::NoTokenizer(self.name.clone()))
     }
 }
 

@@ -17,7 +17,7 @@ use crate::error::EngineError;
 use crate::lane::Lane;
 use crate::load::{Engine, Text};
 use crate::request::{Answer, Event, Finish, Request, RequestId};
-use crate::sampler::{Sampling, uniform};
+use crate::sampler::{Sampler, Sampling, uniform};
 use crate::schedule::{ChunkPace, PlayPace, Room, Share, Want, share};
 use crate::speculate::{Boldness, Gauge, MOST_GUESSES, Speculation, look_up};
 use pianola_plan::{DeviceError, Draw};
@@ -62,6 +62,42 @@ pub struct EngineCounters {
     pub drafted_tokens: u64,
     /// See `drafted_tokens`.
     pub accepted_tokens: u64,
+}
+
+/// What a request has to keep to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Limits {
+    vocabulary: usize,
+    context: usize,
+    model_context: usize,
+    pub lanes: usize,
+    pub queue: usize,
+}
+
+impl Limits {
+    /// Whether the engine could serve the request at all.
+    pub fn check(&self, request: &Request) -> Result<(), EngineError> {
+        let Limits { vocabulary, context, model_context: model, .. } = *self;
+        if request.prompt.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        self.check_tokens(&request.prompt)?;
+        let needed = request.prompt.len();
+        if needed > context {
+            return Err(EngineError::ContextLength { needed, context, model });
+        }
+        Sampler::new(request.sampling.clone(), vocabulary)?;
+        Ok(())
+    }
+
+    /// Whether these are tokens of the vocabulary.
+    pub fn check_tokens(&self, tokens: &[u32]) -> Result<(), EngineError> {
+        let vocabulary = self.vocabulary;
+        match tokens.iter().find(|&&token| token as usize >= vocabulary) {
+            Some(&token) => Err(EngineError::UnknownToken { token, vocabulary }),
+            None => Ok(()),
+        }
+    }
 }
 
 /// Requests, waiting and running.
@@ -144,6 +180,16 @@ fn recycled<'a>(mut draws: Vec<Draw<'_>>) -> Vec<Draw<'a>> {
 }
 
 impl Engine {
+    pub(crate) fn limits(&self) -> Limits {
+        Limits {
+            vocabulary: self.config.vocabulary,
+            context: self.context(),
+            model_context: self.config.context,
+            lanes: self.plan().options.sequences,
+            queue: self.scheduler.queue,
+        }
+    }
+
     /// Lets the engine guess ahead; answers stay the same.
     pub fn set_speculation(&mut self, speculation: Speculation) -> Result<(), EngineError> {
         if speculation == Speculation::Draft && self.scheduler.drafter.is_none() {
@@ -169,20 +215,12 @@ impl Engine {
 
     /// Adds a request to the queue; [`Engine::step`] works on it.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, EngineError> {
-        if request.prompt.is_empty() {
-            return Err(EngineError::EmptyPrompt);
-        }
-        self.check_tokens(&request.prompt)?;
-        let (needed, context) = (request.prompt.len(), self.context());
-        if needed > context {
-            let model = self.config.context;
-            return Err(EngineError::ContextLength { needed, context, model });
-        }
+        self.limits().check(&request)?;
         if self.scheduler.waiting.len() >= self.scheduler.queue {
             return Err(EngineError::QueueFull { waiting: self.scheduler.queue });
         }
         let id = RequestId(self.scheduler.next);
-        let lane = Lane::new(id, request, self.config.vocabulary, self.text.as_ref())?;
+        let lane = Lane::new(id, request, self.config.vocabulary, self.text.as_deref())?;
         self.scheduler.next += 1;
         self.scheduler.counters.prompt_tokens += lane.request.prompt.len() as u64;
         self.scheduler.waiting.push_back(lane);
@@ -381,6 +419,34 @@ impl Engine {
         plays.plays(left, most)
     }
 
+    /// A slot for a sequence beside the requests; where there is none, the youngest makes room.
+    pub(crate) fn borrow_slot(&mut self) -> Result<usize, EngineError> {
+        if self.scheduler.free.is_empty() && self.scheduler.side.is_some() {
+            self.reset_side();
+        }
+        if self.scheduler.free.is_empty() {
+            self.preempt();
+        }
+        self.scheduler.free.pop().ok_or(EngineError::PagesInUse)
+    }
+
+    /// Gives that slot back; nothing of its sequence is kept.
+    pub(crate) fn return_slot(&mut self, slot: usize) {
+        self.cache.forget(slot, self.recording.as_mut());
+        self.scheduler.free.push(slot);
+    }
+
+    /// Finds pages for a borrowed slot's sequence up to `end`, as for a request older than all.
+    pub(crate) fn make_room(&mut self, slot: usize, end: usize) -> Result<(), EngineError> {
+        while self.cache.reserve(slot, end, self.recording.as_mut()).is_err() {
+            if self.scheduler.running.is_empty() {
+                return Err(EngineError::PagesInUse);
+            }
+            self.preempt();
+        }
+        Ok(())
+    }
+
     /// Finds pages for every row of so many plays, the oldest request first; where there are none,
     /// the youngest makes room.
     fn reserve(&mut self, plays: usize) {
@@ -434,7 +500,7 @@ impl Engine {
     fn is_chosen_on_device(&self) -> bool {
         !self.step.logits.is_empty()
             && self.scheduler.running.iter().map(|running| &running.lane).all(|lane| {
-                let stop_tokens = stop_tokens(self.text.as_ref(), lane);
+                let stop_tokens = stop_tokens(self.text.as_deref(), lane);
                 self.recording.cannot_choose(lane.sampler.sampling(), stop_tokens).is_none()
             })
     }
@@ -470,7 +536,7 @@ impl Engine {
             if !whole || lane.left(recording.plan().options.context) == 0 {
                 continue;
             }
-            let stop_tokens = stop_tokens(text.as_ref(), lane);
+            let stop_tokens = stop_tokens(text.as_deref(), lane);
             for row in 0..=share.drafts {
                 let known = history.len().saturating_sub(share.drafts - row);
                 draws.push(Draw {
@@ -555,7 +621,7 @@ impl Engine {
             let right = taken < share.drafts && guesses[taken] == token;
             taken += 1;
             counters.generated_tokens += 1;
-            let ended = lane.take(token, text.as_ref(), context);
+            let ended = lane.take(token, text.as_deref(), context);
             // An end brings its text together with what was held back.
             let ended = if ended.is_some() { ended } else { tell(lane, lane.text()) };
             if ended.is_none() && (right || more) {

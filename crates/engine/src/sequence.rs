@@ -25,7 +25,7 @@ impl Engine {
         wanted: Wanted,
         visit: &mut dyn FnMut(usize, &mut [f32]),
     ) -> Result<(), EngineError> {
-        self.check_tokens(tokens)?;
+        self.limits().check_tokens(tokens)?;
         let slot = self.scheduler.side_slot().ok_or(EngineError::PagesInUse)?;
         let needed = self.cache.len(slot) + tokens.len();
         if needed > self.context() {
@@ -66,15 +66,6 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether these are tokens of the vocabulary.
-    pub(crate) fn check_tokens(&self, tokens: &[u32]) -> Result<(), EngineError> {
-        let vocabulary = self.config.vocabulary;
-        match tokens.iter().find(|&&token| token as usize >= vocabulary) {
-            Some(&token) => Err(EngineError::UnknownToken { token, vocabulary }),
-            None => Ok(()),
-        }
-    }
-
     /// Slot of the fed sequence in the page tables; none before anything was fed.
     pub fn fed_slot(&self) -> Option<usize> {
         self.scheduler.side
@@ -82,10 +73,15 @@ impl Engine {
 
     /// Forgets the fed sequence, and all that is kept of earlier ones.
     pub fn reset(&mut self) {
+        self.reset_side();
+        self.cache.clear();
+    }
+
+    /// Forgets the fed sequence.
+    pub(crate) fn reset_side(&mut self) {
         if let Some(slot) = self.scheduler.side {
             self.cache.forget(slot, self.recording.as_mut());
             self.scheduler.give_side();
         }
-        self.cache.clear();
     }
 }
