@@ -85,6 +85,7 @@ pub fn plan_of_types(
         max_logit_rows: 8,
         context: 512,
         sequences: 2,
+        kv_bytes: None,
         cpu_layers: 0,
     };
     (Plan::new(graph, options).unwrap(), weights)

@@ -173,7 +173,9 @@ pub fn bench(
             }
         }
         let queued = engine.device().kind() == DeviceKind::Vulkan;
-        rows.extend(tests.iter().zip(&measured).map(|(&test, measured)| measured.row(test, queued)));
+        rows.extend(
+            tests.iter().zip(&measured).map(|(&test, measured)| measured.row(test, queued)),
+        );
         raise()?;
     }
     engine.recording.measure_busy(false);

@@ -81,7 +81,12 @@ impl Cache {
         let mut tree = PrefixTree::new(groups.len());
         let slots: Vec<Slot> = (0..plan.options.sequences).map(slot).collect();
         slots.iter().for_each(|slot| tree.enter(slot.node));
-        Cache { pools: groups.iter().zip(&plan.kv_pages).map(pool).collect(), slots, tree, evictions: 0 }
+        Cache {
+            pools: groups.iter().zip(&plan.kv_pages).map(pool).collect(),
+            slots,
+            tree,
+            evictions: 0,
+        }
     }
 
     /// Tokens of a slot's sequence that are in its pages.
@@ -173,7 +178,8 @@ impl Cache {
         let first = pool.group.first_visible(length) / PAGE_TOKENS;
         let Slot { held, node, .. } = &mut self.slots[slot];
         // Dropped ones stand together at the front.
-        let unseen = held[group].iter().take(first).rposition(Option::is_none).map_or(0, |at| at + 1);
+        let unseen =
+            held[group].iter().take(first).rposition(Option::is_none).map_or(0, |at| at + 1);
         for (index, entry) in held[group].iter_mut().enumerate().take(first).skip(unseen) {
             if let Some(page) = entry.take() {
                 pool.release(page);
@@ -208,14 +214,14 @@ impl Cache {
     /// Whether `tokens` could become a sequence now and grow by a token, `chunk` rows being added at
     /// a time, and so many pages of each group were still left.
     pub fn has_room(&self, tokens: &[u32], chunk: usize, left: usize) -> bool {
-        let visible = |group: usize, position: usize| self.pools[group].group.first_visible(position);
+        let visible =
+            |group: usize, position: usize| self.pools[group].group.first_visible(position);
         let found = self.tree.find(tokens, &visible);
         self.pools.iter().enumerate().all(|(group, pool)| {
             let alone = |page: u32| pool.holders[page as usize] == 1;
             let first = pool.group.first_visible(found.tokens) / PAGE_TOKENS;
             let nodes = found.path.iter().skip(first).chain(&found.tail);
-            let pages: Vec<u32> =
-                nodes.filter_map(|&node| self.tree.page(node, group)).collect();
+            let pages: Vec<u32> = nodes.filter_map(|&node| self.tree.page(node, group)).collect();
             let new = pool.group.pages_for(tokens.len() + 1, chunk).saturating_sub(pages.len());
             // What the sequence takes from the tree cannot be given away any more.
             let taken = pages.iter().filter(|&&page| alone(page)).count();
@@ -289,7 +295,8 @@ impl Cache {
             let pools = &mut self.pools;
             let holders = pools[group].holders.clone();
             let alone = |page: u32| holders[page as usize] == 1;
-            self.tree.evict(group, usize::MAX, &alone, &mut |group, page| pools[group].release(page));
+            self.tree
+                .evict(group, usize::MAX, &alone, &mut |group, page| pools[group].release(page));
         }
     }
 

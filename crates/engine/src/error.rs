@@ -65,7 +65,9 @@ pub enum EngineError {
         reason: String,
     },
     /// More requests than the queue holds.
-    #[error("{waiting} requests are waiting already, which is all that the queue holds; try again later")]
+    #[error(
+        "{waiting} requests are waiting already, which is all that the queue holds; try again later"
+    )]
     QueueFull {
         /// Requests that wait.
         waiting: usize,

@@ -6,6 +6,7 @@ use crate::request::{Answer, Finish, Request, RequestId, Timing};
 use crate::sampler::Sampler;
 use crate::stop::StopMatcher;
 use pianola_text::Decoder;
+use std::fmt::Write;
 use std::time::Instant;
 
 /// A request, waiting or running.
@@ -37,10 +38,16 @@ impl Lane {
         let mut sampler = Sampler::new(request.sampling.clone(), vocabulary)?;
         request.prompt.iter().for_each(|&token| sampler.accept(token));
         let timing = Timing { prompt_tokens: request.prompt.len(), ..Timing::default() };
+        /// Room for tokens that is there from the start, where no end is set.
+        const USUAL: usize = 1024;
+        let mut tokens = Vec::with_capacity(
+            request.prompt.len() + request.max_tokens.unwrap_or(USUAL).min(USUAL),
+        );
+        tokens.extend_from_slice(&request.prompt);
         Ok(Lane {
             id,
             sampler,
-            tokens: request.prompt.clone(),
+            tokens,
             timing,
             stop: StopMatcher::new(request.stop.clone()),
             decoder: text.map(|text| text.tokenizer.decoder(false)),
@@ -90,7 +97,8 @@ impl Lane {
         }
         match (&mut self.decoder, text) {
             (Some(decoder), Some(text)) => decoder.push(&text.tokenizer, token, &mut self.piece),
-            _ => self.piece.push_str(&format!("{token} ")),
+            // Writing to a string cannot fail.
+            _ => drop(write!(self.piece, "{token} ")),
         }
         if self.stop.push(&self.piece, &mut self.certain) {
             return Some(Finish::StopText);

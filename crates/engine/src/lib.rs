@@ -35,10 +35,10 @@ mod speculate;
 pub mod stop;
 
 pub use bench::{BenchOptions, BenchRow, Launches, Test, bench};
+pub use cache::CacheUse;
 pub use embed::Pooling;
 pub use error::EngineError;
 pub use evaluate::{Comparison, Deviation, Perplexity, compare, log_softmax_at, perplexity};
-pub use cache::CacheUse;
 pub use hybrid::HybridRecording;
 pub use load::{DEFAULT_LANES, Device, Engine, LoadOptions, LoadTiming, Text};
 pub use place::Placement;

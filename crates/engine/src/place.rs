@@ -122,8 +122,7 @@ pub(crate) fn on_gpu(
         model_context: options.context,
     };
     // Layers and context are chosen for the fewest pages; what is then left goes to more of them.
-    let kv_bytes =
-        |context: usize| options.kv_bytes.or_else(|| Some(enough_kv(&largest, context)));
+    let kv_bytes = |context: usize| options.kv_bytes.or_else(|| Some(enough_kv(&largest, context)));
     let mut fits = |choice: Choice| match plan(choice, kv_bytes(choice.context)) {
         Ok(plan) => Ok::<bool, EngineError>(budget.holds(&plan)?),
         Err(PlanError::KvBudget { .. }) => Ok(false),
@@ -185,8 +184,12 @@ pub(crate) fn on_cpu(
         // An eighth is left to others.
         Some((available - available / 8).saturating_sub(taken))
     });
-    let wish =
-        Wish { layers: 0, layers_on_gpu: None, context: asked.context, model_context: options.context };
+    let wish = Wish {
+        layers: 0,
+        layers_on_gpu: None,
+        context: asked.context,
+        model_context: options.context,
+    };
     let mut fits = |choice: Choice| match plan(choice.context, budget) {
         Ok(_) => Ok(true),
         Err(PlanError::KvBudget { .. }) => Ok(false),

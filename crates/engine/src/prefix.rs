@@ -124,9 +124,7 @@ impl PrefixTree {
             let continues = |tail: &&NodeId| {
                 let kept = &self.node(**tail).tokens;
                 let length = full + kept.len();
-                length <= most
-                    && tokens[full..].starts_with(kept)
-                    && complete(length, &path)
+                length <= most && tokens[full..].starts_with(kept) && complete(length, &path)
             };
             let tails = &self.node(path.last().copied().unwrap_or(ROOT)).tails;
             let longest = |tail: &&NodeId| self.node(**tail).tokens.len();

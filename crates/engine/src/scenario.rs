@@ -134,7 +134,9 @@ pub fn run_scenario(
         }
         let mut failure = None;
         engine.step(&mut |id, event| {
-            let Some((_, asked, last)) = open.get_mut(&id) else { return ControlFlow::Continue(()) };
+            let Some((_, asked, last)) = open.get_mut(&id) else {
+                return ControlFlow::Continue(());
+            };
             match event {
                 // Nothing comes while the prompt is under way; a model without a tokeniser says
                 // its tokens, so that every token has a text.

@@ -57,7 +57,8 @@ pub(crate) fn share(wants: &[Want], room: Room, shares: &mut Vec<Share>) {
     left += rows;
     // Every lane that comes to the end of its tokens needs a row of logits.
     let ends = |(share, want): (&Share, &Want)| share.pending == want.pending;
-    let mut logits = room.logits.saturating_sub(shares.iter().zip(wants).filter(|&p| ends(p)).count());
+    let mut logits =
+        room.logits.saturating_sub(shares.iter().zip(wants).filter(|&p| ends(p)).count());
     for (share, want) in shares.iter_mut().zip(wants) {
         if want.pending == 1 && share.pending == 1 {
             share.drafts = want.drafts.min(left).min(logits);
@@ -123,9 +124,7 @@ impl PlayPace {
             (_, None) => 1,
             // Drivers reset a GPU that does not come back for a second or two.
             (Some(asked), Some(seconds)) => asked.min((Self::LONGEST / seconds.max(1e-6)) as usize),
-            (None, Some(seconds)) => {
-                ((Self::SMOOTH / seconds.max(1e-6)) as usize).min(Self::USUAL)
-            }
+            (None, Some(seconds)) => ((Self::SMOOTH / seconds.max(1e-6)) as usize).min(Self::USUAL),
         };
         smooth.clamp(1, most.max(1)).min(left.max(1))
     }

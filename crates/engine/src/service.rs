@@ -229,7 +229,8 @@ impl Worker {
                 }
             },
             Command::Cancel { ticket } => {
-                let of = |(id, stream): (&RequestId, &(u64, _))| (stream.0 == ticket).then_some(*id);
+                let of =
+                    |(id, stream): (&RequestId, &(u64, _))| (stream.0 == ticket).then_some(*id);
                 if let Some(id) = self.streams.iter().find_map(of)
                     && let Some(answer) = self.engine.cancel(id)
                 {

@@ -104,8 +104,7 @@ impl Driver {
 fn drive(engine: Engine, seed: u64, steps: usize) -> Driver {
     let mut random = Random(seed);
     let mut earlier: Vec<Request> = Vec::new();
-    let mut driver =
-        Driver { engine, open: BTreeMap::new(), finished: Vec::new(), oldest: None };
+    let mut driver = Driver { engine, open: BTreeMap::new(), finished: Vec::new(), oldest: None };
     for _ in 0..steps {
         // Waves of many arrivals and of few.
         let busy = random.below(100) < 30;

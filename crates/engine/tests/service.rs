@@ -6,9 +6,7 @@ mod gpu;
 mod tiny;
 
 use pianola_engine::sampler::Sampling;
-use pianola_engine::{
-    Engine, EngineError, Finish, LoadOptions, Pooling, Request, Service, Wanted,
-};
+use pianola_engine::{Engine, EngineError, Finish, LoadOptions, Pooling, Request, Service, Wanted};
 use pianola_formats::{TensorSource, TensorType};
 use pianola_model::RandomWeights;
 use std::ops::ControlFlow;

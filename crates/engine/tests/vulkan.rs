@@ -180,7 +180,6 @@ fn fast_mode_is_as_close_as_on_the_processor(name: &str) {
         max_tokens: Some(FREE),
         stop: vec![],
         ignore_end: true,
-        tokens_per_submit: None,
     };
     let free = engine.generate(&request, &mut |_| ControlFlow::Continue(())).unwrap().tokens;
     let found = forced(&mut engine, &prompt, &answer);
@@ -232,6 +231,7 @@ fn generate() {
             gpu: Some(gpu::options(&gpu)),
             quantize,
             max_rows: 16,
+            tokens_per_submit: Some(tokens_per_submit),
             ..LoadOptions::default()
         };
         let mut engine = Engine::load(&golden("gemma3"), options, &mut |_, _| ()).unwrap();
@@ -241,7 +241,6 @@ fn generate() {
             max_tokens: Some(8),
             stop: vec![],
             ignore_end: true,
-            tokens_per_submit: Some(tokens_per_submit),
         };
         let answer = engine.generate(&request, &mut |_| ControlFlow::Continue(())).unwrap();
         assert_eq!(answer.tokens.len(), 8);

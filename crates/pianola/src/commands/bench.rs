@@ -3,8 +3,8 @@
 use clap::Args;
 use pianola_cpu::{CheckReport, Twin};
 use pianola_engine::{
-    BenchOptions, BenchRow, ChatScenario, DEFAULT_LANES, Device, Engine, LoadOptions, ScenarioReport,
-    Speculation, Wanted,
+    BenchOptions, BenchRow, ChatScenario, DEFAULT_LANES, Device, Engine, LoadOptions,
+    ScenarioReport, Speculation, Wanted,
 };
 use pianola_formats::TensorType;
 use pianola_model::Shape;
