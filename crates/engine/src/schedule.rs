@@ -28,8 +28,8 @@ pub(crate) struct Share {
 }
 
 /// Divides a step among lanes. Everyone who generates gets a row, so that nobody waits longer than
-/// one step; prompts share what is left evenly, so that a long one does not hold up a short one;
-/// guesses come last.
+/// one step; prompts share what is left, and a long one does not hold up a short one; guesses come
+/// last.
 pub(crate) fn share(wants: &[Want], room: Room, shares: &mut Vec<Share>) {
     shares.clear();
     shares.resize(wants.len(), Share::default());
@@ -43,17 +43,20 @@ pub(crate) fn share(wants: &[Want], room: Room, shares: &mut Vec<Share>) {
     let generating = left < room.rows;
     let mut prompts: Vec<usize> =
         (0..wants.len()).filter(|&lane| wants[lane].pending > 1).collect();
-    // The shortest first: what they leave goes to the others. Of equals the oldest.
-    prompts.sort_by_key(|&lane| wants[lane].pending);
     let mut rows = if generating { left.min(room.chunk) } else { left };
     left -= rows;
-    for (index, &lane) in prompts.iter().enumerate() {
-        let rows_each = rows / (prompts.len() - index);
-        // Fewer rows than lanes: the first of them get one each.
-        let given = wants[lane].pending.min(rows_each.max(usize::from(rows > 0)));
-        shares[lane].pending = given;
-        rows -= given;
+    // The oldest always gets on; otherwise the shortest come first, and of equals the older: so
+    // most of those who wait have their first token soonest.
+    let mut give = |lane: usize, most: usize, rows: &mut usize| {
+        let given = (wants[lane].pending - shares[lane].pending).min(most).min(*rows);
+        shares[lane].pending += given;
+        *rows -= given;
+    };
+    if let Some(&oldest) = prompts.first() {
+        give(oldest, rows.div_ceil(4), &mut rows);
     }
+    prompts.sort_by_key(|&lane| wants[lane].pending);
+    prompts.iter().for_each(|&lane| give(lane, usize::MAX, &mut rows));
     left += rows;
     // Every lane that comes to the end of its tokens needs a row of logits.
     let ends = |(share, want): (&Share, &Want)| share.pending == want.pending;
@@ -78,7 +81,7 @@ pub(crate) struct ChunkPace {
 
 impl ChunkPace {
     /// Longest that a prompt's part may keep others waiting, in seconds.
-    const PATIENCE: f64 = 0.2;
+    const PATIENCE: f64 = 0.1;
     /// Fewest rows: less would waste the read of the weights.
     const FEWEST: usize = 32;
 
@@ -154,16 +157,19 @@ mod tests {
     #[test]
     fn prompts_alone_fill_the_step_and_short_ones_finish_first() {
         assert_eq!(shares(&[(1000, 0)], ROOM), [(512, 0)]);
-        assert_eq!(shares(&[(1000, 0), (50, 0), (1000, 0)], ROOM), [(231, 0), (50, 0), (231, 0)]);
-        assert_eq!(shares(&[(50, 0); 32], ROOM).iter().map(|share| share.0).sum::<usize>(), 512);
-        let many = shares(&vec![(9, 0); 600], ROOM);
-        assert_eq!(many.iter().map(|share| share.0).sum::<usize>(), 512);
+        assert_eq!(shares(&[(1000, 0), (50, 0), (1000, 0)], ROOM), [(462, 0), (50, 0), (0, 0)]);
+        // A crowd of short ones does not stop the oldest.
+        let crowd: Vec<_> = std::iter::once((9000, 0)).chain(vec![(60, 0); 32]).collect();
+        let found = shares(&crowd, ROOM);
+        assert_eq!((found[0].0, found[1].0, found[6].0, found[7].0), (128, 60, 60, 24));
+        let alike = shares(&[(50, 0); 32], ROOM);
+        assert_eq!((alike[0].0, alike[9].0, alike[10].0, alike[11].0), (50, 50, 12, 0));
     }
 
     #[test]
     fn nobody_who_generates_waits_and_prompts_keep_to_their_chunk() {
         let found = shares(&[(1, 0), (1000, 0), (1, 0), (70, 0)], ROOM);
-        assert_eq!(found, [(1, 0), (64, 0), (1, 0), (64, 0)]);
+        assert_eq!(found, [(1, 0), (58, 0), (1, 0), (70, 0)]);
         let crowd = shares(&vec![(1, 3); 512], ROOM);
         assert!(crowd.iter().all(|&share| share == (1, 0)));
     }
