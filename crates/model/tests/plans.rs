@@ -59,6 +59,7 @@ fn gemma3_27b_has_its_known_size() {
         plan: &plan,
         ceilings: Ceilings { bytes_per_second: 4.66e12, operations_per_second: 790e12 },
         host: None,
+        lanes: 1,
         rows: 1,
         context: 1,
     };

@@ -318,3 +318,23 @@ fn closed_pipes_end_quietly() {
     assert_eq!(output.status.code(), Some(0));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
 }
+
+#[test]
+fn lanes_budgets_and_drafts_are_checked() {
+    let folder = Folder::new();
+    let model = folder.model();
+    let fails = |words: &[&str], parts: &[&str]| {
+        let mut all = vec![words[0].into(), "-m".into(), model.clone().into_os_string()];
+        all.extend(words[1..].iter().map(std::ffi::OsString::from));
+        folder.pianola(all).fails(2, parts);
+    };
+    fails(&["bench", "-b", "0"], &["--lanes", "at least 1"]);
+    fails(&["bench", "-b", "1,x"], &["--lanes", "whole number"]);
+    fails(&["bench", "-p", "4", "-n", "4", "-b", "9999"], &["lanes", "between 1 and 512"]);
+    fails(&["bench", "--mixed"], &["--lanes"]);
+    fails(&["bench", "--scenario", "storm"], &["storm", "chat"]);
+    fails(&["bench", "--scenario", "chat", "--rate", "0"], &["--rate", "above 0"]);
+    fails(&["run", "--kv-memory", "much", "hi"], &["--kv-memory", "12GiB"]);
+    fails(&["run", "--kv-memory", "10", "hi"], &["keys and values", "--kv-memory", "--context"]);
+    fails(&["run", "--speculate", "--draft", "x", "hi"], &["--draft"]);
+}

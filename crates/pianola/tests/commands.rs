@@ -281,6 +281,52 @@ fn bench_has_the_keys_of_a_table() {
     assert!(run.output().contains("tokens/s"));
 }
 
+#[test]
+fn bench_measures_lanes_and_a_scenario() {
+    let folder = Folder::new();
+    let model = folder.model();
+    let sizes = words!["bench", "-m", &model, "-p", "12", "-n", "6", "--repeat", "1"].to_vec();
+    let more = |words: &[&str]| -> Vec<std::ffi::OsString> {
+        sizes.iter().cloned().chain(words.iter().map(Into::into)).collect()
+    };
+    let rows = folder.pianola(more(&["-b", "1,3", "--mixed", "--json"])).json();
+    let rows = rows.as_array().unwrap();
+    let tests: Vec<&str> = rows.iter().map(|row| row["test"].as_str().unwrap()).collect();
+    assert_eq!(tests, ["pp12 x 1", "tg6 x 1", "pp12 x 3", "tg6 x 3"]);
+    assert_eq!((&rows[0]["lanes"], &rows[3]["lanes"]), (&1.into(), &3.into()));
+    let run = folder.pianola(more(&["-b", "3", "--speculate"]));
+    assert!(run.err.contains("keys and values:") && run.err.contains("3 requests"), "{run:#?}");
+    assert!(run.output().contains("tg6 x 3"));
+    let scenario = ["--scenario", "chat", "--conversations", "3", "--rate", "50", "-b", "2"];
+    let report = folder.pianola(more(&[&scenario[..], &["--json"]].concat())).json();
+    assert_eq!(report["requests"], 9);
+    assert!(report["cached_tokens"].as_u64().unwrap() > 0, "{report}");
+    for key in ["first_token_seconds", "between_tokens_seconds"] {
+        let times = &report[key];
+        let at = |percentile: &str| times[percentile].as_f64().unwrap();
+        assert!(at("p50") > 0.0 && at("p50") <= at("p95") && at("p95") <= at("p99"), "{times}");
+    }
+    assert!(folder.pianola(more(&scenario)).output().contains("to the first token"));
+}
+
+#[test]
+fn guesses_do_not_change_the_text() {
+    let folder = Folder::new();
+    let model = folder.model();
+    let base = words!["run", "-m", &model, "--temp", "0.8", "--seed", "3", "-n", "30", "--raw"];
+    let with = |more: &[&std::ffi::OsStr]| {
+        let words: Vec<std::ffi::OsString> =
+            base.iter().cloned().chain(more.iter().map(|&word| word.into())).collect();
+        folder.pianola(words)
+    };
+    let plain = with(&["a b a b a".as_ref()]).output();
+    let looked_up = with(&["--speculate".as_ref(), "a b a b a".as_ref()]);
+    assert_eq!(looked_up.output(), plain);
+    let drafted = with(&["--draft".as_ref(), model.as_os_str(), "a b a b a".as_ref()]);
+    assert!(drafted.err.contains("guesses right"), "{drafted:#?}");
+    assert_eq!(drafted.output(), plain);
+}
+
 /// Too large for any machine that runs this test.
 #[test]
 fn bench_refuses_what_cannot_fit() {
