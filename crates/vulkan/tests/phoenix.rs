@@ -114,6 +114,7 @@ impl Model {
         let options = PlanOptions {
             device: DeviceKind::Vulkan,
             numeric: Numeric::Fast,
+            kv_type,
             max_rows: BUCKETS[BUCKETS.len() - 1],
             // As `pianola perplexity` wants them.
             max_logit_rows: 256,
