@@ -9,7 +9,8 @@ use pianola_cpu::{CpuOptions, CpuRecording, Twin};
 use pianola_formats::{TensorSource, TensorType};
 use pianola_model::{Config, ModelFile, RandomWeights, Shape};
 use pianola_plan::{
-    BUCKETS, Ceilings, DeviceKind, KvType, Numeric, Plan, PlanOptions, Probe, Step, WeightShape, WeightSpec,
+    BUCKETS, Ceilings, DeviceKind, KvType, Numeric, Plan, PlanOptions, Probe, Step, WeightShape,
+    WeightSpec,
 };
 use pianola_text::{ChatTemplate, TemplateOrigin, Tokenizer};
 use pianola_vulkan::{Gpu, VulkanOptions, VulkanRecording};
