@@ -235,6 +235,9 @@ fn compare_tells_modes_apart() {
     assert_eq!(modes["worst"].as_array().unwrap().len(), 10);
     let levels = compare("exact", "exact,simd=portable", &["--json"]).json();
     assert!(levels["max_kl"].as_f64().unwrap() < 1e-6, "{levels}");
+    let bytes = compare("exact", "exact,kv-type=q8_0", &["--json"]).json();
+    let mean = bytes["mean_kl"].as_f64().unwrap();
+    assert!(mean > 0.0 && mean < 0.01, "{mean}");
     let printed = compare("exact", "fast,threads=1", &[]).output();
     assert!(printed.contains("KL divergence") && printed.contains("worst positions"));
 }
