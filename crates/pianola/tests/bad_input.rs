@@ -198,7 +198,7 @@ fn invalid_utf8() {
 fn nonsense_flags() {
     let folder = Folder::new();
     let model = display(&folder.model());
-    let cases: [(&[&str], &str); 22] = [
+    let cases: [(&[&str], &str); 23] = [
         (&["run", "--frobnicate", "hello"], "--frobnicate"),
         (&["frobnicate"], "frobnicate"),
         (&[], ""),

@@ -252,7 +252,7 @@ fn plan_prints_what_runs() {
     assert!(object["ops"].as_array().unwrap().len() > 8);
     assert!(object["seconds"].as_f64().unwrap() > 0.0);
     let plan = words!["plan", "-m", &model, "--kv-type", "q8_0"];
-    assert!(folder.pianola(plan).output().contains(", q8_0, "));
+    assert!(folder.pianola(&plan).output().contains(", q8_0, "));
     let small = folder.pianola([&plan[..], &words!["--json"][..]].concat()).json();
     assert_eq!(small["kv_types"][0], "q8_0");
     assert!(small["kv_bytes"].as_u64() < object["kv_bytes"].as_u64());
