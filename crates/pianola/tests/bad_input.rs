@@ -198,7 +198,7 @@ fn invalid_utf8() {
 fn nonsense_flags() {
     let folder = Folder::new();
     let model = display(&folder.model());
-    let cases: [(&[&str], &str); 22] = [
+    let cases: [(&[&str], &str); 23] = [
         (&["run", "--frobnicate", "hello"], "--frobnicate"),
         (&["frobnicate"], "frobnicate"),
         (&[], ""),
@@ -215,6 +215,7 @@ fn nonsense_flags() {
         (&["run", "--simd", "sse9", "hello"], "sse9"),
         (&["run", "--exact", "--fast", "hello"], "--fast"),
         (&["run", "--quantize", "q3_k", "hello"], "q8_0 or q4_0"),
+        (&["run", "--kv-type", "q4_0", "hello"], "f32, f16 or q8_0"),
         (&["run", "--tokens", "1,x"], "--tokens"),
         (&["run", "--tokens", "99999"], "99999"),
         (&["run", "--verbose", "--quiet", "hello"], "--quiet"),

@@ -235,6 +235,9 @@ fn compare_tells_modes_apart() {
     assert_eq!(modes["worst"].as_array().unwrap().len(), 10);
     let levels = compare("exact", "exact,simd=portable", &["--json"]).json();
     assert!(levels["max_kl"].as_f64().unwrap() < 1e-6, "{levels}");
+    let bytes = compare("exact", "exact,kv-type=q8_0", &["--json"]).json();
+    let mean = bytes["mean_kl"].as_f64().unwrap();
+    assert!(mean > 0.0 && mean < 0.01, "{mean}");
     let printed = compare("exact", "fast,threads=1", &[]).output();
     assert!(printed.contains("KL divergence") && printed.contains("worst positions"));
 }
@@ -248,6 +251,11 @@ fn plan_prints_what_runs() {
     let object = folder.pianola(words!["plan", "-m", &model, "--json"]).json();
     assert!(object["ops"].as_array().unwrap().len() > 8);
     assert!(object["seconds"].as_f64().unwrap() > 0.0);
+    let plan = words!["plan", "-m", &model, "--kv-type", "q8_0"];
+    assert!(folder.pianola(&plan).output().contains(", q8_0, "));
+    let small = folder.pianola([&plan[..], &words!["--json"][..]].concat()).json();
+    assert_eq!(small["kv_types"][0], "q8_0");
+    assert!(small["kv_bytes"].as_u64() < object["kv_bytes"].as_u64());
     let shape =
         folder.pianola(["plan", "--shape", "gemma3:27b", "--quant", "q4_0", "--json"]).json();
     let parameters = shape["parameters"].as_f64().unwrap();

@@ -86,7 +86,7 @@ impl Display for PlanText<'_> {
         for (index, group) in graph.kv_groups.iter().enumerate() {
             writeln!(
                 f,
-                "kv {}: {} layers, {} heads of {}, {:?}, window {}, page {} tokens = {} bytes, {} pages",
+                "kv {}: {} layers, {} heads of {}, {}, window {}, page {} tokens = {} bytes, {} pages",
                 group.name,
                 group.layers,
                 group.kv_heads,

@@ -134,6 +134,7 @@ fn object(text: &PlanText<'_>) -> Value {
         "arena_bytes": plan.arena.bytes,
         "kv_bytes": plan.kv_bytes(),
         "numeric": plan.options.numeric.to_string(),
+        "kv_types": plan.graph.kv_groups.iter().map(|group| group.ty.to_string()).collect::<Vec<_>>(),
         "context": plan.options.context,
         "layers": plan.layers(),
         "cpu_layers": plan.options.cpu_layers,
