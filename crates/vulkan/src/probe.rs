@@ -19,6 +19,8 @@ impl VulkanRecording {
 
     /// Bytes of device memory.
     fn read(&mut self, region: Region) -> Result<Vec<u8>, DeviceError> {
+        // The fence may still be that of a play which nobody waited for.
+        self.idle()?;
         let mut memory = Memory::new(self.gpu.clone(), None);
         let to = memory.allocate(Purpose::Readback, region.size, "a copy")?;
         let commands = self.recorder.allocate()?;
