@@ -85,7 +85,12 @@ pub fn load_with_draft(
             let located = locate(name, console)?;
             let context = options.context;
             // Its pages are small; what it cannot hold is not guessed.
-            let small = LoadOptions { layers_on_gpu: None, context: None, ..options.clone() };
+            let small = LoadOptions {
+                layers_on_gpu: None,
+                context: None,
+                kv_memory: None,
+                ..options.clone()
+            };
             let engine = load(&located, small, console)?;
             if context.is_some_and(|context| context > engine.context()) {
                 console.notice(&format!(
