@@ -85,6 +85,7 @@ pub fn plan_of_types(
         max_logit_rows: 8,
         context: 512,
         sequences: 2,
+        kv_bytes: None,
         cpu_layers: 0,
     };
     (Plan::new(graph, options).unwrap(), weights)
@@ -93,7 +94,7 @@ pub fn plan_of_types(
 /// Gives two sequences pages that are interleaved and not in order.
 pub fn map_pages(recording: &mut dyn Probe) {
     for group in 0..recording.plan().graph.kv_groups.len() {
-        let pages = recording.plan().kv_pages(group) as u32;
+        let pages = recording.plan().kv_pages[group] as u32;
         for index in 0..(pages / 2).min(512 / PAGE_TOKENS as u32) {
             recording.map_page(group, 0, index as usize, pages - 1 - 2 * index);
             recording.map_page(group, 1, index as usize, pages - 2 - 2 * index);

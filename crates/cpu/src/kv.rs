@@ -25,7 +25,7 @@ impl KvMemory {
     /// Reserves what the plan's sequences may need; untouched pages cost nothing. On failure,
     /// the number of bytes that were not to be had.
     pub fn new(plan: &Plan) -> Result<KvMemory, u64> {
-        KvMemory::reserve(plan, |group| plan.kv_pages(group))
+        KvMemory::reserve(plan, |group| plan.kv_pages[group])
     }
 
     /// A page of its own for every entry of the tables, all mapped.

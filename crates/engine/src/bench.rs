@@ -1,25 +1,51 @@
 //! Speed: tokens a second beside the ceiling of the device for that work.
 
-use crate::decode::Pace;
 use crate::error::EngineError;
 use crate::load::Engine;
-use crate::sampler::Sampling;
+use crate::request::{Event, Request, RequestId};
+use crate::scheduler::EngineCounters;
 use crate::sequence::Wanted;
-use pianola_plan::{Ceilings, DeviceKind, PlanOp};
-use std::ops::Range;
+use pianola_plan::{Ceilings, DeviceKind, PlanOp, PlayStatistics};
+use std::ops::{ControlFlow, Range};
 use std::time::Instant;
 
 /// What to measure.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BenchOptions {
-    /// Tokens of the prompt test; 0 leaves it out.
+    /// Tokens of a prompt; 0 leaves its test out.
     pub prompt: usize,
-    /// Tokens of the generation test; 0 leaves it out.
+    /// Tokens to generate; 0 leaves that test out.
     pub generate: usize,
     /// Repetitions.
     pub repeat: usize,
-    /// Tokens that a GPU chooses in one submission.
-    pub tokens_per_submit: usize,
+    /// Numbers of requests at once: each a prompt, then its generation. Empty: a prompt, and a
+    /// generation from an empty context.
+    pub lanes: Vec<usize>,
+    /// Prompts of a half to twice the length instead of all alike.
+    pub mixed: bool,
+}
+
+impl BenchOptions {
+    /// Tokens of context that the tests need.
+    pub fn context(&self) -> usize {
+        match self.lanes.iter().max() {
+            None => self.prompt.max(self.generate),
+            Some(&lanes) => {
+                let longest = (0..lanes).map(|lane| self.prompt_of(lane)).max().unwrap_or(0);
+                longest.max(1) + self.generate
+            }
+        }
+    }
+
+    /// Length of a lane's prompt.
+    fn prompt_of(&self, lane: usize) -> usize {
+        /// In fourths of the length asked for: 4 on average.
+        const MIXED: [usize; 5] = [2, 8, 3, 4, 3];
+        match self.mixed {
+            true => (self.prompt * MIXED[lane % MIXED.len()] / 4).max(1),
+            false => self.prompt.max(1),
+        }
+    }
 }
 
 /// A test.
@@ -29,6 +55,30 @@ pub enum Test {
     Prompt(usize),
     /// Generating so many tokens one by one, from an empty context.
     Generate(usize),
+    /// Processing prompts of so many tokens for several requests at once.
+    Prompts {
+        /// Tokens of each, on average.
+        tokens: usize,
+        /// Requests.
+        lanes: usize,
+    },
+    /// Generating so many tokens for several requests at once, behind their prompts.
+    Lanes {
+        /// Tokens of each.
+        tokens: usize,
+        /// Requests.
+        lanes: usize,
+    },
+}
+
+impl Test {
+    /// Requests at once.
+    pub fn lanes(self) -> usize {
+        match self {
+            Test::Prompt(_) | Test::Generate(_) => 1,
+            Test::Prompts { lanes, .. } | Test::Lanes { lanes, .. } => lanes,
+        }
+    }
 }
 
 impl std::fmt::Display for Test {
@@ -36,6 +86,8 @@ impl std::fmt::Display for Test {
         match self {
             Test::Prompt(tokens) => write!(f, "pp{tokens}"),
             Test::Generate(tokens) => write!(f, "tg{tokens}"),
+            Test::Prompts { tokens, lanes } => write!(f, "pp{tokens} x {lanes}"),
+            Test::Lanes { tokens, lanes } => write!(f, "tg{tokens} x {lanes}"),
         }
     }
 }
@@ -57,6 +109,10 @@ pub struct BenchRow {
     pub busy: f64,
     /// Submissions, kernels launched and device allocations a step; none on the processor.
     pub launches: Option<Launches>,
+    /// Tokens guessed ahead, and those of them that were right.
+    pub drafted: u64,
+    /// See `drafted`.
+    pub accepted: u64,
 }
 
 /// What a step costs a queue.
@@ -81,17 +137,15 @@ impl BenchRow {
 /// and after them, and the highest stands: what disturbs a measurement only ever lowers it.
 pub fn bench(
     engine: &mut Engine,
-    options: BenchOptions,
+    options: &BenchOptions,
     measure: &mut dyn FnMut() -> Option<Ceilings>,
     done: &mut dyn FnMut(Test, f64),
 ) -> Result<(Vec<BenchRow>, Ceilings), EngineError> {
-    let longest = options.prompt.max(options.generate);
-    if longest > engine.context() {
+    let needed = options.context();
+    if needed > engine.context() {
         let (context, model) = (engine.context(), engine.config().context);
-        return Err(EngineError::ContextLength { needed: longest, context, model });
+        return Err(EngineError::ContextLength { needed, context, model });
     }
-    let prompt = (options.prompt > 0).then_some(Test::Prompt(options.prompt));
-    let generate = (options.generate > 0).then_some(Test::Generate(options.generate));
     let mut rows = Vec::new();
     let mut ceilings = Ceilings { bytes_per_second: 1.0, operations_per_second: 1.0 };
     let mut raise = || match measure() {
@@ -107,102 +161,267 @@ pub fn bench(
     };
     raise()?;
     engine.recording.measure_busy(true);
-    for test in [prompt, generate].into_iter().flatten() {
-        run(engine, test, options.tokens_per_submit)?;
-        let before = engine.recording.statistics();
-        let mut speeds = Vec::with_capacity(options.repeat);
-        let mut wall = 0.0;
+    for round in rounds(options) {
+        round.run(engine, options)?;
+        let tests = round.tests(options);
+        let mut measured = vec![Measured::default(); tests.len()];
         for _ in 0..options.repeat.max(1) {
-            let (seconds, tokens) = run(engine, test, options.tokens_per_submit)?;
-            wall += seconds;
-            speeds.push(tokens as f64 / seconds);
-            done(test, tokens as f64 / seconds);
+            let times = round.run(engine, options)?;
+            for ((measured, time), &test) in measured.iter_mut().zip(times).zip(&tests) {
+                measured.add(time);
+                done(test, time.tokens as f64 / time.seconds);
+            }
         }
-        let after = engine.recording.statistics();
-        let plays = (after.plays - before.plays) as f64;
-        let playing = after.seconds - before.seconds;
-        let mean = speeds.iter().sum::<f64>() / speeds.len() as f64;
-        let variance = speeds.iter().map(|speed| (speed - mean).powi(2)).sum::<f64>()
-            / (speeds.len().max(2) - 1) as f64;
-        let busy = after.busy_seconds - before.busy_seconds;
         let queued = engine.device().kind() == DeviceKind::Vulkan;
-        // A queue works by itself from the submission on; workers are the host.
-        let device = if queued { busy } else { playing };
-        let each = |before: u64, after: u64| (after - before) as f64 / plays;
-        rows.push(BenchRow {
-            test,
-            tokens_per_second: mean,
-            deviation: variance.sqrt(),
-            ceiling: 0.0,
-            host_microseconds: 1e6 * (wall - device) / plays,
-            busy: busy / playing,
-            launches: queued.then(|| Launches {
-                submits: each(before.submits, after.submits),
-                dispatches: each(before.dispatches, after.dispatches),
-                allocations: each(before.allocations, after.allocations),
-            }),
-        });
+        rows.extend(
+            tests.iter().zip(&measured).map(|(&test, measured)| measured.row(test, queued)),
+        );
         raise()?;
     }
     engine.recording.measure_busy(false);
     engine.reset();
     for row in &mut rows {
-        row.ceiling = ceiling(engine, row.test, ceilings);
+        row.ceiling = ceiling(engine, row.test, options, ceilings);
     }
     Ok((rows, ceilings))
 }
 
-/// Tokens that look like text to the engine: spread over the vocabulary, never the same twice in
-/// a row.
-fn token(index: usize, vocabulary: usize) -> u32 {
-    ((index * 7919 + 13) % vocabulary) as u32
+/// What is run in one go.
+#[derive(Clone, Copy, Debug)]
+enum Round {
+    Prompt,
+    Generate,
+    Lanes(usize),
 }
 
-fn run(
-    engine: &mut Engine,
-    test: Test,
-    tokens_per_submit: usize,
-) -> Result<(f64, usize), EngineError> {
-    engine.reset();
+fn rounds(options: &BenchOptions) -> Vec<Round> {
+    if !options.lanes.is_empty() {
+        return options.lanes.iter().map(|&lanes| Round::Lanes(lanes)).collect();
+    }
+    let prompt = (options.prompt > 0).then_some(Round::Prompt);
+    let generate = (options.generate > 0).then_some(Round::Generate);
+    prompt.into_iter().chain(generate).collect()
+}
+
+/// One repetition of a test.
+#[derive(Clone, Copy, Debug, Default)]
+struct Time {
+    tokens: usize,
+    seconds: f64,
+    spent: PlayStatistics,
+    drafted: u64,
+    accepted: u64,
+}
+
+impl Round {
+    /// The tests that a run is the measurement of.
+    fn tests(self, options: &BenchOptions) -> Vec<Test> {
+        let BenchOptions { prompt, generate, .. } = *options;
+        match self {
+            Round::Prompt => vec![Test::Prompt(prompt)],
+            Round::Generate => vec![Test::Generate(generate)],
+            Round::Lanes(lanes) => {
+                let prompts = Test::Prompts { tokens: prompt, lanes };
+                let generates = Test::Lanes { tokens: generate, lanes };
+                [(prompts, prompt), (generates, generate)]
+                    .into_iter()
+                    .filter(|(_, tokens)| *tokens > 0)
+                    .map(|(test, _)| test)
+                    .collect()
+            }
+        }
+    }
+
+    fn run(self, engine: &mut Engine, options: &BenchOptions) -> Result<Vec<Time>, EngineError> {
+        engine.reset();
+        match self {
+            Round::Prompt => {
+                let tokens = tokens(engine, 0, options.prompt);
+                let watch = Watch::start(engine);
+                engine.feed(&tokens, usize::MAX, Wanted::Last, &mut |_, _| ())?;
+                Ok(vec![watch.stop(engine, tokens.len())])
+            }
+            Round::Generate => {
+                let times = run_lanes(engine, 1, &|_| 1, options.generate)?;
+                Ok(vec![times[1]])
+            }
+            Round::Lanes(lanes) => {
+                let prompt = |lane: usize| options.prompt_of(lane);
+                let times = run_lanes(engine, lanes, &prompt, options.generate)?;
+                let wanted = [options.prompt > 0, options.generate > 0];
+                Ok(times.into_iter().zip(wanted).filter(|p| p.1).map(|p| p.0).collect())
+            }
+        }
+    }
+}
+
+/// A stretch of time, and what the device did in it.
+struct Watch {
+    start: Instant,
+    before: PlayStatistics,
+    counters: EngineCounters,
+}
+
+impl Watch {
+    fn start(engine: &Engine) -> Watch {
+        let (before, counters) = (engine.recording.statistics(), engine.counters());
+        Watch { before, counters, start: Instant::now() }
+    }
+
+    fn stop(&self, engine: &Engine, tokens: usize) -> Time {
+        let seconds = self.start.elapsed().as_secs_f64();
+        let (before, after) = (self.before, engine.recording.statistics());
+        let spent = PlayStatistics {
+            plays: after.plays - before.plays,
+            seconds: after.seconds - before.seconds,
+            busy_seconds: after.busy_seconds - before.busy_seconds,
+            submits: after.submits - before.submits,
+            dispatches: after.dispatches - before.dispatches,
+            allocations: after.allocations - before.allocations,
+        };
+        let (before, after) = (self.counters, engine.counters());
+        let drafted = after.drafted_tokens - before.drafted_tokens;
+        let accepted = after.accepted_tokens - before.accepted_tokens;
+        Time { tokens, seconds, spent, drafted, accepted }
+    }
+}
+
+/// Tokens that look like text to the engine: spread over the vocabulary, never the same twice in
+/// a row, and others for every lane.
+fn tokens(engine: &Engine, lane: usize, count: usize) -> Vec<u32> {
     let vocabulary = engine.config().vocabulary;
-    let start = Instant::now();
-    // Chosen on the device where it can.
-    let sampling = engine.device_sampling(&Sampling::greedy(), &[]);
-    let count = match (test, sampling) {
-        (Test::Prompt(count), _) => {
-            let tokens: Vec<u32> = (0..count).map(|index| token(index, vocabulary)).collect();
-            engine.feed(&tokens, usize::MAX, Wanted::Last, &mut |_, _| ())?;
-            count
+    let token = |index: usize| ((lane * 104_729 + index * 7919 + 13) % vocabulary) as u32;
+    (0..count).map(token).collect()
+}
+
+/// The prompts of `lanes` requests until each has its first token; then `generate` more of each.
+fn run_lanes(
+    engine: &mut Engine,
+    lanes: usize,
+    prompt: &dyn Fn(usize) -> usize,
+    generate: usize,
+) -> Result<[Time; 2], EngineError> {
+    let mut prompted = 0;
+    let watch = Watch::start(engine);
+    for lane in 0..lanes {
+        let prompt = tokens(engine, lane, prompt(lane));
+        prompted += prompt.len();
+        engine.submit(Request {
+            max_tokens: Some(generate + 1),
+            ignore_end: true,
+            ..Request::new(prompt)
+        })?;
+    }
+    let mut failure = None;
+    let mut listen = |_: RequestId, event: Event<'_>| {
+        if let Event::Failed(error) = event {
+            failure = Some(error);
         }
-        (Test::Generate(count), Ok(sampling)) => {
-            let mut token = token(0, vocabulary);
-            let mut done = 0;
-            let mut pace = Pace::new(Some(tokens_per_submit));
-            while done < count {
-                let begun = Instant::now();
-                let each = pace.tokens(count - done);
-                let chosen = engine.feed_sampled(token, each, &sampling, 0)?;
-                pace.took(chosen.len(), begun.elapsed().as_secs_f64());
-                done += chosen.len();
-                token = chosen.last().copied().unwrap_or(token);
-            }
-            count
-        }
-        (Test::Generate(count), Err(_)) => {
-            for index in 0..count {
-                engine.feed(&[token(index, vocabulary)], 1, Wanted::Last, &mut |_, _| ())?;
-            }
-            count
-        }
+        ControlFlow::Continue(())
     };
-    Ok((start.elapsed().as_secs_f64(), count))
+    while engine.is_busy() && !engine.all_generate() {
+        engine.step(&mut listen)?;
+    }
+    let prompts = watch.stop(engine, prompted);
+    let before = engine.counters().generated_tokens;
+    let watch = Watch::start(engine);
+    while engine.is_busy() {
+        engine.step(&mut listen)?;
+    }
+    let generated = (engine.counters().generated_tokens - before) as usize;
+    let generation = watch.stop(engine, generated);
+    match failure {
+        Some(error) => Err(error),
+        None => Ok([prompts, generation]),
+    }
+}
+
+/// The repetitions of a test.
+#[derive(Clone, Debug, Default)]
+struct Measured {
+    speeds: Vec<f64>,
+    wall: f64,
+    spent: PlayStatistics,
+    drafted: u64,
+    accepted: u64,
+}
+
+impl Measured {
+    fn add(&mut self, time: Time) {
+        self.speeds.push(time.tokens as f64 / time.seconds);
+        self.wall += time.seconds;
+        self.drafted += time.drafted;
+        self.accepted += time.accepted;
+        self.spent.plays += time.spent.plays;
+        self.spent.seconds += time.spent.seconds;
+        self.spent.busy_seconds += time.spent.busy_seconds;
+        self.spent.submits += time.spent.submits;
+        self.spent.dispatches += time.spent.dispatches;
+        self.spent.allocations += time.spent.allocations;
+    }
+
+    /// The row of a test, its ceiling left open; `queued` says that the device works by itself from
+    /// the submission on.
+    fn row(&self, test: Test, queued: bool) -> BenchRow {
+        let count = self.speeds.len();
+        let mean = self.speeds.iter().sum::<f64>() / count as f64;
+        let squares = self.speeds.iter().map(|speed| (speed - mean).powi(2)).sum::<f64>();
+        let PlayStatistics { plays, seconds, busy_seconds, submits, dispatches, allocations } =
+            self.spent;
+        let plays = plays as f64;
+        let device = if queued { busy_seconds } else { seconds };
+        let each = |count: u64| count as f64 / plays;
+        BenchRow {
+            test,
+            tokens_per_second: mean,
+            deviation: (squares / (count.max(2) - 1) as f64).sqrt(),
+            ceiling: 0.0,
+            host_microseconds: 1e6 * (self.wall - device) / plays,
+            busy: busy_seconds / self.wall,
+            launches: queued.then(|| Launches {
+                submits: each(submits),
+                dispatches: each(dispatches),
+                allocations: each(allocations),
+            }),
+            drafted: self.drafted,
+            accepted: self.accepted,
+        }
+    }
 }
 
 /// Tokens a second if every play took exactly the time its bytes or operations need.
-fn ceiling(engine: &Engine, test: Test, ceilings: Ceilings) -> f64 {
+fn ceiling(engine: &Engine, test: Test, options: &BenchOptions, ceilings: Ceilings) -> f64 {
+    let lengths = |lanes: usize| (0..lanes).map(|lane| options.prompt_of(lane));
     match test {
         Test::Prompt(count) => engine.ceiling(0..count, engine.plan().options.max_rows, ceilings),
         Test::Generate(count) => engine.ceiling(0..count, 1, ceilings),
+        Test::Prompts { lanes, .. } => {
+            // As full plays of whole prompts: nobody can do with fewer reads of the weights.
+            let all: usize = lengths(lanes).sum();
+            let plays = all.div_ceil(engine.plan().options.max_rows);
+            let sequences: Vec<(usize, usize)> = lengths(lanes).map(|rows| (rows, rows)).collect();
+            let host = engine.host_ceilings();
+            let seconds = |op: &PlanOp| {
+                let ceilings = engine.ceilings_of(op, ceilings, host);
+                let mut work = op.cost.work_of(&sequences, lanes);
+                work.bytes += op.cost.weight_bytes * (plays as u64 - 1);
+                ceilings.seconds(work)
+            };
+            all as f64 / engine.plan().ops.iter().map(seconds).sum::<f64>()
+        }
+        Test::Lanes { lanes, tokens } => {
+            let host = engine.host_ceilings();
+            let seconds = |at: usize| -> f64 {
+                let sequences: Vec<(usize, usize)> =
+                    lengths(lanes).map(|prompt| (1, prompt + at + 1)).collect();
+                let op = |op: &PlanOp| {
+                    let work = op.cost.work_of(&sequences, lanes);
+                    engine.ceilings_of(op, ceilings, host).seconds(work)
+                };
+                engine.plan().ops.iter().map(op).sum()
+            };
+            (lanes * tokens) as f64 / (0..tokens).map(seconds).sum::<f64>()
+        }
     }
 }
 
@@ -215,13 +434,20 @@ impl Engine {
         let host = self.host_ceilings();
         let seconds = |start: usize| -> f64 {
             let rows = chunk.min(end - start);
-            let work = |op: &PlanOp| op.cost.work(rows, 1, start + rows);
-            let on = |op: &PlanOp| match host {
-                Some(host) if op.device == DeviceKind::Cpu => host,
-                _ => ceilings,
+            let op = |op: &PlanOp| {
+                let work = op.cost.work(rows, 1, start + rows);
+                self.ceilings_of(op, ceilings, host).seconds(work)
             };
-            self.plan().ops.iter().map(|op| on(op).seconds(work(op))).sum()
+            self.plan().ops.iter().map(op).sum()
         };
         count as f64 / tokens.step_by(chunk).map(seconds).sum::<f64>()
+    }
+
+    /// Ceilings of the device that computes a kernel.
+    fn ceilings_of(&self, op: &PlanOp, ceilings: Ceilings, host: Option<Ceilings>) -> Ceilings {
+        match host {
+            Some(host) if op.device == DeviceKind::Cpu => host,
+            _ => ceilings,
+        }
     }
 }

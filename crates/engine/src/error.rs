@@ -64,6 +64,31 @@ pub enum EngineError {
         /// What the system says.
         reason: String,
     },
+    /// More requests than the queue holds.
+    #[error(
+        "{waiting} requests are waiting already, which is all that the queue holds; try again later"
+    )]
+    QueueFull {
+        /// Requests that wait.
+        waiting: usize,
+    },
+    /// The step that a request was part of failed.
+    #[error("{0}")]
+    Step(String),
+    /// A draft model that cannot guess for the other.
+    #[error("{draft} cannot draft: {reason}; use a smaller model of the same family")]
+    Draft {
+        /// The smaller model.
+        draft: String,
+        /// Why not.
+        reason: String,
+    },
+    /// The engine's thread is gone.
+    #[error("the engine has stopped; start it again")]
+    Stopped,
+    /// No pages for a sequence beside those that run.
+    #[error("the KV pages are all in use; try again later, or give more --kv-memory")]
+    PagesInUse,
     /// Nothing to evaluate.
     #[error("the prompt is empty; give some text or at least one token")]
     EmptyPrompt,

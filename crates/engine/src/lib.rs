@@ -14,23 +14,37 @@
 #![forbid(unsafe_code)]
 
 mod bench;
-mod decode;
+mod cache;
+mod draft;
+mod embed;
 mod error;
 mod evaluate;
-mod generate;
 mod hybrid;
+mod lane;
 mod load;
-mod pages;
 mod place;
+mod prefix;
+mod request;
 pub mod sampler;
+mod scenario;
+mod schedule;
+mod scheduler;
 mod sequence;
+mod service;
+mod speculate;
 pub mod stop;
 
 pub use bench::{BenchOptions, BenchRow, Launches, Test, bench};
+pub use cache::CacheUse;
+pub use embed::Pooling;
 pub use error::EngineError;
 pub use evaluate::{Comparison, Deviation, Perplexity, compare, log_softmax_at, perplexity};
-pub use generate::{Answer, Finish, Request, Timing};
 pub use hybrid::HybridRecording;
-pub use load::{Device, Engine, LoadOptions, LoadTiming, Text};
+pub use load::{DEFAULT_LANES, Device, Engine, LoadOptions, LoadTiming, Text};
 pub use place::Placement;
+pub use request::{Answer, Event, Finish, Request, RequestId, Timing};
+pub use scenario::{ChatScenario, ScenarioReport, percentile, run_scenario};
+pub use scheduler::{EngineCounters, Listener};
 pub use sequence::Wanted;
+pub use service::{Report, Service, Stream};
+pub use speculate::Speculation;

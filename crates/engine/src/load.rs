@@ -1,10 +1,12 @@
 //! Loading: from a path to an engine that is ready to play.
 
-use crate::decode::Scratch;
+use crate::cache::Cache;
+use crate::embed::Hidden;
 use crate::error::EngineError;
 use crate::hybrid::HybridRecording;
-use crate::pages::Pages;
 use crate::place::{self, Asked, Placement};
+use crate::scheduler::Scheduler;
+use crate::speculate::MOST_GUESSES;
 use pianola_cpu::{CpuOptions, CpuRecording, Twin};
 use pianola_formats::{TensorSource, TensorType};
 use pianola_model::{Config, ModelFile, RandomWeights, Shape};
@@ -16,6 +18,9 @@ use pianola_vulkan::{Gpu, VulkanOptions, VulkanRecording};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Requests that a service runs at once unless told otherwise.
+pub const DEFAULT_LANES: usize = 32;
 
 /// How to load a model.
 #[derive(Clone)]
@@ -33,8 +38,16 @@ pub struct LoadOptions {
     pub layers_on_gpu: Option<usize>,
     /// Most rows in one play.
     pub max_rows: usize,
-    /// Most rows with logits in one play.
+    /// Rows with logits in one play, at least; lanes and guesses may need more.
     pub max_logit_rows: usize,
+    /// Requests that run at once.
+    pub lanes: usize,
+    /// Requests that may wait for a lane.
+    pub queue: usize,
+    /// Most tokens that a GPU chooses in one submission; none leaves it to the clock.
+    pub tokens_per_submit: Option<usize>,
+    /// Most bytes of KV pages; by default what is left beside the weights, as far as it is of use.
+    pub kv_memory: Option<u64>,
     /// Type that unquantised matrices are converted to.
     pub quantize: Option<TensorType>,
 }
@@ -49,6 +62,10 @@ impl Default for LoadOptions {
             layers_on_gpu: None,
             max_rows: BUCKETS[BUCKETS.len() - 1],
             max_logit_rows: 1,
+            lanes: 1,
+            queue: 1024,
+            tokens_per_submit: None,
+            kv_memory: None,
             quantize: None,
         }
     }
@@ -83,17 +100,16 @@ pub struct LoadTiming {
     pub weights: f64,
 }
 
-/// A model, loaded and recorded, with one sequence.
+/// A model, loaded and recorded, and the requests to it.
 pub struct Engine {
     pub(crate) name: String,
     pub(crate) config: Config,
-    pub(crate) text: Option<Text>,
+    pub(crate) text: Option<Arc<Text>>,
     pub(crate) recording: Box<dyn Probe>,
-    pub(crate) pages: Pages,
-    /// Tokens whose keys and values are in the pages.
-    pub(crate) tokens: Vec<u32>,
+    pub(crate) hidden: Option<Hidden>,
+    pub(crate) cache: Cache,
+    pub(crate) scheduler: Scheduler,
     pub(crate) step: Step,
-    pub(crate) scratch: Scratch,
     timing: LoadTiming,
     device: Device,
     /// Workers and instruction set of what the processor computes.
@@ -173,9 +189,20 @@ impl Engine {
         options: LoadOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Engine, EngineError> {
-        let (config, weights) = random_weights(shape, ty);
-        let plan = plan(&config, &weights, &options)?;
         let name = format!("{} {ty} (random weights)", shape.name);
+        Engine::random_of(name, shape.config(), ty, options, progress)
+    }
+
+    /// An engine with random weights for any configuration.
+    pub fn random_of(
+        name: String,
+        config: Config,
+        ty: TensorType,
+        options: LoadOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Engine, EngineError> {
+        let weights = random_weights(&config, ty);
+        let plan = plan(&config, &weights, &options)?;
         Engine::record(name, config, None, plan, &weights, options, progress)
     }
 
@@ -185,8 +212,8 @@ impl Engine {
         ty: TensorType,
         options: &LoadOptions,
     ) -> Result<Plan, EngineError> {
-        let (config, weights) = random_weights(shape, ty);
-        plan(&config, &weights, options)
+        let config = shape.config();
+        plan(&config, &random_weights(&config, ty), options)
     }
 
     /// The plan that loading with these options would record.
@@ -208,8 +235,10 @@ impl Engine {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Engine, EngineError> {
         let start = Instant::now();
-        let pages = Pages::new(&plan);
-        let context = plan.options.context;
+        let cache = Cache::new(&plan);
+        let hidden = Hidden::of(&plan, source)?;
+        let lanes = plan.options.sequences;
+        let scheduler = Scheduler::new(lanes, options.queue, options.tokens_per_submit);
         let device = options.device();
         let recording: Box<dyn Probe> = match options.gpu {
             None => Box::new(CpuRecording::new(plan, source, options.cpu, progress)?),
@@ -222,11 +251,11 @@ impl Engine {
         Ok(Engine {
             name,
             config,
-            text,
-            pages,
-            tokens: Vec::with_capacity(context),
+            text: text.map(Arc::new),
+            hidden,
+            cache,
+            scheduler,
             step: Step::default(),
-            scratch: Scratch::default(),
             recording,
             timing,
             device,
@@ -313,7 +342,8 @@ impl Engine {
         ty: TensorType,
         options: &LoadOptions,
     ) -> Result<Twin, EngineError> {
-        let (config, weights) = random_weights(shape, ty);
+        let config = shape.config();
+        let weights = random_weights(&config, ty);
         Ok(Twin::new(plan(&config, &weights, options)?, &weights)?)
     }
 
@@ -329,7 +359,7 @@ impl Engine {
 
     /// Tokeniser and template, or an error that says the model has none.
     pub fn text(&self) -> Result<&Text, EngineError> {
-        self.text.as_ref().ok_or_else(|| EngineError::NoTokenizer(self.name.clone()))
+        self.text.as_deref().ok_or_else(|| EngineError::NoTokenizer(self.name.clone()))
     }
 }
 
@@ -366,13 +396,18 @@ impl Text {
     }
 }
 
-fn random_weights(shape: &Shape, ty: TensorType) -> (Config, RandomWeights) {
-    let config = shape.config();
-    let weights = RandomWeights::new(&config, 7, |_, _, columns| {
+/// Rows with logits: one for each lane, and some for guesses while the lanes are few.
+fn logit_rows(options: &LoadOptions) -> usize {
+    const MOST_WITH_GUESSES: usize = 64;
+    let guessed = options.lanes.saturating_mul(1 + MOST_GUESSES).min(MOST_WITH_GUESSES);
+    options.max_logit_rows.max(options.lanes).max(guessed).min(options.max_rows)
+}
+
+fn random_weights(config: &Config, ty: TensorType) -> RandomWeights {
+    RandomWeights::new(config, 7, |_, _, columns| {
         // Not every width is a whole number of 256-blocks: eight bits there, as converters do.
         if columns % ty.block_len() == 0 { ty } else { TensorType::Q8_0 }
-    });
-    (config, weights)
+    })
 }
 
 /// `eos_token_id` of a generation configuration: one id or several.
@@ -409,19 +444,26 @@ fn plan(
         device: if options.gpu.is_some() { DeviceKind::Vulkan } else { DeviceKind::Cpu },
         numeric,
         max_rows: options.max_rows,
-        max_logit_rows: options.max_logit_rows.min(options.max_rows),
+        max_logit_rows: logit_rows(options),
         context: options.context.unwrap_or(config.context),
-        sequences: 1,
+        sequences: options.lanes,
+        kv_bytes: options.kv_memory,
         cpu_layers: 0,
     };
+    if !(1..=options.max_rows).contains(&options.lanes) {
+        return Err(EngineError::Option(format!(
+            "the number of lanes must be between 1 and {}, not {}",
+            options.max_rows, options.lanes
+        )));
+    }
     let asked = Asked { layers_on_gpu: options.layers_on_gpu, context: options.context };
     match &options.gpu {
-        Some(gpu) => place::place(graph, plan_options, asked, gpu),
+        Some(gpu) => place::on_gpu(graph, plan_options, asked, gpu),
         None if asked.layers_on_gpu.is_some() => Err(EngineError::Option(
             "--layers-on-gpu needs a GPU, but the processor computes; name a GPU with --device, or \
              leave it out"
                 .to_string(),
         )),
-        None => Ok(Plan::new(graph, plan_options)?),
+        None => place::on_cpu(graph, plan_options, asked),
     }
 }

@@ -1,7 +1,9 @@
 //! Which layers run where: as many as fit on the GPU, the first of the others on the processor.
 
 use crate::error::EngineError;
-use pianola_plan::{DeviceKind, Graph, Plan, PlanOptions, layer_range, size_text};
+use pianola_plan::{
+    DeviceKind, Graph, KvDemand, Plan, PlanError, PlanOptions, kv_bytes, layer_range, size_text,
+};
 use pianola_vulkan::{Budget, VulkanOptions};
 
 /// Shortest context that a model is given before layers leave the GPU, where none was asked for.
@@ -96,14 +98,20 @@ pub(crate) struct Asked {
 
 /// Plans `graph` for a GPU, with as much of it there as the memory allows. `options` has the
 /// longest context and no layer on the processor.
-pub(crate) fn place(
+pub(crate) fn on_gpu(
     graph: Graph,
     options: PlanOptions,
     asked: Asked,
     gpu: &VulkanOptions,
 ) -> Result<Plan, EngineError> {
-    let whole = Plan::new(graph.clone(), options)?;
-    let layers = whole.layers();
+    let budget = Budget::of(&gpu.gpu, gpu.memory);
+    let plan = |choice: Choice, kv_bytes: Option<u64>| {
+        let Choice { cpu_layers, context } = choice;
+        Plan::new(graph.clone(), PlanOptions { cpu_layers, context, kv_bytes, ..options })
+    };
+    let whole = Choice { cpu_layers: 0, context: options.context };
+    let largest = plan(whole, None)?;
+    let layers = largest.layers();
     if let Some(count) = asked.layers_on_gpu {
         check_count(count, layers)?;
     }
@@ -113,21 +121,82 @@ pub(crate) fn place(
         context: asked.context,
         model_context: options.context,
     };
-    let budget = Budget::of(&gpu.gpu, gpu.memory);
-    let plan = |choice: Choice| {
-        let Choice { cpu_layers, context } = choice;
-        Plan::new(graph.clone(), PlanOptions { cpu_layers, context, ..options })
+    // Layers and context are chosen for the fewest pages; what is then left goes to more of them.
+    let kv_bytes = |context: usize| options.kv_bytes.or_else(|| Some(enough_kv(&largest, context)));
+    let mut fits = |choice: Choice| match plan(choice, kv_bytes(choice.context)) {
+        Ok(plan) => Ok::<bool, EngineError>(budget.holds(&plan)?),
+        Err(PlanError::KvBudget { .. }) => Ok(false),
+        Err(error) => Err(error.into()),
     };
-    let mut fits =
-        |choice: Choice| -> Result<bool, EngineError> { Ok(budget.holds(&plan(choice)?)?) };
-    match choose(wish, &mut fits)? {
-        Some(Choice { cpu_layers: 0, context }) if context == options.context => Ok(whole),
-        Some(choice) => Ok(plan(choice)?),
-        None => {
-            let least = Choice { cpu_layers: wish.cpu_layers().1, context: wish.contexts().0 };
-            Err(no_room(&plan(least)?, &budget, asked, gpu))
+    let Some(choice) = choose(wish, &mut fits)? else {
+        let least = Choice { cpu_layers: wish.cpu_layers().1, context: wish.contexts().0 };
+        // A budget of the user's that holds no sequence says so itself.
+        return Err(no_room(&plan(least, options.kv_bytes)?, &budget, asked, gpu));
+    };
+    if options.kv_bytes.is_some() {
+        return Ok(plan(choice, options.kv_bytes)?);
+    }
+    let most = plan(choice, None)?;
+    if budget.holds(&most)? {
+        return Ok(most);
+    }
+    /// Steps in which what is left is searched.
+    const STEPS: u64 = 64;
+    let (least, most) = (enough_kv(&largest, choice.context), most.kv_bytes());
+    let share = |step: u64| Some(least + (most.saturating_sub(least) / STEPS) * step);
+    let (mut low, mut high) = (0, STEPS);
+    while low < high {
+        let middle = (low + high).div_ceil(2);
+        match budget.holds(&plan(choice, share(middle))?)? {
+            true => low = middle,
+            false => high = middle - 1,
         }
     }
+    Ok(plan(choice, share(low))?)
+}
+
+/// Bytes of pages with which one sequence of `context` tokens has room, and every lane for a
+/// short one.
+fn enough_kv(plan: &Plan, context: usize) -> u64 {
+    let PlanOptions { sequences, max_rows, .. } = plan.options;
+    let groups = &plan.graph.kv_groups;
+    let bytes = |sequences: usize, context: usize| {
+        let demand = KvDemand { sequences, context, chunk: max_rows };
+        let pages = demand.pages(groups, None).unwrap_or_default();
+        u64::try_from(kv_bytes(groups, &pages)).unwrap_or(u64::MAX)
+    };
+    bytes(1, context).max(bytes(sequences, context.min(LEAST_CONTEXT)))
+}
+
+/// Plans `graph` for the processor, with KV pages in what the weights leave of its memory.
+pub(crate) fn on_cpu(
+    graph: Graph,
+    options: PlanOptions,
+    asked: Asked,
+) -> Result<Plan, EngineError> {
+    let plan = |context: usize, kv_bytes: Option<u64>| {
+        Plan::new(graph.clone(), PlanOptions { context, kv_bytes, ..options })
+    };
+    let largest = plan(options.context, None)?;
+    let budget = options.kv_bytes.or_else(|| {
+        let (_, available) = pianola_cpu::describe().memory?;
+        let taken = largest.weight_bytes() + largest.arena.bytes as u64;
+        // An eighth is left to others.
+        Some((available - available / 8).saturating_sub(taken))
+    });
+    let wish = Wish {
+        layers: 0,
+        layers_on_gpu: None,
+        context: asked.context,
+        model_context: options.context,
+    };
+    let mut fits = |choice: Choice| match plan(choice.context, budget) {
+        Ok(_) => Ok(true),
+        Err(PlanError::KvBudget { .. }) => Ok(false),
+        Err(error) => Err(error),
+    };
+    let context = choose(wish, &mut fits)?.map_or(wish.contexts().0, |choice| choice.context);
+    Ok(plan(context, budget)?)
 }
 
 fn check_count(count: usize, layers: usize) -> Result<(), EngineError> {

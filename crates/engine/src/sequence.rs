@@ -1,4 +1,5 @@
-//! The one sequence: tokens in, logits out, chunk by chunk.
+//! A sequence fed by hand: tokens in, logits out, chunk by chunk. For evaluation and checks; it
+//! takes a slot that no request needs.
 
 use crate::error::EngineError;
 use crate::load::Engine;
@@ -24,7 +25,13 @@ impl Engine {
         wanted: Wanted,
         visit: &mut dyn FnMut(usize, &mut [f32]),
     ) -> Result<(), EngineError> {
-        self.check_room(tokens, tokens.len())?;
+        self.limits().check_tokens(tokens)?;
+        let slot = self.scheduler.side_slot().ok_or(EngineError::PagesInUse)?;
+        let needed = self.cache.len(slot) + tokens.len();
+        if needed > self.context() {
+            let (context, model) = (self.context(), self.config.context);
+            return Err(EngineError::ContextLength { needed, context, model });
+        }
         let options = self.plan().options;
         let chunk = chunk.clamp(1, options.max_rows);
         let mut done = 0;
@@ -37,8 +44,9 @@ impl Engine {
                     before => rows.min(before),
                 };
             }
-            let base = self.tokens.len();
-            self.pages.extend(base, base + rows, self.recording.as_mut());
+            let base = self.cache.len(slot);
+            let reserved = self.cache.reserve(slot, base + rows, self.recording.as_mut());
+            reserved.map_err(|_| EngineError::PagesInUse)?;
             self.step.clear();
             for (index, &token) in tokens[done..done + rows].iter().enumerate() {
                 let logits = match wanted {
@@ -46,10 +54,10 @@ impl Engine {
                     Wanted::Last => done + index + 1 == tokens.len(),
                     Wanted::From(first) => done + index >= first,
                 };
-                self.step.push(token, 0, (base + index) as u32, logits);
+                self.step.push(token, slot as u32, (base + index) as u32, logits);
             }
             self.recording.play(&self.step)?;
-            self.tokens.extend_from_slice(&tokens[done..done + rows]);
+            self.cache.append_unnoted(slot, &tokens[done..done + rows]);
             for (index, &row) in self.step.logits.iter().enumerate() {
                 visit(done + row as usize, self.recording.logits(index));
             }
@@ -58,36 +66,22 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether `tokens` are tokens, and `count` more of them fit the context.
-    pub(crate) fn check_room(&self, tokens: &[u32], count: usize) -> Result<(), EngineError> {
-        let vocabulary = self.config.vocabulary;
-        if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
-            return Err(EngineError::UnknownToken { token, vocabulary });
-        }
-        let needed = self.tokens.len() + count;
-        if needed > self.context() {
-            let (context, model) = (self.context(), self.config.context);
-            return Err(EngineError::ContextLength { needed, context, model });
-        }
-        Ok(())
+    /// Slot of the fed sequence in the page tables; none before anything was fed.
+    pub fn fed_slot(&self) -> Option<usize> {
+        self.scheduler.side
     }
 
-    /// Forgets the sequence.
+    /// Forgets the fed sequence, and all that is kept of earlier ones.
     pub fn reset(&mut self) {
-        self.tokens.clear();
-        self.pages.clear(self.recording.as_mut());
+        self.reset_side();
+        self.cache.clear();
     }
 
-    /// Keeps the longest part of the sequence that `tokens` begins with, but leaves at least one
-    /// token to be fed, whose logits are wanted. Returns its length.
-    pub fn keep_prefix(&mut self, tokens: &[u32]) -> usize {
-        let common = self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
-        let common = common.min(tokens.len().saturating_sub(1));
-        if common == 0 || !self.pages.truncate(common, self.recording.as_mut()) {
-            self.reset();
-            return 0;
+    /// Forgets the fed sequence.
+    pub(crate) fn reset_side(&mut self) {
+        if let Some(slot) = self.scheduler.side {
+            self.cache.forget(slot, self.recording.as_mut());
+            self.scheduler.give_side();
         }
-        self.tokens.truncate(common);
-        common
     }
 }

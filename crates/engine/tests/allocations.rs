@@ -1,7 +1,12 @@
 //! A decoded token allocates nothing: counted by the allocator itself.
 
-use pianola_engine::{Engine, LoadOptions, Wanted, sampler::Sampling};
+use pianola_engine::sampler::Sampling;
+use pianola_engine::{Engine, Event, LoadOptions, Request, RequestId, Wanted};
+use pianola_formats::TensorType;
+use pianola_plan::{DeviceKind, Draw, Recording, Step};
+use pianola_vulkan::VulkanRecording;
 use std::alloc::{GlobalAlloc, Layout, System};
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -27,14 +32,21 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
+#[path = "../../../tests/support/case.rs"]
+mod case;
 #[path = "../../../tests/support/gpu.rs"]
 mod gpu;
+#[path = "../../../tests/support/tiny.rs"]
+mod tiny;
 
 /// One test for all, because whatever runs beside it would be counted.
 #[test]
 fn decoding_allocates_nothing() {
     on_the_processor();
     on_a_gpu();
+    for_several_sequences_on_a_gpu();
+    in_lanes(false);
+    in_lanes(true);
 }
 
 fn on_a_gpu() {
@@ -43,20 +55,64 @@ fn on_a_gpu() {
     let options = LoadOptions { gpu: Some(gpu::options(&gpu)), ..LoadOptions::default() };
     let mut engine = Engine::load(&folder, options, &mut |_, _| ()).unwrap();
     engine.feed(&[3; 40], 40, Wanted::Last, &mut |_, _| ()).unwrap();
-    let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
-    let sampling = engine.device_sampling(&greedy, &[]).unwrap();
     let mut sum = 0.0;
-    // The first of each records what the others play.
-    for token in 0..2 {
-        engine.feed(&[token], 1, Wanted::Last, &mut |_, logits| sum += logits[0]).unwrap();
-        engine.feed_sampled(token, 3, &sampling, 0).unwrap();
-    }
+    // The first records what the others play.
+    engine.feed(&[0], 1, Wanted::Last, &mut |_, logits| sum += logits[0]).unwrap();
     let before = ALLOCATIONS.load(Ordering::SeqCst);
     for token in 0..12 {
         engine.feed(&[token], 1, Wanted::Last, &mut |_, logits| sum += logits[0]).unwrap();
-        engine.feed_sampled(token, 3, &sampling, 0).unwrap();
     }
     assert_eq!(ALLOCATIONS.load(Ordering::SeqCst) - before, 0, "{sum}");
+}
+
+/// Requests that generate beside one another, on either device.
+fn in_lanes(gpu: bool) {
+    let gpu = gpu.then(gpu::open);
+    let gpu = gpu.as_ref().map(gpu::options);
+    let options = LoadOptions { gpu, lanes: 4, ..LoadOptions::default() };
+    let mut engine = tiny::tiny_engine(options).unwrap();
+    for lane in 0..4 {
+        let sampling = Sampling { top_k: 7 * (lane % 2), seed: 5, ..Sampling::default() };
+        let max_tokens = Some(500);
+        engine.submit(Request { max_tokens, sampling, ..Request::new(vec![3; 20]) }).unwrap();
+    }
+    let mut heard = 0;
+    let mut listener = |_: RequestId, event: Event<'_>| {
+        heard += usize::from(matches!(event, Event::Text(text) if !text.is_empty()));
+        ControlFlow::Continue(())
+    };
+    // Prompts, and the first tokens, with which lists come to their lengths.
+    (0..8).for_each(|_| engine.step(&mut listener).unwrap());
+    let before = ALLOCATIONS.load(Ordering::SeqCst);
+    (0..4).for_each(|_| engine.step(&mut listener).unwrap());
+    assert_eq!(ALLOCATIONS.load(Ordering::SeqCst) - before, 0, "{} tokens", heard);
+    assert!(heard >= 11 * 4, "{heard} tokens");
+}
+
+fn for_several_sequences_on_a_gpu() {
+    let (plan, weights) = case::plan(&case::usual(TensorType::Q8_0), DeviceKind::Vulkan);
+    let options = gpu::options(&gpu::open());
+    let mut recording = VulkanRecording::new(plan, &weights, options, &mut |_, _| ()).unwrap();
+    case::map_pages(&mut recording);
+    let sampling = Sampling { top_k: 5, logit_bias: vec![(3, 1.0)], ..Sampling::default() };
+    let draw = Draw { sampling: &sampling, stop_tokens: &[9], history: &[1, 2], uniforms: &[0.5] };
+    let several = [Draw { uniforms: &[0.5; 3], ..draw }; 2];
+    let mut step = Step::default();
+    let mut round = |position: u32| {
+        // Several plays of two sequences, then three rows of one of them beside a prompt's.
+        step.clear();
+        (0..2).for_each(|sequence| step.push(1, sequence, position, true));
+        recording.play_choosing(&step, &several).unwrap();
+        assert!((0..2).all(|lane| recording.chosen(lane).is_some()));
+        step.clear();
+        (0..3).for_each(|row| step.push(2, 0, position + row, true));
+        (0..8).for_each(|row| step.push(2, 1, position + row, false));
+        recording.play_choosing(&step, &[draw; 3]).unwrap();
+    };
+    round(0);
+    let before = ALLOCATIONS.load(Ordering::SeqCst);
+    (1..12).for_each(|position| round(8 * position));
+    assert_eq!(ALLOCATIONS.load(Ordering::SeqCst) - before, 0);
 }
 
 fn on_the_processor() {

@@ -4,6 +4,7 @@
 mod gpu;
 
 use pianola_engine::sampler::{Sampler, Sampling, uniform};
+use pianola_plan::Draw;
 use pianola_vulkan::{SampleBench, Sampled};
 
 const BAN: f32 = f32::NEG_INFINITY;
@@ -52,18 +53,33 @@ fn rows(vocabulary: usize) -> Vec<(&'static str, Vec<f32>)> {
     ]
 }
 
+/// A draw that nothing stops.
+fn draw<'a>(sampling: &'a Sampling, history: &'a [u32], uniforms: &'a [f32]) -> Draw<'a> {
+    Draw { sampling, stop_tokens: &[], history, uniforms }
+}
+
+/// Chooses `plays` times from one row.
+fn sample_one(bench: &mut SampleBench, row: &[f32], draw: Draw<'_>, plays: usize) -> Sampled {
+    bench.sample(row, &[draw], plays).unwrap().remove(0)
+}
+
 #[test]
 fn greedy_choices_equal_the_host() {
     let gpu = gpu::open();
+    let greedy = Sampling::greedy();
     for vocabulary in VOCABULARIES {
-        let mut bench = SampleBench::new(&gpu, vocabulary).unwrap();
-        for (name, row) in rows(vocabulary) {
-            let mut host = Sampler::new(Sampling::greedy(), vocabulary).unwrap();
+        let rows = rows(vocabulary);
+        let mut bench = SampleBench::new(&gpu, vocabulary, rows.len()).unwrap();
+        let mut host = Sampler::new(greedy.clone(), vocabulary).unwrap();
+        let logits: Vec<f32> = rows.iter().flat_map(|(_, row)| row).copied().collect();
+        let draws = vec![draw(&greedy, &[], &[0.0]); rows.len()];
+        let found = bench.sample(&logits, &draws, 1).unwrap();
+        for ((name, row), found) in rows.into_iter().zip(found) {
             let expected = host.sample(&mut row.clone(), 0);
-            let sampling = host.sampling().on_gpu(&[]);
-            let found = bench.sample(&row, &sampling, &[], &[0.0], 1).unwrap();
             assert_eq!(found.tokens, [expected], "{name}, {vocabulary} tokens");
             assert_eq!((found.row.token, found.row.position), (expected, 1));
+            // Rows with NaN are told apart from those beside them.
+            assert_eq!(found.broken, row.iter().any(|logit| logit.is_nan()), "{name}");
         }
     }
 }
@@ -123,7 +139,7 @@ fn drawn_choices_equal_the_host_but_at_boundaries() {
     let gpu = gpu::open();
     let (mut drawn, mut others) = (0, 0);
     for vocabulary in VOCABULARIES {
-        let mut bench = SampleBench::new(&gpu, vocabulary).unwrap();
+        let mut bench = SampleBench::new(&gpu, vocabulary, 1).unwrap();
         for (index, (name, row)) in rows(vocabulary).into_iter().enumerate() {
             for (turn, (temperature, top_k, top_p, min_p)) in cuts.into_iter().enumerate() {
                 // Each row of a large vocabulary meets two of them.
@@ -134,8 +150,7 @@ fn drawn_choices_equal_the_host_but_at_boundaries() {
                 let sampling =
                     Sampling { temperature, top_k, top_p, min_p, seed, ..Sampling::default() };
                 let numbers = uniforms(seed, PLAYS);
-                let gpu_sampling = sampling.on_gpu(&[]);
-                let found = bench.sample(&row, &gpu_sampling, &[], &numbers, PLAYS).unwrap();
+                let found = sample_one(&mut bench, &row, draw(&sampling, &[], &numbers), PLAYS);
                 let mut host = Sampler::new(sampling, vocabulary).unwrap();
                 for (position, &token) in found.tokens.iter().enumerate() {
                     let expected = host.sample(&mut row.clone(), position as u64);
@@ -189,7 +204,7 @@ fn assert_shaped(found: &Sampled, expected: &[f32]) {
 fn biases_and_penalties_equal_the_host() {
     let gpu = gpu::open();
     let vocabulary = 5000;
-    let mut bench = SampleBench::new(&gpu, vocabulary).unwrap();
+    let mut bench = SampleBench::new(&gpu, vocabulary, 1).unwrap();
     let row = &rows(vocabulary)[0].1;
     let biases: Vec<(u32, f32)> = (0..64)
         .map(|n| ((n * n * 13) % 5000, if n % 9 == 0 { BAN } else { 0.3 * n as f32 - 7.0 }))
@@ -217,7 +232,7 @@ fn biases_and_penalties_equal_the_host() {
     for sampling in cases {
         let (tokens, logits) = on_host(&sampling, row, &history, 6);
         let numbers = uniforms(sampling.seed, 6);
-        let found = bench.sample(row, &sampling.on_gpu(&[]), &history, &numbers, 6).unwrap();
+        let found = sample_one(&mut bench, row, draw(&sampling, &history, &numbers), 6);
         assert_eq!(found.tokens, tokens, "{sampling:?}");
         assert_shaped(&found, &logits);
     }
@@ -227,7 +242,7 @@ fn biases_and_penalties_equal_the_host() {
 fn the_history_is_a_ring() {
     let gpu = gpu::open();
     let vocabulary = 300;
-    let mut bench = SampleBench::new(&gpu, vocabulary).unwrap();
+    let mut bench = SampleBench::new(&gpu, vocabulary, 1).unwrap();
     let row = &rows(vocabulary)[0].1;
     // Tokens leave the window while tokens are chosen, so that what was penalised comes back.
     for (window, before) in [(1, 0), (3, 2), (20, 300), (256, 250), (256, 300), (255, 256)] {
@@ -239,7 +254,7 @@ fn the_history_is_a_ring() {
             ..Sampling::greedy()
         };
         let (tokens, logits) = on_host(&sampling, row, &history, 64);
-        let found = bench.sample(row, &sampling.on_gpu(&[]), &history, &[0.0; 64], 64).unwrap();
+        let found = sample_one(&mut bench, row, draw(&sampling, &history, &[0.0; 64]), 64);
         assert_eq!(found.tokens, tokens, "window {window}, {before} tokens before");
         assert_shaped(&found, &logits);
         assert_eq!((found.row.token, found.row.position), (tokens[63], 64));
@@ -247,26 +262,140 @@ fn the_history_is_a_ring() {
 }
 
 #[test]
-fn a_stop_token_halts() {
+fn a_stop_token_halts_its_row_alone() {
     let gpu = gpu::open();
-    let mut bench = SampleBench::new(&gpu, 1000).unwrap();
+    let mut bench = SampleBench::new(&gpu, 1000, 4).unwrap();
     let row = &rows(1000)[0].1;
     // Each token that was chosen is banned from then on.
     let sampling = Sampling { frequency_penalty: 1e9, penalty_window: 256, ..Sampling::greedy() };
     let (tokens, _) = on_host(&sampling, row, &[], 8);
+    let free = draw(&sampling, &[], &[0.0; 64]);
     let stops = [9999, tokens[5], tokens[3]];
+    let draws = [
+        free,
+        Draw { stop_tokens: &stops, ..free },
+        Draw { stop_tokens: &tokens[..1], ..free },
+        // A play for which there is no random number does nothing, either.
+        Draw { uniforms: &[0.0; 5], ..free },
+    ];
+    let found = bench.sample(&row.repeat(4), &draws, 8).unwrap();
+    for (found, (count, halted)) in found.iter().zip([(8, false), (4, true), (1, true), (5, false)])
+    {
+        // A stop token is the last of them.
+        assert_eq!((&found.tokens[..], found.halted), (&tokens[..count], halted));
+        // The row is then still the one whose logits gave it.
+        let fed = count - usize::from(halted);
+        let token = if fed == 0 { 0 } else { tokens[fed - 1] };
+        assert_eq!((found.row.token, found.row.position), (token, fed as u32));
+        assert_eq!(&found.logits == row, count < 8, "a play after the end does nothing");
+    }
+}
 
-    let found = bench.sample(row, &sampling.on_gpu(&stops), &[], &[0.0; 64], 8).unwrap();
-    assert_eq!(found.tokens, tokens[..4], "the stop token is the last");
-    assert!(found.halted);
-    // The row is still the one whose logits gave the stop token.
-    assert_eq!((found.row.token, found.row.position), (tokens[2], 3));
-    assert_eq!(&found.logits, row, "a play after it does nothing");
+/// Options of a lane, such that every step of the choice has some of them.
+fn options_of(lane: usize) -> Sampling {
+    let drawn = Sampling { seed: lane as u64, penalty_window: 256, ..Sampling::default() };
+    match lane % 5 {
+        0 => Sampling { temperature: 0.0, ..drawn },
+        1 => Sampling { top_k: 40, temperature: 0.8, ..drawn },
+        2 => Sampling { top_k: 64, top_p: 0.9, repetition_penalty: 1.2, ..drawn },
+        3 => Sampling { temperature: 0.0, frequency_penalty: 0.5, penalty_window: 7, ..drawn },
+        _ => Sampling {
+            top_k: 1 + lane,
+            min_p: 0.05,
+            presence_penalty: 0.3,
+            logit_bias: (0..lane as u32).map(|id| (id * 31, 4.0 - id as f32)).collect(),
+            ..drawn
+        },
+    }
+}
 
-    // Nor does one for which there is no random number.
-    let found = bench.sample(row, &sampling.on_gpu(&[]), &[], &[0.0; 5], 8).unwrap();
-    assert_eq!((&found.tokens[..], found.halted), (&tokens[..5], false));
-    assert_eq!((found.row.token, found.row.position), (tokens[4], 5));
+/// Logits, options, history and random numbers of one lane of many.
+struct Lane {
+    logits: Vec<f32>,
+    sampling: Sampling,
+    history: Vec<u32>,
+    uniforms: Vec<f32>,
+    stops: Vec<u32>,
+}
+
+impl Lane {
+    fn draw(&self) -> Draw<'_> {
+        Draw { stop_tokens: &self.stops, ..draw(&self.sampling, &self.history, &self.uniforms) }
+    }
+}
+
+fn lanes(vocabulary: usize, count: usize, plays: usize) -> Vec<Lane> {
+    let kinds = rows(vocabulary);
+    let lane = |lane: usize| {
+        let (_, row) = &kinds[lane % kinds.len()];
+        // Turned by another number for each.
+        let logits = (0..vocabulary).map(|id| row[(id + 977 * lane) % vocabulary]).collect();
+        let sampling = options_of(lane);
+        let history = (0..13 * lane as u32).map(|n| n * n * 7 % vocabulary as u32).collect();
+        let uniforms = uniforms(sampling.seed, plays);
+        let stops = (0..lane as u32).map(|n| (n * 97 + lane as u32) % vocabulary as u32).collect();
+        Lane { logits, sampling, history, uniforms, stops }
+    };
+    (0..count).map(lane).collect()
+}
+
+/// Each bit of what a lane comes to, its sequence aside.
+fn bits(found: &Sampled) -> (Vec<u32>, bool, bool, u32, u32, Vec<u32>) {
+    let Sampled { tokens, halted, broken, row, logits } = found;
+    let logits = logits.iter().map(|logit| logit.to_bits()).collect();
+    (tokens.clone(), *halted, *broken, row.token, row.position, logits)
+}
+
+#[test]
+fn lanes_do_not_influence_one_another() {
+    const PLAYS: usize = 3;
+    let gpu = gpu::open();
+    for (vocabulary, count) in [(1000, 64), (5000, 32)] {
+        let lanes = lanes(vocabulary, count, PLAYS);
+        let mut bench = SampleBench::new(&gpu, vocabulary, 1).unwrap();
+        let alone: Vec<Sampled> = lanes
+            .iter()
+            .map(|lane| sample_one(&mut bench, &lane.logits, lane.draw(), PLAYS))
+            .collect();
+        // In any slot, and with room for more rows than there are.
+        for (turn, room) in [(0, count), (5, count), (count - 1, count), (1, count + 3)] {
+            let order: Vec<usize> = (0..count).map(|slot| (slot + turn) % count).collect();
+            let mut bench = SampleBench::new(&gpu, vocabulary, room).unwrap();
+            let logits: Vec<f32> =
+                order.iter().flat_map(|&lane| &lanes[lane].logits).copied().collect();
+            let draws: Vec<Draw<'_>> = order.iter().map(|&lane| lanes[lane].draw()).collect();
+            let found = bench.sample(&logits, &draws, PLAYS).unwrap();
+            for ((slot, &lane), found) in order.iter().enumerate().zip(&found) {
+                assert!(bits(found) == bits(&alone[lane]), "lane {lane} in slot {slot} of {count}");
+                assert_eq!(found.row.sequence, slot as u32);
+            }
+        }
+    }
+}
+
+#[test]
+fn lanes_choose_as_the_host_does() {
+    let gpu = gpu::open();
+    let (vocabulary, count) = (49_152, 48);
+    let lanes = lanes(vocabulary, count, 1);
+    let mut bench = SampleBench::new(&gpu, vocabulary, count).unwrap();
+    let logits: Vec<f32> = lanes.iter().flat_map(|lane| &lane.logits).copied().collect();
+    let draws: Vec<Draw<'_>> = lanes.iter().map(Lane::draw).collect();
+    let found = bench.sample(&logits, &draws, 1).unwrap();
+    let mut others = 0;
+    for (index, (lane, found)) in lanes.iter().zip(&found).enumerate() {
+        let (tokens, shaped) = on_host(&lane.sampling, &lane.logits, &lane.history, 1);
+        assert_shaped(found, &shaped);
+        if found.tokens != tokens {
+            let number = uniform(lane.sampling.seed, 0);
+            let distance = distance_to_boundary(&lane.sampling, &shaped, number);
+            assert!(distance < 1e-4, "lane {index}: {:?} for {tokens:?}", found.tokens);
+            others += 1;
+        }
+        assert_eq!(found.halted, lane.stops.contains(&found.tokens[0]), "lane {index}");
+        assert_eq!(found.broken, lane.logits.iter().any(|logit| logit.is_nan()), "lane {index}");
+    }
+    assert!(others <= 2, "{others} of {count} fell to another token");
 }
 
 /// Not a test of speed, a way to see it: `cargo test --test gpu_sampling -- --ignored --nocapture`.
@@ -276,9 +405,11 @@ fn time_of_a_choice() {
     let gpu = gpu::open();
     let greedy = Sampling { penalty_window: 256, ..Sampling::greedy() };
     let history: Vec<u32> = (0..256).map(|n| (n * n * 7) % 5000).collect();
-    for vocabulary in [49_152, 151_936, 262_144] {
-        let mut bench = SampleBench::new(&gpu, vocabulary).unwrap();
-        let row = &rows(vocabulary)[0].1;
+    for (vocabulary, lanes) in
+        [(49_152, 1), (151_936, 1), (262_144, 1), (262_144, 8), (262_144, 32), (262_144, 64)]
+    {
+        let mut bench = SampleBench::new(&gpu, vocabulary, lanes).unwrap();
+        let logits = rows(vocabulary)[0].1.repeat(lanes);
         for (name, sampling) in [
             ("greedy", greedy.clone()),
             ("greedy with penalties", Sampling { repetition_penalty: 1.1, ..greedy.clone() }),
@@ -288,8 +419,9 @@ fn time_of_a_choice() {
                 Sampling { temperature: 1.0, top_k: 64, top_p: 0.95, ..greedy.clone() },
             ),
         ] {
-            let seconds = bench.time(row, &sampling.on_gpu(&[]), &history).unwrap();
-            println!("{vocabulary} tokens, {name}: {:.1} µs", 1e6 * seconds);
+            let draws = vec![draw(&sampling, &history, &[]); lanes];
+            let seconds = bench.time(&logits, &draws).unwrap();
+            println!("{lanes} x {vocabulary} tokens, {name}: {:.1} µs", 1e6 * seconds);
         }
     }
 }

@@ -4,7 +4,7 @@
 use pianola_engine::{
     Comparison, Engine, Finish, LoadOptions, Request, compare, sampler::Sampling,
 };
-use pianola_plan::Numeric;
+use pianola_plan::{Numeric, Step};
 use pianola_text::{Conversation, Message, SpecialTokens};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -65,14 +65,7 @@ fn answer(engine: &mut Engine, request: &Request) -> (String, Finish, usize) {
 }
 
 fn request(prompt: Vec<u32>, sampling: Sampling, tokens: usize) -> Request {
-    Request {
-        prompt,
-        sampling,
-        max_tokens: Some(tokens),
-        stop: vec![],
-        ignore_end: false,
-        tokens_per_submit: None,
-    }
+    Request { sampling, max_tokens: Some(tokens), ..Request::new(prompt) }
 }
 
 #[test]
@@ -132,4 +125,122 @@ fn a_full_context_is_said_and_an_overlong_prompt_refused() {
             && message.contains("25")
             && message.contains("24")
     );
+}
+
+/// A conversation's next message, behind what was said.
+fn next_turn(
+    engine: &Engine,
+    conversation: &mut Conversation,
+    said: Option<&str>,
+    message: &str,
+) -> Vec<u32> {
+    if let Some(said) = said {
+        conversation.messages.push(Message::new("assistant", said));
+    }
+    conversation.messages.push(Message::new("user", message));
+    let text = engine.text().unwrap();
+    let (template, _) = text.template.as_ref().unwrap();
+    template.render_tokens(conversation, &text.tokenizer).unwrap()
+}
+
+#[test]
+fn gemma3_goes_on_where_it_was_even_after_twenty_other_conversations() {
+    let options = LoadOptions { lanes: 8, ..LoadOptions::default() };
+    let mut engine = Engine::load(&model("gemma3.gguf"), options, &mut |_, _| ()).unwrap();
+    let story: String = (0..160)
+        .map(|day| format!("On day {day} the ship sailed {} miles. ", day * 7 % 50))
+        .collect();
+    let mut conversation = Conversation::new(vec![]);
+    let question = format!("{story}How far did the ship sail on day 3?");
+    let first = next_turn(&engine, &mut conversation, None, &question);
+    assert!(first.len() > 2000, "{} tokens", first.len());
+    let mut seen = first.clone();
+    let mut said = String::new();
+    let first_answer = engine
+        .generate(&request(first, Sampling::greedy(), 24), &mut |piece| {
+            said.push_str(piece);
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    // The last token was said, and not read yet.
+    seen.extend(&first_answer.tokens[..first_answer.tokens.len() - 1]);
+    let mut turn = |engine: &mut Engine, said: &str, message: &str| {
+        let prompt = next_turn(engine, &mut conversation, Some(said), message);
+        let alike = prompt.iter().zip(&seen).take_while(|(a, b)| a == b).count();
+        assert!(alike + 1 >= seen.len(), "the answer is spelled otherwise when it is read");
+        let before = engine.counters();
+        let mut text = String::new();
+        let answer = engine
+            .generate(&request(prompt.clone(), Sampling::greedy(), 24), &mut |piece| {
+                text.push_str(piece);
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+        assert_eq!(answer.timing.cached_tokens, seen.len());
+        let rows = (engine.counters().rows - before.rows) as usize;
+        // The new tokens of the prompt, and all that was generated but the last.
+        assert_eq!(rows, prompt.len() - seen.len() + answer.tokens.len() - 1);
+        seen = prompt;
+        seen.extend(&answer.tokens[..answer.tokens.len() - 1]);
+        text
+    };
+    let second = turn(&mut engine, &said, "And on day 5?");
+    for other in 0..20 {
+        let mut conversation = Conversation::new(vec![]);
+        let message = format!("Conversation {other}: {}", &story[..300]);
+        let prompt = next_turn(&engine, &mut conversation, None, &message);
+        engine.submit(request(prompt, Sampling::greedy(), 8)).unwrap();
+    }
+    while engine.is_busy() {
+        engine.step(&mut |_, _| ControlFlow::Continue(())).unwrap();
+    }
+    turn(&mut engine, &second, "And on day 7?");
+}
+
+/// Logits of the last row of each prompt, all prompts in one play or each in a play of its own.
+fn last_logits(engine: &mut Engine, prompts: &[Vec<u32>], together: bool) -> Vec<Vec<f32>> {
+    let plan = engine.plan();
+    let (groups, lanes) = (plan.graph.kv_groups.len(), plan.options.sequences as u32);
+    let recording = engine.recording_mut();
+    for group in 0..groups {
+        (0..lanes).for_each(|lane| recording.map_page(group, lane as usize, 0, lane));
+    }
+    let mut found = Vec::new();
+    let lanes: Vec<usize> = (0..prompts.len()).collect();
+    for lanes in lanes.chunks(if together { prompts.len() } else { 1 }) {
+        let mut step = Step::default();
+        for &lane in lanes {
+            for (position, &token) in prompts[lane].iter().enumerate() {
+                let last = position + 1 == prompts[lane].len();
+                step.push(token, lane as u32, position as u32, last);
+            }
+        }
+        recording.play(&step).unwrap();
+        found.extend((0..lanes.len()).map(|row| recording.logits(row).to_vec()));
+    }
+    found
+}
+
+#[test]
+fn logits_are_the_same_alone_and_among_31_others() {
+    for (name, numeric) in [("smollm2.gguf", Numeric::Fast), ("gemma3.gguf", Numeric::Fast)] {
+        let options = LoadOptions {
+            numeric: Some(numeric),
+            lanes: 32,
+            context: Some(64),
+            ..LoadOptions::default()
+        };
+        let mut engine = Engine::load(&model(name), options, &mut |_, _| ()).unwrap();
+        // Decoding lanes beside prompts of many lengths.
+        let length = |lane: u32| if lane % 3 == 0 { 1 } else { 1 + lane % 20 };
+        let prompt = |lane: u32| (0..length(lane)).map(|at| lane * 31 + at * 7 + 5).collect();
+        let prompts: Vec<Vec<u32>> = (0..32).map(prompt).collect();
+        let together = last_logits(&mut engine, &prompts, true);
+        let alone = last_logits(&mut engine, &prompts, false);
+        for (lane, (together, alone)) in together.iter().zip(&alone).enumerate() {
+            let bits = |row: &[f32]| row.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>();
+            assert!(bits(together) == bits(alone), "{name}: lane {lane} depends on the others");
+        }
+        assert_ne!(alone[0], alone[1]);
+    }
 }

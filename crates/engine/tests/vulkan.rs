@@ -8,7 +8,7 @@ mod validation;
 
 use pianola_engine::{Engine, LoadOptions, Request, Wanted, sampler::Sampling};
 use pianola_formats::{TensorType, npy};
-use pianola_plan::Numeric;
+use pianola_plan::{Numeric, Step};
 use pianola_text::SpecialTokens;
 use pianola_vulkan::{Gpu, VulkanOptions};
 use std::ops::ControlFlow;
@@ -180,7 +180,6 @@ fn fast_mode_is_as_close_as_on_the_processor(name: &str) {
         max_tokens: Some(FREE),
         stop: vec![],
         ignore_end: true,
-        tokens_per_submit: None,
     };
     let free = engine.generate(&request, &mut |_| ControlFlow::Continue(())).unwrap().tokens;
     let found = forced(&mut engine, &prompt, &answer);
@@ -215,6 +214,54 @@ fn gemma3_in_fast_mode() {
     fast_mode_is_as_close_as_on_the_processor("gemma3.gguf");
 }
 
+/// Sequences that generate side by side are as close to exact mode as one alone: each of 32 lanes
+/// stands at another token of the same answer, and they are played together, or eight of them.
+#[test]
+fn lanes_are_as_close_as_a_sequence_alone() {
+    const LANES: usize = 32;
+    let name = "smollm2.gguf";
+    let mut exact = load(name, None, Numeric::Exact);
+    let prompt = exact.text().unwrap().tokenizer.encode(PROMPT, SpecialTokens::Plain);
+    let behind_prompt = forced(&mut exact, &prompt, &[]);
+    let answer = greedy(&mut exact, &behind_prompt[0], ANSWER);
+    let reference = forced(&mut exact, &prompt, &answer);
+    drop(exact);
+    let processor = forced(&mut load(name, None, Numeric::Fast), &prompt, &answer);
+    let pairs = reference.iter().zip(&processor);
+    let worst = pairs.map(|(a, b)| largest_difference(a, b)).fold(0.0, f32::max);
+    let gpu = gpu::options(&gpu::open());
+    let folder = PathBuf::from(std::env::var_os("PIANOLA_TEST_MODELS").unwrap());
+    let options =
+        LoadOptions { gpu: Some(gpu), lanes: LANES, context: Some(64), ..LoadOptions::default() };
+    let mut engine = Engine::load(&folder.join(name), options, &mut |_, _| ()).unwrap();
+    let recording = engine.recording_mut();
+    (0..LANES).for_each(|lane| recording.map_page(0, lane, 0, lane as u32));
+    let length = |lane: usize| prompt.len() + lane % (ANSWER + 1);
+    let token = |at: usize| prompt.get(at).copied().unwrap_or_else(|| answer[at - prompt.len()]);
+    let lanes: Vec<usize> = (0..LANES).collect();
+    for lanes in lanes.chunks(2) {
+        let mut step = Step::default();
+        for &lane in lanes {
+            (0..length(lane) - 1)
+                .for_each(|at| step.push(token(at), lane as u32, at as u32, false));
+        }
+        recording.play(&step).unwrap();
+    }
+    for together in [LANES, 8] {
+        let mut step = Step::default();
+        for lane in 0..together {
+            let last = length(lane) - 1;
+            step.push(token(last), lane as u32, last as u32, true);
+        }
+        recording.play(&step).unwrap();
+        for lane in 0..together {
+            let expected = &reference[lane % (ANSWER + 1)];
+            let error = largest_difference(expected, recording.logits(lane));
+            assert!(error <= DRAWS * worst, "lane {lane} of {together}: {error} of {worst}");
+        }
+    }
+}
+
 #[test]
 fn nothing_is_reported_of_a_generation() {
     let reports = validation::reports("generate");
@@ -232,6 +279,7 @@ fn generate() {
             gpu: Some(gpu::options(&gpu)),
             quantize,
             max_rows: 16,
+            tokens_per_submit: Some(tokens_per_submit),
             ..LoadOptions::default()
         };
         let mut engine = Engine::load(&golden("gemma3"), options, &mut |_, _| ()).unwrap();
@@ -241,7 +289,6 @@ fn generate() {
             max_tokens: Some(8),
             stop: vec![],
             ignore_end: true,
-            tokens_per_submit: Some(tokens_per_submit),
         };
         let answer = engine.generate(&request, &mut |_| ControlFlow::Continue(())).unwrap();
         assert_eq!(answer.tokens.len(), 8);

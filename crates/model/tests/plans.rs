@@ -14,6 +14,7 @@ const OPTIONS: PlanOptions = PlanOptions {
     max_logit_rows: 1,
     context: 4096,
     sequences: 1,
+    kv_bytes: None,
     cpu_layers: 0,
 };
 
@@ -76,8 +77,8 @@ fn window_groups_hold_their_window_and_modes_choose_the_kv_type() {
     let window = fast.graph.kv_groups.iter().position(|group| group.window == Some(512)).unwrap();
     let global = fast.graph.kv_groups.iter().position(|group| group.window.is_none()).unwrap();
     assert_eq!(fast.graph.kv_groups[window].layers, 22);
-    assert_eq!(fast.kv_pages(global), 4096 / 64);
-    assert_eq!(fast.kv_pages(window), (512 + 512) / 64 + 1);
+    assert_eq!(fast.kv_pages[global], 4096 / 64);
+    assert_eq!(fast.kv_pages[window], (512 + 512) / 64 + 1);
     assert!(fast.graph.kv_groups.iter().all(|group| group.ty == KvType::F16));
     assert_eq!(exact.kv_bytes(), 2 * fast.kv_bytes());
 }

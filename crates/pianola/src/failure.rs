@@ -84,6 +84,7 @@ impl From<EngineError> for Failure {
             EngineError::Option(_)
             | EngineError::Sampling(_)
             | EngineError::EmptyPrompt
+            | EngineError::Draft { .. }
             | EngineError::UnknownToken { .. } => Failure::Usage(error.to_string()),
             EngineError::Plan(error) => error.into(),
             EngineError::Model(error) => error.into(),
@@ -95,7 +96,9 @@ impl From<EngineError> for Failure {
 impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Failure {
         match error {
-            PlanError::Limit { .. } | PlanError::KvSize { .. } => Failure::Usage(error.to_string()),
+            PlanError::Limit { .. } | PlanError::KvSize { .. } | PlanError::KvBudget { .. } => {
+                Failure::Usage(error.to_string())
+            }
             PlanError::NoLogits(_) => Failure::Failed(error.to_string()),
         }
     }

@@ -3,13 +3,13 @@
 use std::path::{Path, PathBuf};
 
 use pianola_engine::sampler::Sampling;
-use pianola_engine::{Device, Engine, LoadOptions, Text};
+use pianola_engine::{Device, Engine, LoadOptions, Speculation, Text};
 use pianola_model::ModelFile;
-use pianola_plan::{Plan, PlanOptions};
+use pianola_plan::{PAGE_TOKENS, Plan, PlanOptions, size_text};
 
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::options::ComputeOptions;
+use crate::options::{ComputeOptions, SpeculationOptions};
 use crate::progress;
 use crate::pull;
 use crate::store::{Resolved, Store};
@@ -56,6 +56,7 @@ pub fn load(model: &Located, options: LoadOptions, console: Console) -> Result<E
     drop(bar);
     tell_fit(engine.plan(), &asked, console);
     console.detail(&format!("placement: {}", engine.placement()));
+    tell_kv(&engine, console);
     let timing = engine.timing();
     console.detail(&format!(
         "loaded {} in {:.2} s (file {:.2} s, tokeniser {:.2} s, weights {:.2} s), {} mode, context {}",
@@ -70,6 +71,41 @@ pub fn load(model: &Located, options: LoadOptions, console: Console) -> Result<E
     Ok(engine)
 }
 
+/// Loads a model as [`load`] does, and the smaller one that guesses for it, if one was asked for.
+pub fn load_with_draft(
+    model: &Located,
+    options: LoadOptions,
+    speculation: &SpeculationOptions,
+    console: Console,
+) -> Result<Engine, Failure> {
+    // The smaller one first: the larger takes what memory is left for its pages.
+    let draft = match &speculation.draft {
+        None => None,
+        Some(name) => {
+            let located = locate(name, console)?;
+            let context = options.context;
+            // Its pages are small; what it cannot hold is not guessed.
+            let small = LoadOptions { layers_on_gpu: None, context: None, ..options.clone() };
+            let engine = load(&located, small, console)?;
+            if context.is_some_and(|context| context > engine.context()) {
+                console.notice(&format!(
+                    "{} guesses for the first {} tokens only, which is all its context holds",
+                    located.label,
+                    engine.context()
+                ));
+            }
+            Some(engine)
+        }
+    };
+    let mut engine = load(model, options, console)?;
+    if let Some(draft) = draft {
+        engine.set_draft(draft)?;
+    } else if speculation.speculate {
+        engine.set_speculation(Speculation::Lookup)?;
+    }
+    Ok(engine)
+}
+
 /// Says what the GPU's memory made of a model where nobody asked for it.
 pub fn tell_fit(plan: &Plan, asked: &LoadOptions, console: Console) {
     let PlanOptions { cpu_layers, context, .. } = plan.options;
@@ -81,11 +117,31 @@ pub fn tell_fit(plan: &Plan, asked: &LoadOptions, console: Console) {
     }
     if context < plan.graph.context && asked.context.is_none() {
         console.notice(&format!(
-            "the context has {context} of {} tokens, as many as the GPU has memory for; with a larger \
-             --context layers move to the processor",
-            plan.graph.context
+            "the context has {context} of {} tokens, as many as there is memory for{}",
+            plan.graph.context,
+            match &asked.gpu {
+                Some(_) => "; with a larger --context layers move to the processor",
+                None => "",
+            }
         ));
     }
+}
+
+/// Says what there is for keys and values.
+pub fn tell_kv(engine: &Engine, console: Console) {
+    let plan = engine.plan();
+    let tokens = plan.kv_pages.iter().zip(&plan.graph.kv_groups).map(|(pages, group)| {
+        format!("{} tokens of {} layers ({})", pages * PAGE_TOKENS, group.layers, group.name)
+    });
+    console.detail(&format!(
+        "keys and values: {} for {}, {} at once",
+        size_text(plan.kv_bytes()),
+        tokens.collect::<Vec<_>>().join(" and "),
+        match plan.options.sequences {
+            1 => "one request".to_string(),
+            lanes => format!("{lanes} requests"),
+        }
+    ));
 }
 
 /// Says where tokens will be chosen, where that is a question at all.
@@ -98,9 +154,9 @@ pub fn tell_sampling(
     if matches!(engine.device(), Device::Cpu(_)) {
         return;
     }
-    match engine.device_sampling(sampling, &[]) {
-        Ok(_) => console.detail("sampling: on the GPU"),
-        Err(reason) => {
+    match engine.cannot_choose(sampling) {
+        None => console.detail("sampling: on the GPU"),
+        Some(reason) => {
             let line = format!("sampling: on the processor, because {reason}");
             match compute.tokens_per_submit {
                 Some(_) => console.notice(&format!("{line}; --tokens-per-submit has no effect")),

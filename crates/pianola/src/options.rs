@@ -43,6 +43,10 @@ pub struct ComputeOptions {
     /// 40 ms, at most 8]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub tokens_per_submit: Option<usize>,
+    /// Most memory for keys and values, as in 4GiB [default: what the weights leave, as far as it is
+    /// of use]
+    #[arg(long, value_name = "BYTES", value_parser = device::bytes)]
+    pub kv_memory: Option<u64>,
     /// Threads to compute with [default: one for each core]
     #[arg(long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
@@ -103,9 +107,24 @@ impl ComputeOptions {
             layers_on_gpu: self.layers_on_gpu,
             numeric: self.numeric(),
             quantize: self.quantize,
+            kv_memory: self.kv_memory,
+            tokens_per_submit: self.tokens_per_submit,
             ..LoadOptions::default()
         })
     }
+}
+
+/// Guessing ahead.
+#[derive(Args, Debug, Default)]
+#[command(next_help_heading = "Speculation")]
+pub struct SpeculationOptions {
+    /// Guess tokens ahead from what was said before, and verify them in one step: the same answer,
+    /// sooner where texts repeat themselves. Switches itself off where it loses
+    #[arg(long, conflicts_with = "draft")]
+    pub speculate: bool,
+    /// A smaller model of the same vocabulary that guesses tokens ahead, as in gemma3:270m
+    #[arg(long, value_name = "MODEL")]
+    pub draft: Option<String>,
 }
 
 /// How the next token is chosen.

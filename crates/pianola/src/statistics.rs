@@ -61,8 +61,12 @@ pub fn line(model: &str, engine: &Engine, timing: &Timing, finish: Finish) -> St
         Finish::ContextFull => "context full",
         Finish::Cancelled => "interrupted",
     };
+    let guessed = match timing.drafted_tokens {
+        0 => String::new(),
+        drafted => format!(" ({} of {drafted} guesses right)", timing.accepted_tokens),
+    };
     format!(
-        "{model} on {}: prompt {} tokens{} ({} cached), generated {} tokens{}, ended by: {ended}",
+        "{model} on {}: prompt {} tokens{} ({} cached), generated {} tokens{}{guessed}, ended by: {ended}",
         engine.runs_on(),
         timing.prompt_tokens,
         at(prompt_speed(timing), prompt_ceiling),
@@ -85,5 +89,7 @@ pub fn object(engine: &Engine, timing: &Timing) -> Value {
         "generation_seconds": timing.generation_seconds,
         "generation_tokens_per_second": generation_speed(timing),
         "generation_ceiling_tokens_per_second": generation_ceiling,
+        "drafted_tokens": timing.drafted_tokens,
+        "accepted_tokens": timing.accepted_tokens,
     })
 }

@@ -51,24 +51,33 @@ impl Cost {
     /// A play of `rows` rows of one sequence whose last row sees `context` tokens (itself
     /// included), with `logits` rows of logits.
     pub fn work(&self, rows: usize, logits: usize, context: usize) -> Work {
-        let rows = if self.logits_only { logits } else { rows } as u64;
-        if rows == 0 {
+        self.work_of(&[(rows, context)], logits)
+    }
+
+    /// A play of several sequences: of each so many rows, whose last sees so many tokens.
+    pub fn work_of(&self, sequences: &[(usize, usize)], logits: usize) -> Work {
+        let all: usize = sequences.iter().map(|sequence| sequence.0).sum();
+        let counted = if self.logits_only { logits } else { all } as u64;
+        if counted == 0 {
             return Work::default();
         }
         let visible = |position: u64| match self.window {
             Some(window) => position.min(window as u64),
             None => position,
         };
-        let last = context as u64;
-        let first = last.saturating_sub(rows) + 1;
         // Visible tokens summed over the rows, and the span of keys the play touches at all.
-        let seen: u64 = (first..=last).map(visible).sum();
-        let span = last - first + visible(first);
+        let (mut seen, mut span) = (0, 0);
+        for &(rows, context) in sequences.iter().filter(|sequence| sequence.0 > 0) {
+            let last = context as u64;
+            let first = last.saturating_sub(rows as u64) + 1;
+            seen += (first..=last).map(visible).sum::<u64>();
+            span += last - first + visible(first);
+        }
         Work {
             bytes: self.weight_bytes
-                + rows * (self.row_weight_bytes + self.row_bytes)
+                + counted * (self.row_weight_bytes + self.row_bytes)
                 + span * self.kv_token_bytes,
-            operations: rows * self.row_operations + seen * self.kv_token_operations,
+            operations: counted * self.row_operations + seen * self.kv_token_operations,
         }
     }
 }
@@ -163,5 +172,10 @@ mod tests {
         assert_eq!(windowed.work(1, 0, 100).bytes, 20);
         // Ten rows see the last of their tokens and one before the first.
         assert_eq!(windowed.work(10, 0, 100).bytes, 110);
+        // The weights are read once for all sequences.
+        let weighty = Cost { weight_bytes: 1000, ..windowed };
+        let alone = windowed.work(1, 0, 100) + windowed.work(1, 0, 7);
+        let together = weighty.work_of(&[(1, 100), (0, 0), (1, 7)], 0);
+        assert_eq!(together, Work { bytes: alone.bytes + 1000, ..alone });
     }
 }

@@ -81,6 +81,64 @@ impl KvGroup {
     }
 }
 
+/// Sequences that KV pages are wanted for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KvDemand {
+    /// Sequences at once.
+    pub sequences: usize,
+    /// Tokens that each may grow to.
+    pub context: usize,
+    /// Rows that are added to a sequence at a time.
+    pub chunk: usize,
+}
+
+impl KvDemand {
+    /// Fewest pages of a group: with them one sequence reaches its full length.
+    fn least(&self, group: &KvGroup) -> usize {
+        group.pages_for(self.context, self.chunk)
+    }
+
+    /// Most pages of a group that are of use: every sequence at full length, and once more its
+    /// window, for a conversation that pauses and will go on.
+    fn most(&self, group: &KvGroup) -> usize {
+        let windows = if group.window.is_some() && self.sequences > 1 { 2 } else { 1 };
+        self.least(group) * self.sequences * windows
+    }
+
+    /// Pages of each group: all that are of use, or as large a share of what lies between the
+    /// fewest and the most as `bytes` hold. None if they do not hold the fewest.
+    pub fn pages(&self, groups: &[KvGroup], bytes: Option<u64>) -> Option<Vec<usize>> {
+        const SHARES: usize = 4096;
+        let pages = |share: usize| -> Vec<usize> {
+            let between = |group: &KvGroup| {
+                let (least, most) = (self.least(group), self.most(group));
+                least + (most - least) * share / SHARES
+            };
+            groups.iter().map(between).collect()
+        };
+        let fits = |share: usize| match bytes {
+            None => true,
+            Some(bytes) => kv_bytes(groups, &pages(share)) <= u128::from(bytes),
+        };
+        if !fits(0) {
+            return None;
+        }
+        let (mut low, mut high) = (0, SHARES);
+        while low < high {
+            let middle = (low + high).div_ceil(2);
+            if fits(middle) { low = middle } else { high = middle - 1 }
+        }
+        Some(pages(low))
+    }
+}
+
+/// Bytes of so many pages of each group.
+pub fn kv_bytes(groups: &[KvGroup], pages: &[usize]) -> u128 {
+    let bytes =
+        |(group, &pages): (&KvGroup, &usize)| u128::from(group.page_bytes()) * pages as u128;
+    groups.iter().zip(pages).map(bytes).sum()
+}
+
 /// A layer's place in its group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KvSlot {
@@ -88,4 +146,38 @@ pub struct KvSlot {
     pub group: usize,
     /// Layer within the group.
     pub layer: usize,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(window: Option<usize>, layers: usize) -> KvGroup {
+        let name = "some".to_string();
+        KvGroup { name, window, kv_heads: 1, head_dim: 16, layers, ty: KvType::F16 }
+    }
+
+    #[test]
+    fn pages_grow_with_the_bytes_and_never_beyond_them() {
+        let groups = [group(None, 1), group(Some(512), 5)];
+        let demand = KvDemand { sequences: 8, context: 8192, chunk: 512 };
+        assert_eq!(demand.pages(&groups, None), Some(vec![8 * 128, 16 * 17]));
+        let least = kv_bytes(&groups, &[128, 17]) as u64;
+        assert_eq!(demand.pages(&groups, Some(least)), Some(vec![128, 17]));
+        assert_eq!(demand.pages(&groups, Some(least - 1)), None);
+        let mut before = vec![128, 17];
+        for bytes in (least..6 * least).step_by(100_000) {
+            let pages = demand.pages(&groups, Some(bytes)).unwrap();
+            assert!(kv_bytes(&groups, &pages) <= u128::from(bytes));
+            assert!(pages.iter().zip(&before).all(|(now, before)| now >= before));
+            before = pages;
+        }
+        assert!(before[0] > 300 && before[1] > 40, "{before:?}");
+    }
+
+    #[test]
+    fn one_sequence_needs_no_more_than_itself() {
+        let demand = KvDemand { sequences: 1, context: 8192, chunk: 512 };
+        assert_eq!(demand.pages(&[group(None, 1), group(Some(512), 5)], None), Some(vec![128, 17]));
+    }
 }

@@ -22,18 +22,19 @@ mod place;
 mod plan;
 mod print;
 mod profile;
+mod sampling;
 mod step;
 
 pub use arena::Arena;
 pub use cost::{Cost, Work};
-pub use device::{Ceilings, DeviceError, PlayStatistics, Probe, Recording};
+pub use device::{Ceilings, DeviceError, Draw, PlayStatistics, Probe, Recording};
 pub use fuse::{Attend, Fused, HeadNorm, Kernel, Part, Project, Residual, fuse};
 pub use graph::{
     Activation, AttentionSpec, Graph, GraphBuilder, Node, Op, RopePairing, RopeSpec, RowSet,
     TensorId, TensorSpec, WeightId, WeightShape, WeightSpec,
 };
 pub use hazard::{Access, Range, Space, barriers};
-pub use kv::{KvGroup, KvSlot, KvType, PAGE_TOKENS};
+pub use kv::{KvDemand, KvGroup, KvSlot, KvType, PAGE_TOKENS, kv_bytes};
 pub use place::{layer_range, size_text};
 pub use plan::{
     BUCKETS, Buffer, DeviceKind, Layout, Numeric, Plan, PlanError, PlanOp, PlanOptions, Segment,
@@ -41,4 +42,5 @@ pub use plan::{
 };
 pub use print::PlanText;
 pub use profile::KernelTime;
+pub use sampling::{Sampling, SamplingError};
 pub use step::{Row, Step};

@@ -219,6 +219,7 @@ mod tests {
                 max_logit_rows: 1,
                 context: 1,
                 sequences: 1,
+                kv_bytes: None,
                 cpu_layers,
             };
             let devices = devices(&NAMES, &options);

@@ -5,7 +5,7 @@ use crate::cost::{Cost, cost_of};
 use crate::fuse::{Kernel, fuse};
 use crate::graph::{Graph, Op, RowSet, TensorId, WeightSpec};
 use crate::hazard::{Access, Range, Space, barriers};
-use crate::kv::{KvSlot, KvType};
+use crate::kv::{KvDemand, KvSlot, KvType, kv_bytes};
 use crate::place;
 
 /// Row counts that a play is rounded up to where a device records per count.
@@ -88,6 +88,8 @@ pub struct PlanOptions {
     pub context: usize,
     /// Sequences with page tables.
     pub sequences: usize,
+    /// Most bytes of KV pages; none: all that so many sequences can use.
+    pub kv_bytes: Option<u64>,
     /// So many of the first layers run on the processor although `device` is a GPU, and what
     /// stands before them too. The head never does.
     pub cpu_layers: usize,
@@ -167,6 +169,8 @@ pub struct Plan {
     pub layouts: Vec<Vec<(DeviceKind, Layout)>>,
     /// Segments in order.
     pub segments: Vec<Segment>,
+    /// Pages of each of the graph's KV groups.
+    pub kv_pages: Vec<usize>,
 }
 
 /// Why a graph cannot be planned.
@@ -188,6 +192,19 @@ pub enum PlanError {
     )]
     KvSize {
         /// Tokens asked for.
+        context: usize,
+    },
+    /// The budget for keys and values holds no whole sequence.
+    #[error(
+        "{} for keys and values hold no sequence of {context} tokens, which takes {}; give more with --kv-memory, or ask for a smaller --context",
+        crate::size_text(*bytes), crate::size_text(*needed)
+    )]
+    KvBudget {
+        /// Bytes there are.
+        bytes: u64,
+        /// Bytes of one sequence.
+        needed: u64,
+        /// Its tokens.
         context: usize,
     },
     /// The graph names no result.
@@ -232,6 +249,7 @@ impl Plan {
                 barrier: false,
             });
         }
+        let kv_pages = kv_pages(&graph, &options)?;
         let arena = lay_out(&graph, &options, &ops, &buffers, &views);
         let buffer_of = |tensor: usize| views[tensor].expect("a materialised tensor").buffer;
         let mut plan = Plan {
@@ -243,6 +261,7 @@ impl Plan {
             buffers,
             views,
             arena,
+            kv_pages,
         };
         let most = if options.device == DeviceKind::Cpu { 0 } else { plan.layers() };
         if options.cpu_layers > most {
@@ -250,16 +269,6 @@ impl Plan {
             return Err(PlanError::Limit { what, most, found });
         }
         plan.find_hazards();
-        let sizes = |index: usize| {
-            let group = &plan.graph.kv_groups[index];
-            // Half the address space for each group is more than any machine has.
-            let bytes =
-                group.layers as u128 * group.kv_heads as u128 * group.head_values() as u128 * 4;
-            bytes * plan.kv_pages(index) as u128
-        };
-        if (0..plan.graph.kv_groups.len()).any(|index| sizes(index) > 1 << 47) {
-            return Err(PlanError::KvSize { context: options.context });
-        }
         Ok(plan)
     }
 
@@ -276,20 +285,9 @@ impl Plan {
         self.views[tensor.0].expect("a materialised tensor")
     }
 
-    /// Bytes of all KV pages that `sequences` full sequences can need.
+    /// Bytes of all KV pages.
     pub fn kv_bytes(&self) -> u64 {
-        self.graph
-            .kv_groups
-            .iter()
-            .enumerate()
-            .map(|(g, group)| group.page_bytes() * self.kv_pages(g) as u64)
-            .sum()
-    }
-
-    /// Pages of a group that `sequences` full sequences can need.
-    pub fn kv_pages(&self, group: usize) -> usize {
-        let group = &self.graph.kv_groups[group];
-        group.pages_for(self.options.context, self.options.max_rows) * self.options.sequences
+        kv_bytes(&self.graph.kv_groups, &self.kv_pages) as u64
     }
 
     /// Bytes of all weights in their types.
@@ -335,6 +333,24 @@ impl Plan {
         let bytes = buffer_bytes(&self.options, &self.buffers[view.buffer]);
         Range { space: Space::Arena, start, end: start + bytes }
     }
+}
+
+/// Pages of each group, within the budget and what can be addressed.
+fn kv_pages(graph: &Graph, options: &PlanOptions) -> Result<Vec<usize>, PlanError> {
+    let PlanOptions { sequences, context, max_rows, kv_bytes: budget, .. } = *options;
+    let demand = KvDemand { sequences, context, chunk: max_rows };
+    let groups = &graph.kv_groups;
+    let bytes = |pages: &[usize]| kv_bytes(groups, pages);
+    let pages = demand.pages(groups, budget).ok_or_else(|| {
+        let one = KvDemand { sequences: 1, ..demand }.pages(groups, None).unwrap_or_default();
+        let needed = u64::try_from(bytes(&one)).unwrap_or(u64::MAX);
+        PlanError::KvBudget { bytes: budget.unwrap_or(0), needed, context }
+    })?;
+    // Half the address space is more than any machine has.
+    if bytes(&pages) > 1 << 47 {
+        return Err(PlanError::KvSize { context });
+    }
+    Ok(pages)
 }
 
 fn limit(what: &'static str, found: usize, most: usize) -> Result<(), PlanError> {

@@ -93,7 +93,7 @@ impl Display for PlanText<'_> {
                 group.window.map_or("none".to_string(), |window| window.to_string()),
                 crate::PAGE_TOKENS,
                 group.page_bytes(),
-                self.plan.kv_pages(index),
+                self.plan.kv_pages[index],
             )?;
         }
         writeln!(

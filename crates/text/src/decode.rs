@@ -4,8 +4,8 @@ use crate::tokenizer::Tokenizer;
 
 /// Turns a stream of tokens into text. A character may take several tokens:
 /// its bytes are kept back until it is whole, or cannot become so.
-pub struct Decoder<'a> {
-    tokenizer: &'a Tokenizer,
+#[derive(Clone, Debug)]
+pub struct Decoder {
     show_special: bool,
     /// The beginning of a character, at most three bytes.
     pending: Vec<u8>,
@@ -13,17 +13,18 @@ pub struct Decoder<'a> {
     strip: usize,
 }
 
-impl<'a> Decoder<'a> {
-    pub(crate) fn new(tokenizer: &'a Tokenizer, show_special: bool, strip: usize) -> Decoder<'a> {
-        Decoder { tokenizer, show_special, pending: Vec::new(), strip }
+impl Decoder {
+    pub(crate) fn new(show_special: bool, strip: usize) -> Decoder {
+        Decoder { show_special, pending: Vec::new(), strip }
     }
 
-    /// Appends what the token completes; an id outside the vocabulary is U+FFFD.
-    pub fn push(&mut self, id: u32, out: &mut String) {
-        if !self.show_special && self.tokenizer.is_special(id) {
+    /// Appends what the token completes; an id outside the vocabulary is U+FFFD. `tokenizer` is the
+    /// one that made this decoder.
+    pub fn push(&mut self, tokenizer: &Tokenizer, id: u32, out: &mut String) {
+        if !self.show_special && tokenizer.is_special(id) {
             return;
         }
-        let mut bytes = self.tokenizer.token_bytes(id).unwrap_or("\u{fffd}".as_bytes());
+        let mut bytes = tokenizer.token_bytes(id).unwrap_or("\u{fffd}".as_bytes());
         while self.strip > 0 && !bytes.is_empty() {
             match bytes.strip_prefix(b" ") {
                 Some(rest) => {

@@ -197,15 +197,15 @@ impl Tokenizer {
         let mut text = String::new();
         let mut decoder = self.decoder(show_special);
         for &id in ids {
-            decoder.push(id, &mut text);
+            decoder.push(self, id, &mut text);
         }
         decoder.finish(&mut text);
         text
     }
 
     /// A decoder for tokens that come one by one.
-    pub fn decoder(&self, show_special: bool) -> Decoder<'_> {
-        Decoder::new(self, show_special, self.parts.strip)
+    pub fn decoder(&self, show_special: bool) -> Decoder {
+        Decoder::new(show_special, self.parts.strip)
     }
 
     /// The bytes a token stands for; those of one token need not be whole characters.

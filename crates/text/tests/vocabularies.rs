@@ -302,7 +302,7 @@ proptest! {
         prop_assert_eq!(&tokenizer.decode(&ids, true), &text);
         let (mut decoder, mut read) = (tokenizer.decoder(true), String::new());
         for id in ids {
-            decoder.push(id, &mut read);
+            decoder.push(&tokenizer, id, &mut read);
             // Nothing is said too early: what has been read stays.
             prop_assert!(text.starts_with(&read));
         }
@@ -311,7 +311,7 @@ proptest! {
         // Any ids whatever, most of them no UTF-8, some of them no token.
         for show in [false, true] {
             let (mut decoder, mut read) = (tokenizer.decoder(show), String::new());
-            cuts.iter().for_each(|&id| decoder.push(id, &mut read));
+            cuts.iter().for_each(|&id| decoder.push(&tokenizer, id, &mut read));
             decoder.finish(&mut read);
             prop_assert_eq!(&read, &tokenizer.decode(&cuts, show));
             let bytes: Vec<u8> = cuts.iter()

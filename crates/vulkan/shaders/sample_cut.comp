@@ -1,11 +1,11 @@
-// sample_cut: applies bias and penalties to a row of logits, and takes the best of each slice of
-// the vocabulary. One workgroup a slice.
+// sample_cut: applies bias and penalties to rows of logits, and takes the best of each slice of
+// the vocabulary. One workgroup a slice of a row.
 //
 // The tokens that a bias or a penalty changes are few; the workgroup whose slice they lie in
 // changes them before it reads the slice, which saves a launch.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
+#include "include/common.glsl"
 
 layout(local_size_x = 256) in;
 // Logits of a lane.
@@ -13,11 +13,12 @@ layout(constant_id = 0) const uint KEYS = 8;
 #include "include/sampling.glsl"
 
 // Coherent: lanes read what other lanes of the workgroup changed.
-layout(set = 1, binding = 2, std430) coherent buffer Logits { float logits[]; };
+layout(set = 1, binding = 3, std430) coherent buffer Logits { float logits[]; };
 
-layout(push_constant) uniform Constants {
-    uint vocabulary;
-};
+// Where the logit of a token is.
+uint at(uint token) {
+    return gl_WorkGroupID.y * vocabulary + token;
+}
 
 // Tokens to change.
 shared uint named[HISTORY];
@@ -43,13 +44,13 @@ void apply_biases(uint lane, uint start, uint end) {
     barrier();
     if (is_mine(lane, state.biases, start, end)) {
         const uint token = named[lane];
-        precise float logit = logits[token];
+        precise float logit = logits[at(token)];
         for (uint i = lane; i < state.biases; i++) {
             if (named[i] == token) {
                 logit += state.bias[i].amount;
             }
         }
-        logits[token] = logit;
+        logits[at(token)] = logit;
     }
     memoryBarrierBuffer();
     barrier();
@@ -67,7 +68,7 @@ void apply_penalties(uint lane, uint start, uint end) {
         for (uint i = lane; i < count; i++) {
             seen += uint(named[i] == token);
         }
-        precise float logit = logits[token];
+        precise float logit = logits[at(token)];
         // Dividing alone would make an unlikely (negative) token more likely.
         if (logit > 0.0) {
             logit /= state.repetition_penalty;
@@ -76,7 +77,7 @@ void apply_penalties(uint lane, uint start, uint end) {
         }
         precise const float penalty = state.presence_penalty + state.frequency_penalty * float(seen);
         logit -= penalty;
-        logits[token] = logit;
+        logits[at(token)] = logit;
     }
     memoryBarrierBuffer();
     barrier();
@@ -100,20 +101,21 @@ void main() {
     float values[KEYS];
     [[unroll]] for (uint i = 0; i < KEYS; i++) {
         ids[i] = start + i * LANES + lane;
-        values[i] = logits[min(ids[i], end - 1)];
+        values[i] = logits[at(min(ids[i], end - 1))];
     }
     [[unroll]] for (uint i = 0; i < KEYS; i++) {
         keys[i] = ids[i] < end ? image_of(values[i]) : 0;
         if ((floatBitsToUint(values[i]) & 0x7fffffffu) > 0x7f800000u) {
-            state.broken = 1;
+            outcome.broken = 1;
         }
     }
 
     const uint wanted = state.wanted;
+    const uint first = first_candidate() + slice * wanted;
     if (wanted == 1) {
         const uvec2 best = best_of_all();
         if (lane == 0) {
-            candidates[slice] = best;
+            candidates[first] = best;
         }
         return;
     }
@@ -124,11 +126,11 @@ void main() {
     const uvec2 last = end_of_largest(wanted, range_of_largest(), vocabulary - 1);
     [[unroll]] for (uint i = 0; i < KEYS; i++) {
         if (is_before(last, keys[i], ids[i])) {
-            candidates[slice * wanted + atomicAdd(taken, 1)] = uvec2(keys[i], ids[i]);
+            candidates[first + atomicAdd(taken, 1)] = uvec2(keys[i], ids[i]);
         }
     }
     barrier();
     for (uint i = taken + lane; i < wanted; i += LANES) {
-        candidates[slice * wanted + i] = uvec2(0);
+        candidates[first + i] = uvec2(0);
     }
 }

@@ -1,26 +1,19 @@
-// sample_draw: chooses a token from the best of all slices, notes it, and makes the step that of
-// the token after it. One workgroup.
+// sample_draw: chooses a token from the best of all slices of a row, notes it, and makes the step's
+// row that of the token after it. One workgroup a row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_control_flow_attributes : require
+#include "include/common.glsl"
 
 layout(local_size_x = 256) in;
 // Candidates of a lane, of as many as ever come from all slices.
 layout(constant_id = 0) const uint KEYS = 32;
 #include "include/sampling.glsl"
 
-// The first row of the step, as in common.glsl, but to be written.
-layout(set = 1, binding = 2, std430) buffer FirstRow {
+// The step, as in common.glsl, but to be written.
+layout(set = 1, binding = 3, std430) buffer NextStep {
     uint header[4];
-    uint token;
-    uint sequence;
-    uint position;
-} row;
-
-layout(push_constant) uniform Constants {
-    uint vocabulary;
-    uint slices;
-};
+    Row rows[MAX_ROWS];
+} next;
 
 shared uint taken;
 // Candidates as they came, then in the order of their ids.
@@ -100,7 +93,7 @@ uint draw(uint lane, uint count) {
         until = i <= lane ? total : until;
     }
     if (lane < count && weights[lane] > 0.0) {
-        if (until > state.uniforms[state.played] * total) {
+        if (until > state.uniforms[outcome.played] * total) {
             atomicMin(first_beyond, lane);
         }
         atomicMax(last_possible, lane);
@@ -115,7 +108,7 @@ uint choose(uint lane) {
     const uint entries = slices * wanted;
     // Without a condition, so that all reads are under way at once.
     [[unroll]] for (uint i = 0; i < KEYS; i++) {
-        const uvec2 candidate = candidates[min(i * LANES + lane, entries - 1)];
+        const uvec2 candidate = candidates[first_candidate() + min(i * LANES + lane, entries - 1)];
         keys[i] = candidate.x;
         ids[i] = candidate.y;
     }
@@ -170,16 +163,17 @@ void main() {
     }
     barrier();
     if (lane == 0) {
-        state.tokens[state.played] = token;
-        state.played += 1;
+        outcome.tokens[outcome.played] = token;
+        outcome.played += 1;
         state.history[state.history_length % HISTORY] = token;
         state.history_length += 1;
         // Plays that are still queued then repeat this one, harmlessly.
         if (stops_here != 0) {
-            state.halted = 1;
+            outcome.halted = 1;
         } else {
-            row.token = token;
-            row.position += 1;
+            const uint row = play.logit_rows[gl_WorkGroupID.y];
+            next.rows[row].token = token;
+            next.rows[row].position += 1;
         }
     }
 }

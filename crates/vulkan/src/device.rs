@@ -1,6 +1,7 @@
 //! A plan recorded for a GPU: weights resident, command buffers made once, a play one submission.
 
 use crate::ablate::{Ablated, Ablation};
+use crate::choose::Chooser;
 use crate::commands::Recorder;
 use crate::gpu::Gpu;
 use crate::measure::rough_rate;
@@ -12,7 +13,7 @@ use crate::policy::segments::{self, Piece};
 use crate::profile::Profiler;
 use crate::program::{Dispatch, Programmer, Resources, Scratch};
 use crate::receive::Inlet;
-use crate::sampled::Sampler;
+use crate::sample::MOST_PLAYS;
 use crate::step::{STEP_BYTES, write_step};
 use crate::tuning::Tuning;
 use crate::upload::Uploader;
@@ -20,8 +21,8 @@ use crate::weights::{self, Weights};
 use ash::vk;
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    DeviceError, DeviceKind, KernelTime, KvSlot, PAGE_TOKENS, Plan, PlayStatistics, Recording,
-    Step, bucket,
+    DeviceError, DeviceKind, Draw, KernelTime, KvSlot, PAGE_TOKENS, Plan, PlayStatistics,
+    Recording, Sampling, Step, bucket,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -57,8 +58,8 @@ pub(crate) struct Take {
     pub set: vk::DescriptorSet,
     fence: vk::Fence,
     in_flight: bool,
-    bodies: BTreeMap<u32, Recorded>,
-    heads: BTreeMap<u32, Recorded>,
+    pub bodies: BTreeMap<u32, Recorded>,
+    pub heads: BTreeMap<u32, Recorded>,
     copies: BTreeMap<u32, vk::CommandBuffer>,
 }
 
@@ -89,7 +90,7 @@ pub struct VulkanRecording {
     pub(crate) statistics: PlayStatistics,
     pub(crate) profiler: Option<Profiler>,
     pub(crate) ablation: Option<Ablated>,
-    pub(crate) sampler: Option<Sampler>,
+    pub(crate) chooser: Chooser,
     pub(crate) inlet: Option<Inlet>,
     // Last: everything above points into it.
     pub(crate) memory: Memory,
@@ -177,6 +178,7 @@ impl VulkanRecording {
         let vocabulary = plan.graph.vocabulary as u64;
         let logits = memory.allocate(Purpose::Readback, 4 * rows * vocabulary, "logits")?;
         let logits_start = memory.mapped(logits).expect("visible to the host").cast();
+        let chooser = Chooser::new(&plan, &mut memory)?;
         let mut takes = Vec::new();
         for _ in 0..2 {
             let step = memory.allocate(Purpose::Step, STEP_BYTES, "steps")?;
@@ -230,7 +232,7 @@ impl VulkanRecording {
             statistics: PlayStatistics::default(),
             profiler: None,
             ablation: None,
-            sampler: None,
+            chooser,
             inlet,
             memory,
         })
@@ -263,6 +265,13 @@ impl VulkanRecording {
 
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// Cuts what is recorded from now on as for a device of this many operations a second: for
+    /// tests of long work.
+    #[doc(hidden)]
+    pub fn assume_rate(&mut self, operations_per_second: f64) {
+        self.rate = operations_per_second;
     }
 
     /// Where a body of `rows` rows is cut: by the time its kernels will take at worst.
@@ -341,6 +350,18 @@ impl VulkanRecording {
         Ok(())
     }
 
+    /// The take that is next: done with what it played, and with all recorded that `step` needs.
+    pub(crate) fn turn(&mut self, step: &Step) -> Result<usize, DeviceError> {
+        let take = self.next;
+        self.next = (self.next + 1) % self.takes.len();
+        self.finish(take)?;
+        // Both takes at once, so that only the first play of a row count pays for recording.
+        for take in 0..self.takes.len() {
+            self.prepare(take, step.rows.len(), step.logits.len())?;
+        }
+        Ok(take)
+    }
+
     /// Submits a play whose step is written: one submission, unless its body is cut.
     fn launch(&mut self, take: usize, rows: usize, logits: usize) -> Result<(), DeviceError> {
         let rows = bucket(rows).expect("a checked step") as u32;
@@ -383,7 +404,16 @@ impl VulkanRecording {
             let commands = list.get(index).copied().unwrap_or(list[0]);
             vk::CommandBufferSubmitInfo::default().command_buffer(commands)
         });
-        let submit = [vk::SubmitInfo2::default().command_buffer_infos(&infos[..list.len()])];
+        self.submit_all(take, &infos[..list.len()])
+    }
+
+    /// The same for any number of them.
+    pub(crate) fn submit_all(
+        &mut self,
+        take: Option<usize>,
+        list: &[vk::CommandBufferSubmitInfo<'_>],
+    ) -> Result<(), DeviceError> {
+        let submit = [vk::SubmitInfo2::default().command_buffer_infos(list)];
         let fence = take.map_or(vk::Fence::null(), |take| self.takes[take].fence);
         self.gpu.submit(&submit, fence, "a play")?;
         if let Some(take) = take {
@@ -391,26 +421,6 @@ impl VulkanRecording {
         }
         self.statistics.submits += 1;
         Ok(())
-    }
-
-    /// Submits what a caller put together, signalling a take's fence.
-    pub(crate) fn signal(
-        &mut self,
-        take: usize,
-        submit: &[vk::SubmitInfo2<'_>],
-    ) -> Result<(), DeviceError> {
-        self.gpu.submit(submit, self.takes[take].fence, "a play")?;
-        self.takes[take].in_flight = true;
-        self.statistics.submits += 1;
-        Ok(())
-    }
-
-    /// Body and head of a play of one row, which are prepared, and their number of dispatches. A
-    /// single row is never cut.
-    pub(crate) fn single_commands(&self) -> (vk::CommandBuffer, vk::CommandBuffer, u64) {
-        let (body, head) = (&self.takes[0].bodies[&1], &self.takes[0].heads[&1]);
-        let dispatches = u64::from(body.dispatches + head.dispatches);
-        (body.commands[0], head.commands[0], dispatches)
     }
 
     /// Waits until a take is done, and makes its fence usable again.
@@ -472,7 +482,7 @@ fn check_bindings(plan: &Plan, limit: u64) -> Result<(), DeviceError> {
     let groups = plan.graph.kv_groups.iter().enumerate();
     let pages = groups.map(|(index, group)| {
         let head = 2 * PAGE_TOKENS * group.head_dim * group.ty.bytes();
-        (plan.kv_pages(index) * group.kv_heads * head) as u64
+        (plan.kv_pages[index] * group.kv_heads * head) as u64
     });
     let buffers = plan.buffers.iter();
     let buffers = buffers.map(|buffer| (4 * plan.max_rows(buffer.rows) * buffer.width) as u64);
@@ -508,13 +518,7 @@ impl Recording for VulkanRecording {
         if self.ablation.as_ref().is_some_and(|ablated| ablated.kind != Ablation::Nothing) {
             return self.play_ablated(step);
         }
-        let take = self.next;
-        self.next = (self.next + 1) % self.takes.len();
-        self.finish(take)?;
-        // Both takes at once, so that only the first play of a row count pays for recording.
-        for take in 0..self.takes.len() {
-            self.prepare(take, step.rows.len(), step.logits.len())?;
-        }
+        let take = self.turn(step)?;
         // SAFETY: the take's step is mapped, and nothing plays it.
         unsafe { write_step(self.takes[take].start, step) };
         self.launch(take, step.rows.len(), step.logits.len())?;
@@ -540,9 +544,25 @@ impl Recording for VulkanRecording {
         }
     }
 
+    fn cannot_choose(&self, sampling: &Sampling, stop_tokens: &[u32]) -> Option<&'static str> {
+        self.why_not(sampling, stop_tokens)
+    }
+
+    fn most_plays(&self) -> usize {
+        MOST_PLAYS
+    }
+
+    fn play_choosing(&mut self, step: &Step, draws: &[Draw<'_>]) -> Result<(), DeviceError> {
+        self.choose(step, draws)
+    }
+
+    fn chosen(&self, index: usize) -> Option<&[u32]> {
+        self.chooser.chosen(index)
+    }
+
     fn map_page(&mut self, group: usize, sequence: usize, index: usize, page: u32) {
         let at = self.entry(group, sequence, index);
-        assert!((page as usize) < self.plan.kv_pages(group), "page {page}");
+        assert!((page as usize) < self.plan.kv_pages[group], "page {page}");
         // A play in flight may still look at what the entry was. If it never ends, the next play
         // says so.
         if self.mapped[at] != UNMAPPED || self.retired[at] > self.finished {

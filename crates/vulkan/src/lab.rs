@@ -21,6 +21,8 @@ pub(crate) struct Lab {
     fence: vk::Fence,
     queries: Option<vk::QueryPool>,
     set: vk::DescriptorSet,
+    /// The step that kernels see.
+    pub step: Region,
     recorder: Recorder,
     pipelines: Pipelines,
     pub memory: Memory,
@@ -42,7 +44,7 @@ impl Drop for Lab {
 }
 
 impl Lab {
-    /// A lab whose kernels see a step of one row.
+    /// A lab whose kernels see a step of one row, until another is written.
     pub fn new(gpu: &Arc<Gpu>) -> Result<Lab, DeviceError> {
         let pipelines = Pipelines::new(gpu)?;
         let mut recorder = Recorder::new(gpu)?;
@@ -58,7 +60,7 @@ impl Lab {
         let fence = unsafe { gpu.raw.create_fence(&vk::FenceCreateInfo::default(), None) }
             .map_err(|error| gpu.failure("making a fence", error))?;
         let queries = gpu.description().tick.is_some().then(|| query_pool(gpu, 2)).transpose()?;
-        Ok(Lab { gpu: gpu.clone(), fence, queries, set, recorder, pipelines, memory })
+        Ok(Lab { gpu: gpu.clone(), fence, queries, set, step, recorder, pipelines, memory })
     }
 
     /// Room on the device, filled with `byte`.

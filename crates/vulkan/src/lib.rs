@@ -20,6 +20,7 @@
 #![allow(unsafe_code)]
 
 mod ablate;
+mod choose;
 mod commands;
 mod describe;
 mod device;
@@ -38,7 +39,6 @@ mod profile;
 mod program;
 mod receive;
 mod sample;
-mod sampled;
 mod statistics;
 mod step;
 mod tune;
@@ -57,7 +57,6 @@ pub use measure::atomic_additions;
 pub use measure::measure;
 pub use memory::Placement;
 pub use place::Budget;
-pub use sample::GpuSampling;
 #[doc(hidden)]
 pub use sample::bench::{SampleBench, Sampled};
 pub use statistics::{KernelStatistics, compile_plan};

@@ -95,7 +95,7 @@ impl Shader {
             }
             Shader::KvWrite => &[1; 6],
             Shader::Attention => &[1; 11],
-            Shader::SampleCut | Shader::SampleDraw => &[1; 3],
+            Shader::SampleCut | Shader::SampleDraw => &[1; 4],
             Shader::Probe => &[1, 1],
             Shader::ProbeMatrix | Shader::ProbeFragments => &[1],
         }

@@ -1,11 +1,15 @@
-//! Choosing tokens on the GPU, so that several can be played in one submission.
+//! Choosing tokens on the GPU, for several rows at once, so that several can be played in one
+//! submission.
 //!
 //! ```text
 //! logits ─► sample_cut: bias, penalties, best of each slice ─► sample_draw: cuts, draw ─► token
 //!                                                                   │
-//!             state: history, tokens so far  ◄──────────────────────┤
+//!             state: history                 ◄──────────────────────┤
+//!             outcome: tokens so far         ◄──────────────────────┤
 //!             step: the row of the next play ◄──────────────────────┘
 //! ```
+//!
+//! Rows know nothing of one another: each has a state, an outcome and workgroups of its own.
 //!
 //! The choice is the host sampler's: the same steps in the same order, ties to the lowest id, the
 //! same weights in f32. Its sums are f64 and these are f32, so that a draw within about 1e-6 of the
@@ -17,15 +21,17 @@
 
 pub(crate) mod bench;
 
-use crate::memory::Region;
+use crate::memory::{Memory, Purpose, Region};
 use crate::pipeline::{Shader, Variant};
 use crate::program::Dispatch;
 use bytemuck::{Pod, Zeroable};
-use std::mem::offset_of;
+use pianola_plan::{DeviceError, Draw, Sampling};
 
 // Mirrored in shaders/include/sampling.glsl.
 /// Invocations of a workgroup.
 const LANES: usize = 256;
+/// Most rows that tokens are chosen for at once.
+pub(crate) const MOST_ROWS: usize = 64;
 /// Most plays of one state.
 pub(crate) const MOST_PLAYS: usize = 64;
 const MOST_WANTED: usize = 64;
@@ -39,58 +45,21 @@ const HISTORY: usize = 256;
 const MOST_SLICES: usize = 128;
 const FEWEST_KEYS: usize = 4;
 
-/// Bytes of the region that the best of the slices lie in.
-pub(crate) const SCRATCH_BYTES: u64 = (MOST_SLICES * MOST_WANTED * 8) as u64;
-
-/// How the GPU chooses tokens. Fields mean what those of the engine's sampler do.
-#[derive(Clone, Debug, PartialEq)]
-pub struct GpuSampling {
-    /// Divides the logits; 0 always takes the best token and ignores the cuts.
-    pub temperature: f32,
-    /// Keeps this many of the best tokens.
-    pub top_k: usize,
-    /// Keeps the smallest set of best tokens whose probabilities reach this sum; 1 keeps all.
-    pub top_p: f32,
-    /// Keeps tokens at least this fraction as probable as the best one; 0 keeps all.
-    pub min_p: f32,
-    /// Divides the positive and multiplies the negative logits of tokens seen before; 1 is off.
-    pub repetition_penalty: f32,
-    /// Subtracted once from the logit of every token seen before.
-    pub presence_penalty: f32,
-    /// Subtracted from the logit of a token once for each time it was seen before.
-    pub frequency_penalty: f32,
-    /// How many of the last tokens the three penalties look at.
-    pub penalty_window: usize,
-    /// (token, amount) added to logits; amounts for the same token add up.
-    pub logit_bias: Vec<(u32, f32)>,
-    /// Tokens after which nothing is played any more.
-    pub stop_tokens: Vec<u32>,
-}
-
-impl GpuSampling {
-    /// Why the GPU cannot choose this way; the host's sampler then has to.
-    pub fn unsupported(&self) -> Option<&'static str> {
-        if self.temperature > 0.0 && !(1..=MOST_WANTED).contains(&self.top_k) {
-            return Some("drawing on the GPU needs a top-k of 1 to 64");
-        }
-        if self.penalises() && self.penalty_window > HISTORY {
-            return Some("penalties on the GPU look back at most 256 tokens");
-        }
-        if self.logit_bias.len() > MOST_BIASES {
-            return Some("the GPU takes at most 64 biases");
-        }
-        if self.stop_tokens.len() > MOST_STOPS {
-            return Some("the GPU takes at most 64 stop tokens");
-        }
-        None
+/// Why the GPU cannot choose this way; the host's sampler then has to.
+pub(crate) fn unsupported(sampling: &Sampling, stop_tokens: &[u32]) -> Option<&'static str> {
+    if sampling.temperature > 0.0 && !(1..=MOST_WANTED).contains(&sampling.top_k) {
+        return Some("drawing on the GPU needs a top-k of 1 to 64");
     }
-
-    fn penalises(&self) -> bool {
-        self.penalty_window > 0
-            && (self.repetition_penalty != 1.0
-                || self.presence_penalty != 0.0
-                || self.frequency_penalty != 0.0)
+    if sampling.penalises() && sampling.penalty_window > HISTORY {
+        return Some("penalties on the GPU look back at most 256 tokens");
     }
+    if sampling.logit_bias.len() > MOST_BIASES {
+        return Some("the GPU takes at most 64 biases");
+    }
+    if stop_tokens.len() > MOST_STOPS {
+        return Some("the GPU takes at most 64 stop tokens");
+    }
+    None
 }
 
 #[repr(C)]
@@ -100,7 +69,7 @@ struct Bias {
     amount: f32,
 }
 
-/// What the kernels need to know and remember; mirrors `State` in `shaders/include/sampling.glsl`.
+/// What the kernels need to know of a row; mirrors `State` in `shaders/include/sampling.glsl`.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable, Debug)]
 pub(crate) struct SamplingState {
@@ -124,10 +93,9 @@ pub(crate) struct SamplingState {
     stop: [u32; MOST_STOPS],
     history: [u32; HISTORY],
     uniforms: [f32; MOST_PLAYS],
-    outcome: Outcome,
 }
 
-/// What plays leave for the host.
+/// What plays of a row leave for the host; mirrors `Outcome` in the same file.
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable, Debug)]
 pub(crate) struct Outcome {
@@ -149,16 +117,13 @@ impl Outcome {
 }
 
 impl SamplingState {
-    pub const BYTES: u64 = size_of::<SamplingState>() as u64;
-
-    /// The state before the first of up to `uniforms.len()` plays. `history` is every token that
-    /// penalties may look at, `uniforms` a random number in [0, 1) for each play, which a greedy
-    /// choice ignores.
+    /// The state before the first of up to `draw.uniforms.len()` plays.
     ///
     /// # Panics
     /// If the GPU cannot sample so, or of more than [`MOST_PLAYS`] plays.
-    pub fn new(sampling: &GpuSampling, history: &[u32], uniforms: &[f32]) -> SamplingState {
-        assert_eq!(sampling.unsupported(), None);
+    fn new(draw: &Draw<'_>) -> SamplingState {
+        let Draw { sampling, stop_tokens, history, uniforms } = *draw;
+        assert_eq!(unsupported(sampling, stop_tokens), None);
         assert!(uniforms.len() <= MOST_PLAYS, "{} plays", uniforms.len());
         let mut state = SamplingState::zeroed();
         let greedy = sampling.temperature == 0.0;
@@ -174,8 +139,8 @@ impl SamplingState {
         for (slot, &(token, amount)) in state.bias.iter_mut().zip(&sampling.logit_bias) {
             *slot = Bias { token, amount };
         }
-        state.stops = sampling.stop_tokens.len() as u32;
-        state.stop[..sampling.stop_tokens.len()].copy_from_slice(&sampling.stop_tokens);
+        state.stops = stop_tokens.len() as u32;
+        state.stop[..stop_tokens.len()].copy_from_slice(stop_tokens);
         let recent = &history[history.len().saturating_sub(HISTORY)..];
         state.history[..recent.len()].copy_from_slice(recent);
         state.history_length = recent.len() as u32;
@@ -186,12 +151,61 @@ impl SamplingState {
         }
         state
     }
+}
 
-    /// The part of a region of this layout that holds the [`Outcome`].
-    pub fn outcome(region: Region) -> Region {
-        region.slice(offset_of!(SamplingState, outcome) as u64, size_of::<Outcome>() as u64)
+/// States, outcomes and scratch of some rows, in mapped memory.
+pub(crate) struct Choices {
+    rows: usize,
+    states: Region,
+    pub outcomes: Region,
+    scratch: Region,
+    states_start: *mut SamplingState,
+    pub outcomes_start: *mut Outcome,
+}
+
+impl Choices {
+    /// Room for so many rows at once.
+    pub fn new(memory: &mut Memory, rows: usize) -> Result<Choices, DeviceError> {
+        let mut allocate = |bytes: usize| {
+            let region = memory.allocate(Purpose::Step, (rows * bytes) as u64, "sampling")?;
+            Ok::<_, DeviceError>((region, memory.mapped(region).expect("visible to the host")))
+        };
+        let (states, states_start) = allocate(size_of::<SamplingState>())?;
+        let (outcomes, outcomes_start) = allocate(size_of::<Outcome>())?;
+        let (scratch, _) = allocate(SCRATCH_BYTES)?;
+        let (states_start, outcomes_start) = (states_start.cast(), outcomes_start.cast());
+        Ok(Choices { rows, states, outcomes, scratch, states_start, outcomes_start })
+    }
+
+    /// Makes ready to choose for as many rows as there are draws.
+    ///
+    /// # Safety
+    /// No play that chooses is in flight.
+    ///
+    /// # Panics
+    /// Of more draws than there is room for, or one that the GPU cannot do.
+    pub unsafe fn write(&self, draws: &[Draw<'_>]) {
+        assert!(draws.len() <= self.rows, "{} of {} rows", draws.len(), self.rows);
+        for (row, draw) in draws.iter().enumerate() {
+            let state = SamplingState::new(draw);
+            // SAFETY: inside the mapped regions, whose alignment is far above that of words;
+            // nothing else looks at them, by the caller's promise.
+            unsafe {
+                self.states_start.add(row).write(state);
+                self.outcomes_start.add(row).write(Outcome::zeroed());
+            }
+        }
+    }
+
+    /// Buffers to choose from `logits`, `[rows][vocabulary]`, for a `step`.
+    pub fn regions(&self, logits: Region, step: Region) -> SampleRegions {
+        let Choices { states, outcomes, scratch, .. } = *self;
+        SampleRegions { logits, states, outcomes, scratch, step }
     }
 }
+
+/// Bytes of a row's scratch, which the best of its slices lie in.
+const SCRATCH_BYTES: usize = MOST_SLICES * MOST_WANTED * 8;
 
 /// Logits of a lane and slices, for a vocabulary.
 fn slices(vocabulary: u32) -> (usize, usize) {
@@ -203,68 +217,63 @@ fn slices(vocabulary: u32) -> (usize, usize) {
 /// Buffers of a program that samples.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SampleRegions {
-    /// One row of logits, which bias and penalties are written into.
+    /// Rows of logits, which bias and penalties are written into.
     pub logits: Region,
-    /// A [`SamplingState`].
-    pub state: Region,
-    /// [`SCRATCH_BYTES`].
+    /// A [`SamplingState`] for each of them.
+    pub states: Region,
+    /// An [`Outcome`] for each.
+    pub outcomes: Region,
+    /// [`SCRATCH_BYTES`] for each.
     pub scratch: Region,
-    /// The step whose first row becomes that of the next play. Set 0 binds it as well.
+    /// The step whose rows become those of the next play. Set 0 binds it as well.
     pub step: Region,
 }
 
-/// Chooses a token from the first row of logits, and makes the step's first row that of the next
-/// play. Waits for what comes before; what comes after has to wait for it.
-pub(crate) fn sample_program(regions: SampleRegions, vocabulary: u32, op: usize) -> Vec<Dispatch> {
-    let SampleRegions { logits, state, scratch, step } = regions;
+/// Chooses a token from each row of logits, of which there are `rows` or, by the step, fewer, and
+/// makes the step's row that of the next play. Waits for what comes before; what comes after has to
+/// wait for it.
+pub(crate) fn sample_program(
+    regions: SampleRegions,
+    vocabulary: u32,
+    rows: u32,
+    op: usize,
+) -> Vec<Dispatch> {
+    let SampleRegions { logits, states, outcomes, scratch, step } = regions;
     let (keys, slices) = slices(vocabulary);
-    let dispatch = |shader, keys: usize, bindings, push: &[u32], groups: usize| {
+    let constants = [vocabulary, slices as u32];
+    let dispatch = |shader, keys: usize, last: Region, groups: usize| {
         let variant = Variant { shader, constants: vec![(0, keys as u32)] };
-        let (push, groups) = (bytemuck::cast_slice(push), [groups as u32, 1, 1]);
+        let bindings = vec![states, outcomes, scratch, last];
+        let (push, groups) = (bytemuck::cast_slice(&constants), [groups as u32, rows, 1]);
         Dispatch { barrier: true, ..Dispatch::new(variant, bindings, push, groups, op) }
     };
     let candidates = (slices * MOST_WANTED).div_ceil(LANES);
-    let constants = [vocabulary, slices as u32];
     vec![
-        dispatch(Shader::SampleCut, keys, vec![state, scratch, logits], &constants[..1], slices),
-        dispatch(Shader::SampleDraw, candidates, vec![state, scratch, step], &constants, 1),
+        dispatch(Shader::SampleCut, keys, logits, slices),
+        dispatch(Shader::SampleDraw, candidates, step, 1),
     ]
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn greedy() -> GpuSampling {
-        GpuSampling {
-            temperature: 0.0,
-            top_k: 0,
-            top_p: 1.0,
-            min_p: 0.0,
-            repetition_penalty: 1.0,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            penalty_window: usize::MAX,
-            logit_bias: Vec::new(),
-            stop_tokens: Vec::new(),
-        }
-    }
+    use std::mem::offset_of;
 
     #[test]
     fn what_the_gpu_cannot_do_is_said() {
-        assert_eq!(greedy().unsupported(), None);
-        let drawn = |top_k| GpuSampling { temperature: 1.0, top_k, ..greedy() }.unsupported();
-        assert_eq!((drawn(1), drawn(64)), (None, None));
-        assert!(drawn(0).is_some() && drawn(65).is_some());
+        let supports = |sampling: Sampling| unsupported(&sampling, &[]).is_none();
+        assert!(supports(Sampling::greedy()));
+        let drawn = |top_k| supports(Sampling { top_k, ..Sampling::default() });
+        assert!(drawn(1) && drawn(64) && !drawn(0) && !drawn(65));
         let penalised = |penalty_window| {
-            GpuSampling { presence_penalty: 0.5, penalty_window, ..greedy() }.unsupported()
+            supports(Sampling { presence_penalty: 0.5, penalty_window, ..Sampling::greedy() })
         };
-        assert_eq!((penalised(0), penalised(256)), (None, None));
-        assert!(penalised(257).is_some());
-        let biased = |count| GpuSampling { logit_bias: vec![(0, 1.0); count], ..greedy() };
-        assert!(biased(64).unsupported().is_none() && biased(65).unsupported().is_some());
-        let stopped = |count| GpuSampling { stop_tokens: vec![0; count], ..greedy() };
-        assert!(stopped(64).unsupported().is_none() && stopped(65).unsupported().is_some());
+        assert!(penalised(0) && penalised(256) && !penalised(257));
+        let biased =
+            |count| supports(Sampling { logit_bias: vec![(0, 1.0); count], ..Sampling::greedy() });
+        assert!(biased(64) && !biased(65));
+        let stopped = |count| unsupported(&Sampling::greedy(), &vec![0; count]).is_none();
+        assert!(stopped(64) && !stopped(65));
     }
 
     #[test]
@@ -278,19 +287,26 @@ mod tests {
     }
 
     #[test]
-    fn the_state_is_laid_out_as_the_kernels_read_it() {
+    fn states_are_laid_out_as_the_kernels_read_them() {
         assert_eq!(offset_of!(SamplingState, bias), 48);
         assert_eq!(offset_of!(SamplingState, stop), 560);
         assert_eq!(offset_of!(SamplingState, history), 816);
         assert_eq!(offset_of!(SamplingState, uniforms), 1840);
-        assert_eq!(offset_of!(SamplingState, outcome), 2096);
-        assert_eq!(SamplingState::BYTES, 2368);
+        assert_eq!(size_of::<SamplingState>(), 2096);
+        assert_eq!(offset_of!(Outcome, tokens), 16);
+        assert_eq!(size_of::<Outcome>(), 272);
     }
 
     #[test]
     fn a_state_keeps_the_end_of_the_history_and_numbers_below_one() {
         let history: Vec<u32> = (0..300).collect();
-        let state = SamplingState::new(&greedy(), &history, &[1.0, 0.25]);
+        let draw = Draw {
+            sampling: &Sampling::greedy(),
+            stop_tokens: &[],
+            history: &history,
+            uniforms: &[1.0, 0.25],
+        };
+        let state = SamplingState::new(&draw);
         assert_eq!((state.history_length, state.history[0], state.history[255]), (256, 44, 299));
         assert!(state.uniforms[0] < 1.0 && state.uniforms[1] == 0.25 && state.plays == 2);
     }

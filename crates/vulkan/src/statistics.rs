@@ -102,9 +102,14 @@ fn variants(gpu: &Gpu, plan: &Plan) -> Result<BTreeMap<Variant, Uses>, DeviceErr
         }
     }
     let nowhere = Region::imagined(0);
-    let regions =
-        SampleRegions { logits: nowhere, state: nowhere, scratch: nowhere, step: nowhere };
-    for dispatch in sample_program(regions, plan.graph.vocabulary as u32, 0) {
+    let regions = SampleRegions {
+        logits: nowhere,
+        states: nowhere,
+        outcomes: nowhere,
+        scratch: nowhere,
+        step: nowhere,
+    };
+    for dispatch in sample_program(regions, plan.graph.vocabulary as u32, 1, 0) {
         found.entry(dispatch.variant).or_default().heads.push(1);
     }
     for uses in found.values_mut() {

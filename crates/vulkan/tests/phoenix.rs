@@ -119,6 +119,7 @@ impl Model {
             max_logit_rows: 256,
             context: config.context,
             sequences: 1,
+            kv_bytes: None,
             cpu_layers: 0,
         };
         Model { name: name.to_string(), plan: Plan::new(graph, options).unwrap() }

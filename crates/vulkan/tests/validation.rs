@@ -14,7 +14,7 @@ use ash::vk;
 use case::{Case, Runs, check_logits, map_pages, plan, square};
 use pianola_cpu::Twin;
 use pianola_formats::TensorType;
-use pianola_plan::{DeviceKind, Numeric, Recording, Step};
+use pianola_plan::{DeviceKind, Draw, Numeric, Recording, Sampling, Step};
 use pianola_vulkan::VulkanRecording;
 
 #[test]
@@ -55,6 +55,20 @@ fn play_small_models() {
             }
             position += rows;
             recording.play(&step).unwrap();
+        }
+        // Tokens chosen on the device: for one row and several, behind one another and behind a
+        // play that is not waited for.
+        let sampling = Sampling { top_k: 5, ..Sampling::default() };
+        let uniforms = [0.5; 3];
+        for (rows, plays) in [(1, 3), (2, 3), (2, 1), (1, 1)] {
+            let mut step = Step::default();
+            step.push(5, 0, 30, false);
+            recording.play(&step).unwrap();
+            step.clear();
+            (0..rows).for_each(|row| step.push(7, row, 31 + position * row, true));
+            let uniforms = &uniforms[..plays];
+            let draw = Draw { sampling: &sampling, stop_tokens: &[3], history: &[7], uniforms };
+            recording.play_choosing(&step, &vec![draw; rows as usize]).unwrap();
         }
     }
 }

@@ -2,7 +2,10 @@
 
 use clap::Args;
 use pianola_cpu::{CheckReport, Twin};
-use pianola_engine::{BenchOptions, BenchRow, Device, Engine, LoadOptions, Wanted};
+use pianola_engine::{
+    BenchOptions, BenchRow, ChatScenario, DEFAULT_LANES, Device, Engine, LoadOptions,
+    ScenarioReport, Speculation, Wanted,
+};
 use pianola_formats::TensorType;
 use pianola_model::Shape;
 use pianola_plan::{Ceilings, Plan, Step, WeightShape};
@@ -13,7 +16,7 @@ use std::path::PathBuf;
 use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::model;
-use crate::options::{ComputeOptions, ModelOption, positive};
+use crate::options::{ComputeOptions, ModelOption, SpeculationOptions, positive};
 use crate::profile;
 use crate::shapes::{ShapeOptions, check_memory};
 
@@ -28,18 +31,36 @@ use crate::shapes::{ShapeOptions, check_memory};
 Examples:
   pianola bench -m smollm2:135m
   pianola bench -m gemma3:270m -p 0 -n 64 --threads 1 --json
+  pianola bench -m smollm2:135m -p 128 -n 64 -b 1,4,8,16,32
+  pianola bench -m smollm2:135m -p 200 -n 50 --scenario chat --rate 2
   pianola bench --shape gemma3:27b --quant q4_0 -p 0 -n 8 --repeat 1")]
 pub struct Arguments {
     #[command(flatten)]
     model: ModelOption,
     #[command(flatten)]
     shape: ShapeOptions,
-    /// Tokens of the prompt test; 0 leaves it out
+    /// Tokens of a prompt; 0 leaves its test out
     #[arg(short, long, value_name = "N", default_value_t = 512)]
     prompt: usize,
-    /// Tokens of the generation test; 0 leaves it out
+    /// Tokens to generate; 0 leaves that test out
     #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
     generate: usize,
+    /// Requests at once, one or several numbers: each a prompt of -p tokens, then -n tokens of each
+    /// generated in common
+    #[arg(short = 'b', long = "lanes", value_name = "N,…", value_delimiter = ',', value_parser = positive)]
+    lanes: Vec<usize>,
+    /// With -b, prompts of a half to twice the length of -p instead of all alike
+    #[arg(long, requires = "lanes")]
+    mixed: bool,
+    /// Requests that arrive over time instead: how long until the first token, and between tokens
+    #[arg(long, value_name = "NAME", value_parser = ["chat"], conflicts_with_all = ["mixed", "ablate", "profile"])]
+    scenario: Option<String>,
+    /// With --scenario, conversations that begin in a second
+    #[arg(long, value_name = "R", default_value_t = 1.0, requires = "scenario", value_parser = rate)]
+    rate: f64,
+    /// With --scenario, conversations in all
+    #[arg(long, value_name = "N", default_value_t = 32, requires = "scenario", value_parser = positive)]
+    conversations: usize,
     /// Repetitions of each test, after one that does not count
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = positive)]
     repeat: usize,
@@ -61,6 +82,8 @@ pub struct Arguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    speculation: SpeculationOptions,
+    #[command(flatten)]
     compute: ComputeOptions,
 }
 
@@ -74,12 +97,33 @@ struct Subject {
 }
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
-    let longest = arguments.prompt.max(arguments.generate);
-    if longest == 0 {
+    if arguments.prompt.max(arguments.generate) == 0 {
         return Err(Failure::usage("there is nothing to measure; -p or -n must be above 0"));
     }
+    let bench = BenchOptions {
+        prompt: arguments.prompt,
+        generate: arguments.generate,
+        repeat: arguments.repeat,
+        lanes: arguments.lanes.clone(),
+        mixed: arguments.mixed,
+    };
+    let scenario = arguments.scenario.as_ref().map(|_| ChatScenario {
+        conversations: arguments.conversations,
+        rate: arguments.rate,
+        prompt: arguments.prompt.max(1),
+        generate: arguments.generate.max(1),
+        seed: 1,
+    });
     let mut options = arguments.compute.load(console)?;
-    options.context = Some(arguments.context.unwrap_or(longest));
+    let needed = scenario.as_ref().map_or(bench.context(), ChatScenario::context);
+    options.context = Some(arguments.context.unwrap_or(needed));
+    options.lanes = match (arguments.lanes.iter().max(), &scenario) {
+        (Some(&lanes), _) => lanes,
+        (None, Some(_)) => DEFAULT_LANES,
+        (None, None) => 1,
+    };
+    // What is compared with other programs is measured one token a submission.
+    options.tokens_per_submit = Some(arguments.compute.tokens_per_submit.unwrap_or(1));
     let mut subject = match arguments.shape.shape {
         Some(shape) => of_shape(shape, arguments, options, console)?,
         None => of_file(arguments, options, console)?,
@@ -89,26 +133,23 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     }
     let engine = &mut subject.engine;
     let (device, numeric) = (engine.device().clone(), engine.plan().options.numeric);
-    let options = BenchOptions {
-        prompt: arguments.prompt,
-        generate: arguments.generate,
-        repeat: arguments.repeat,
-        tokens_per_submit: arguments.compute.tokens_per_submit.unwrap_or(1),
-    };
+    if let Some(scenario) = scenario {
+        return chat_scenario(&mut subject, &scenario, arguments.json);
+    }
     let mut measure = || device.measure(numeric);
     let (rows, ceilings) =
-        pianola_engine::bench(engine, options, &mut measure, &mut |test, speed| {
+        pianola_engine::bench(engine, &bench, &mut measure, &mut |test, speed| {
             console.detail(&format!("{test}: {speed:.2} tokens/s"));
         })?;
     let ablations = match arguments.ablate {
-        true => ablate(engine, options, ceilings)?,
+        true => ablate(engine, &bench, ceilings)?,
         false => Vec::new(),
     };
     if let Some(path) = &arguments.profile {
         const TOKENS: usize = 16;
         profile::start(engine, path)?;
-        let timed = BenchOptions { repeat: 1, generate: options.generate.min(TOKENS), ..options };
-        pianola_engine::bench(engine, timed, &mut || Some(ceilings), &mut |_, _| ())?;
+        let timed = BenchOptions { repeat: 1, generate: bench.generate.min(TOKENS), ..bench };
+        pianola_engine::bench(engine, &timed, &mut || Some(ceilings), &mut |_, _| ())?;
         profile::finish(engine, path, console)?;
     }
     if arguments.json {
@@ -142,7 +183,7 @@ fn of_file(
         true => Some(Engine::twin(&located.path, &options)?),
         false => None,
     };
-    let mut engine = model::load(&located, options, console)?;
+    let mut engine = model::load_with_draft(&located, options, &arguments.speculation, console)?;
     let check = twin.map(|twin| check(&mut engine, twin)).transpose()?;
     Ok(Subject { label: located.label, engine, check, asked: None })
 }
@@ -168,8 +209,14 @@ fn of_shape(
     let mut bar = console
         .bar("drawing weights [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, {eta} left");
     let asked = options.clone();
-    let engine = Engine::random(shape, ty, options, &mut |done, all| bar.reach(done, all))?;
+    let mut engine = Engine::random(shape, ty, options, &mut |done, all| bar.reach(done, all))?;
     drop(bar);
+    if arguments.speculation.draft.is_some() {
+        return Err(Failure::usage("--draft guesses for a model from a file, not for --shape"));
+    }
+    if arguments.speculation.speculate {
+        engine.set_speculation(Speculation::Lookup)?;
+    }
     model::tell_fit(engine.plan(), &asked, console);
     console.detail(&format!("placement: {}", engine.placement()));
     let matrices = engine.plan().graph.weights.iter();
@@ -193,11 +240,12 @@ fn check(engine: &mut Engine, mut twin: Twin) -> Result<CheckReport, Failure> {
     let tokens: Vec<u32> = (0..count).map(|at| ((at * 7919 + 13) % vocabulary) as u32).collect();
     // Played once, so that every position has its page; then the same rows again, kernel by kernel.
     engine.feed(&tokens, usize::MAX, Wanted::Last, &mut |_, _| ())?;
+    let sequence = engine.fed_slot().unwrap_or(0) as u32;
     let mut worst = CheckReport::default();
     for rows in [0..count - 1, count - 1..count] {
         let mut step = Step::default();
         for at in rows.clone() {
-            step.push(tokens[at], 0, at as u32, at + 1 == rows.end);
+            step.push(tokens[at], sequence, at as u32, at + 1 == rows.end);
         }
         if step.rows.is_empty() {
             continue;
@@ -258,7 +306,9 @@ fn object(subject: &Subject, row: &BenchRow) -> Value {
         "device_name": subject.engine.device().to_string(),
         "cpu_layers": subject.engine.plan().options.cpu_layers,
         "test": row.test.to_string(),
-        "lanes": 1,
+        "lanes": row.test.lanes(),
+        "drafted_tokens": row.drafted,
+        "accepted_tokens": row.accepted,
         "tokens_per_second": row.tokens_per_second,
         "stddev": row.deviation,
         "ceiling_tokens_per_second": row.ceiling,
@@ -273,6 +323,73 @@ fn object(subject: &Subject, row: &BenchRow) -> Value {
         "numeric": subject.engine.plan().options.numeric.to_string(),
         "check": check,
     })
+}
+
+/// A number above 0.
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(rate) if rate.is_finite() && rate > 0.0 => Ok(rate),
+        _ => Err("it must be a number above 0".to_string()),
+    }
+}
+
+/// Conversations that begin over time: what their users see.
+fn chat_scenario(
+    subject: &mut Subject,
+    scenario: &ChatScenario,
+    json: bool,
+) -> Result<(), Failure> {
+    let report = pianola_engine::run_scenario(&mut subject.engine, scenario)?;
+    let ScenarioReport { first_token, between_tokens, .. } = &report;
+    if json {
+        let percentiles = |times: &[f64]| {
+            let at = |share: f64| pianola_engine::percentile(times, share);
+            json!({ "p50": at(0.5), "p95": at(0.95), "p99": at(0.99) })
+        };
+        return console::print_json(&json!({
+            "model": subject.label,
+            "quant": quant(subject),
+            "device_name": subject.engine.device().to_string(),
+            "scenario": "chat",
+            "lanes": subject.engine.plan().options.sequences,
+            "conversations": scenario.conversations,
+            "conversations_per_second": scenario.rate,
+            "requests": report.requests,
+            "seconds": report.seconds,
+            "generated_tokens": report.generated_tokens,
+            "prompt_tokens": report.prompt_tokens,
+            "cached_tokens": report.cached_tokens,
+            "preemptions": report.preemptions,
+            "tokens_per_second": report.generated_tokens as f64 / report.seconds,
+            "first_token_seconds": percentiles(first_token),
+            "between_tokens_seconds": percentiles(between_tokens),
+        }));
+    }
+    console::print_line(&format!(
+        "{} {} on {}: {} conversations of {} turns, {} begun a second, {} lanes",
+        subject.label,
+        quant(subject),
+        subject.engine.runs_on(),
+        scenario.conversations,
+        ChatScenario::TURNS,
+        scenario.rate,
+        subject.engine.plan().options.sequences,
+    ))?;
+    let mut table = vec![["milliseconds", "p50", "p95", "p99"].map(String::from).to_vec()];
+    for (name, times) in [("to the first token", first_token), ("between tokens", between_tokens)] {
+        let cell = |share: f64| format!("{:.1}", 1e3 * pianola_engine::percentile(times, share));
+        table.push(vec![name.to_string(), cell(0.5), cell(0.95), cell(0.99)]);
+    }
+    console::print(&console::table(&table))?;
+    console::print_line(&format!(
+        "{} requests in {:.1} s: {:.1} tokens/s generated; {} of {} prompt tokens cached, {} preemptions",
+        report.requests,
+        report.seconds,
+        report.generated_tokens as f64 / report.seconds,
+        report.cached_tokens,
+        report.prompt_tokens,
+        report.preemptions,
+    ))
 }
 
 fn print(subject: &Subject, rows: &[BenchRow]) -> Result<(), Failure> {
@@ -310,7 +427,7 @@ fn print(subject: &Subject, rows: &[BenchRow]) -> Result<(), Failure> {
 /// The founding experiment: the same tokens, with what recording once saves done anew for each.
 fn ablate(
     engine: &mut Engine,
-    options: BenchOptions,
+    options: &BenchOptions,
     ceilings: Ceilings,
 ) -> Result<Vec<(&'static str, BenchRow)>, Failure> {
     if options.generate == 0 {
@@ -324,9 +441,9 @@ fn ablate(
     let mut rows = Vec::new();
     for (name, kind) in kinds {
         set_ablation(engine, Some(kind))?;
-        let options = BenchOptions { prompt: 0, ..options };
+        let options = BenchOptions { prompt: 0, lanes: Vec::new(), ..options.clone() };
         let (found, _) =
-            pianola_engine::bench(engine, options, &mut || Some(ceilings), &mut |_, _| ())?;
+            pianola_engine::bench(engine, &options, &mut || Some(ceilings), &mut |_, _| ())?;
         rows.extend(found.into_iter().map(|row| (name, row)));
     }
     set_ablation(engine, None)?;

@@ -15,7 +15,7 @@ use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::interrupt::{self, Second, Working};
 use crate::model::{self, Located};
-use crate::options::{ComputeOptions, ModelOption, SamplingOptions, positive};
+use crate::options::{ComputeOptions, ModelOption, SamplingOptions, SpeculationOptions, positive};
 use crate::statistics;
 use crate::store::Store;
 
@@ -55,6 +55,8 @@ pub struct Arguments {
     context: Option<usize>,
     #[command(flatten)]
     sampling: SamplingOptions,
+    #[command(flatten)]
+    speculation: SpeculationOptions,
     #[command(flatten)]
     compute: ComputeOptions,
 }
@@ -107,7 +109,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
 fn open(arguments: &Arguments, located: &Located, console: Console) -> Result<Engine, Failure> {
     let mut options = arguments.compute.load(console)?;
     options.context = arguments.context;
-    model::load(located, options, console)
+    model::load_with_draft(located, options, &arguments.speculation, console)
 }
 
 /// Whether the conversation goes on.
@@ -211,7 +213,6 @@ impl Chat<'_> {
             max_tokens: self.arguments.max_tokens,
             stop: self.arguments.stop.clone(),
             ignore_end: false,
-            tokens_per_submit: self.arguments.compute.tokens_per_submit,
         };
         let _working = Working::begin();
         let (answer, text) = generate(engine, &request, true)?;

@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::input::{self, TokenInput};
 use crate::interrupt::{self, Second, Working};
 use crate::model::{self, Located};
-use crate::options::{ComputeOptions, ModelOption, SamplingOptions, positive};
+use crate::options::{ComputeOptions, ModelOption, SamplingOptions, SpeculationOptions, positive};
 use crate::profile;
 use crate::statistics;
 
@@ -68,6 +68,8 @@ pub struct Arguments {
     #[command(flatten)]
     sampling: SamplingOptions,
     #[command(flatten)]
+    speculation: SpeculationOptions,
+    #[command(flatten)]
     compute: ComputeOptions,
 }
 
@@ -83,7 +85,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let located = model::locate(&arguments.model.model, console)?;
     let mut options = arguments.compute.load(console)?;
     options.context = arguments.context;
-    let mut engine = model::load(&located, options, console)?;
+    let mut engine = model::load_with_draft(&located, options, &arguments.speculation, console)?;
     let prompt = match prompt {
         Prompt::Tokens(tokens) => tokens,
         Prompt::Text(text) => encode(&engine, &located, &text, arguments, console)?,
@@ -94,7 +96,6 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         max_tokens: arguments.max_tokens,
         stop: arguments.stop.clone(),
         ignore_end: arguments.ignore_eos,
-        tokens_per_submit: arguments.compute.tokens_per_submit,
     };
     if let Some(path) = &arguments.profile {
         profile::start(&mut engine, path)?;

@@ -1,7 +1,6 @@
-// What the kernels of sampling share: their state, the order of logits, and the choice of the
-// largest. Needs `LANES` and, for `KEYS` keys a lane, the kernel's constant.
-#extension GL_KHR_shader_subgroup_basic : require
-#extension GL_KHR_shader_subgroup_arithmetic : require
+// What the kernels of sampling share: their states, the order of logits, and the choice of the
+// largest. Needs common.glsl and, for `KEYS` keys a lane, the kernel's constant. Workgroups of one
+// y choose the token of one row with logits.
 
 // Mirror the constants in src/sample.rs.
 const uint LANES = 256;
@@ -17,7 +16,7 @@ struct Bias {
 };
 
 // Mirrors `SamplingState` in src/sample.rs.
-layout(set = 1, binding = 0, std430) buffer State {
+struct State {
     float temperature;
     float top_p;
     float min_p;
@@ -38,20 +37,42 @@ layout(set = 1, binding = 0, std430) buffer State {
     uint stop[MOST_STOPS];
     uint history[HISTORY];
     float uniforms[MOST_PLAYS];
+};
+
+// Mirrors `Outcome` in src/sample.rs.
+struct Outcome {
     uint played;
     uint halted;
     // Set where a logit was not a number: weights or kernels are broken.
     uint broken;
     uint reserved;
     uint tokens[MOST_PLAYS];
-} state;
+};
 
-// Best of each slice of the vocabulary: (image, id), [slice][wanted], in no order; image 0: none.
-layout(set = 1, binding = 1, std430) buffer Candidates { uvec2 candidates[]; };
+layout(set = 1, binding = 0, std430) buffer States { State states[]; };
+layout(set = 1, binding = 1, std430) buffer Outcomes { Outcome outcomes[]; };
+// Best of each slice of the vocabulary: (image, id), in no order; image 0: none. Rows are
+// [slices * MOST_WANTED], of which [slice][wanted] are used.
+layout(set = 1, binding = 2, std430) buffer Candidates { uvec2 candidates[]; };
 
-// Nothing is left to do once a stop token was chosen.
+layout(push_constant) uniform Constants {
+    uint vocabulary;
+    uint slices;
+};
+
+// Those of the row.
+#define state states[gl_WorkGroupID.y]
+#define outcome outcomes[gl_WorkGroupID.y]
+
+uint first_candidate() {
+    return gl_WorkGroupID.y * slices * MOST_WANTED;
+}
+
+// Whether there is nothing to do: no such row wants logits, or it has all its tokens, or it chose
+// a stop token.
 bool idle() {
-    return state.halted != 0 || state.played >= state.plays;
+    return gl_WorkGroupID.y >= play.logit_count || outcome.halted != 0
+        || outcome.played >= state.plays;
 }
 
 // A number that compares as the logit does, both zeros being equal; 0 for what is never chosen,

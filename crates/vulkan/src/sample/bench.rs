@@ -1,25 +1,24 @@
 //! Sampling alone, on logits of the caller: for tests and timings.
 
-use super::{
-    GpuSampling, MOST_PLAYS, Outcome, SCRATCH_BYTES, SampleRegions, SamplingState, sample_program,
-};
+use super::{Choices, MOST_PLAYS, sample_program};
 use crate::gpu::Gpu;
 use crate::lab::Lab;
 use crate::memory::{Purpose, Region};
 use crate::program::Dispatch;
 use crate::step::{STEP_BYTES, write_step};
-use bytemuck::Zeroable;
-use pianola_plan::{DeviceError, Row, Step};
+use pianola_plan::{DeviceError, Draw, Row, Step};
 use std::sync::Arc;
 
-/// What plays on the same logits chose.
-#[derive(Clone, Debug)]
+/// What plays on the same logits chose for a row.
+#[derive(Clone, PartialEq, Debug)]
 pub struct Sampled {
     /// One token a play, until a stop token.
     pub tokens: Vec<u32>,
     /// Whether a stop token was chosen.
     pub halted: bool,
-    /// The step's row, which was token 0 at position 0.
+    /// Whether a logit was not a number.
+    pub broken: bool,
+    /// The step's row, which was token 0 at position 0 of a sequence by its index.
     pub row: Row,
     /// The logits of the last play, with bias and penalties.
     pub logits: Vec<f32>,
@@ -28,91 +27,100 @@ pub struct Sampled {
 /// A GPU that samples from a vocabulary.
 pub struct SampleBench {
     lab: Lab,
-    regions: SampleRegions,
+    vocabulary: usize,
+    logits: Region,
+    choices: Choices,
     program: Vec<Dispatch>,
 }
 
 impl SampleBench {
-    /// Makes ready for rows of `vocabulary` logits.
-    pub fn new(gpu: &Arc<Gpu>, vocabulary: usize) -> Result<SampleBench, DeviceError> {
+    /// Makes ready for up to `rows` rows of `vocabulary` logits.
+    pub fn new(gpu: &Arc<Gpu>, vocabulary: usize, rows: usize) -> Result<SampleBench, DeviceError> {
         let mut lab = Lab::new(gpu)?;
-        let mut allocate = |bytes| lab.memory.allocate(Purpose::Step, bytes, "sampling");
-        let regions = SampleRegions {
-            logits: allocate(4 * vocabulary as u64)?,
-            state: allocate(SamplingState::BYTES)?,
-            scratch: allocate(SCRATCH_BYTES)?,
-            step: allocate(STEP_BYTES)?,
-        };
-        let program = sample_program(regions, vocabulary as u32, 0);
-        let bench = SampleBench { lab, regions, program };
-        // Nothing may depend on what was in the scratch before.
-        bench.write(regions.scratch, &vec![0xff; SCRATCH_BYTES as usize]);
+        let bytes = 4 * (rows * vocabulary) as u64;
+        let logits = lab.memory.allocate(Purpose::Step, bytes, "sampling")?;
+        let choices = Choices::new(&mut lab.memory, rows)?;
+        let step = lab.step.slice(0, STEP_BYTES);
+        let program =
+            sample_program(choices.regions(logits, step), vocabulary as u32, rows as u32, 0);
+        let bench = SampleBench { lab, vocabulary, logits, choices, program };
+        // Nothing may depend on what was there before: states of rows that are not drawn for, and
+        // the scratch.
+        let Choices { states, outcomes, scratch, .. } = bench.choices;
+        for region in [states, outcomes, scratch] {
+            bench.write(region, &vec![0xff; region.size as usize]);
+        }
         Ok(bench)
     }
 
-    /// Chooses `plays` times from the same logits, with a random number for each.
+    /// Chooses `plays` times from the same rows of logits, `[draws][vocabulary]`.
     ///
     /// # Panics
-    /// If the GPU cannot sample so, or the logits are not one row.
+    /// If the GPU cannot sample so, or the logits are not as many rows.
     pub fn sample(
         &mut self,
         logits: &[f32],
-        sampling: &GpuSampling,
-        history: &[u32],
-        uniforms: &[f32],
+        draws: &[Draw<'_>],
         plays: usize,
-    ) -> Result<Sampled, DeviceError> {
-        self.begin(&SamplingState::new(sampling, history, uniforms));
+    ) -> Result<Vec<Sampled>, DeviceError> {
+        assert_eq!(logits.len(), draws.len() * self.vocabulary);
+        self.begin(draws);
         for _ in 0..plays {
-            self.write(self.regions.logits, bytemuck::cast_slice(logits));
+            self.write(self.logits, bytemuck::cast_slice(logits));
             self.lab.play(&self.program)?;
         }
-        let mut outcome = [Outcome::zeroed()];
-        self.read(
-            SamplingState::outcome(self.regions.state),
-            bytemuck::cast_slice_mut(&mut outcome),
-        );
         // The header of a step is four words, like a row.
-        let mut words = [0u32; 8];
-        self.read(self.regions.step.slice(0, 32), bytemuck::cast_slice_mut(&mut words));
-        let [.., token, sequence, position, reserved] = words;
+        let mut words = vec![0u32; 4 + 4 * draws.len()];
+        self.read(self.lab.step, bytemuck::cast_slice_mut(&mut words));
         let mut shaped = vec![0f32; logits.len()];
-        self.read(self.regions.logits, bytemuck::cast_slice_mut(&mut shaped));
-        Ok(Sampled {
-            tokens: outcome[0].chosen().to_vec(),
-            halted: outcome[0].halted != 0,
-            row: Row { token, sequence, position, reserved },
-            logits: shaped,
-        })
+        self.read(self.logits, bytemuck::cast_slice_mut(&mut shaped));
+        let rows = words[4..].chunks_exact(4).zip(shaped.chunks_exact(self.vocabulary));
+        let sampled = rows.enumerate().map(|(index, (words, logits))| {
+            // SAFETY: inside the mapped outcomes; every play was waited for.
+            let outcome = unsafe { self.choices.outcomes_start.add(index).read() };
+            Sampled {
+                tokens: outcome.chosen().to_vec(),
+                halted: outcome.halted != 0,
+                broken: outcome.broken != 0,
+                row: Row {
+                    token: words[0],
+                    sequence: words[1],
+                    position: words[2],
+                    reserved: words[3],
+                },
+                logits: logits.to_vec(),
+            }
+        });
+        Ok(sampled.collect())
     }
 
-    /// Seconds of one choice on the device.
+    /// Seconds of one choice on the device, for all rows at once.
     ///
     /// # Panics
     /// As [`SampleBench::sample`].
-    pub fn time(
-        &mut self,
-        logits: &[f32],
-        sampling: &GpuSampling,
-        history: &[u32],
-    ) -> Result<f64, DeviceError> {
-        self.write(self.regions.logits, bytemuck::cast_slice(logits));
+    pub fn time(&mut self, logits: &[f32], draws: &[Draw<'_>]) -> Result<f64, DeviceError> {
+        self.write(self.logits, bytemuck::cast_slice(logits));
         let half = MOST_PLAYS / 2;
         let many: Vec<Dispatch> = (0..half).flat_map(|_| self.program.clone()).collect();
-        // A state without plays, to wake the device with launches that do nothing.
-        self.begin(&SamplingState::new(sampling, history, &[]));
+        let with = |uniforms| -> Vec<Draw<'_>> {
+            draws.iter().map(|&draw| Draw { uniforms, ..draw }).collect()
+        };
+        // States without plays, to wake the device with launches that do nothing.
+        self.begin(&with(&[]));
         self.lab.time_awake(&many, 1)?;
         // Two rounds, of which one counts.
-        self.begin(&SamplingState::new(sampling, history, &[0.5; MOST_PLAYS]));
+        self.begin(&with(&[0.5; MOST_PLAYS]));
         Ok(self.lab.time(&many, 1)? / half as f64)
     }
 
-    fn begin(&self, state: &SamplingState) {
+    fn begin(&self, draws: &[Draw<'_>]) {
         let mut step = Step::default();
-        step.push(0, 0, 0, true);
-        self.write(self.regions.state, bytemuck::bytes_of(state));
+        (0..draws.len()).for_each(|row| step.push(0, row as u32, 0, true));
         // SAFETY: mapped, and nothing plays: every play is waited for.
-        unsafe { write_step(self.start(self.regions.step), &step) };
+        unsafe {
+            self.choices.write(draws);
+            write_step(self.start(self.lab.step), &step);
+        }
     }
 
     fn start(&self, region: Region) -> *mut u8 {

@@ -1,0 +1,347 @@
+//! KV pages: which are free, which a sequence holds, and which are kept for later.
+//!
+//! A sequence lives in a *slot* of the device's page tables. Its pages are its own while they fill;
+//! once full they never change, and the [`PrefixTree`] holds them, too. A page without a holder is
+//! free; one that only the tree holds is given away when free ones run out.
+
+use crate::prefix::{NodeId, PrefixTree, ROOT};
+use pianola_plan::{KvGroup, PAGE_TOKENS, Plan, Recording};
+
+/// Pages of one group.
+struct Pool {
+    group: KvGroup,
+    free: Vec<u32>,
+    /// For each page the slots that hold it, and one more if the tree does.
+    holders: Vec<u32>,
+}
+
+impl Pool {
+    fn release(&mut self, page: u32) {
+        let holders = &mut self.holders[page as usize];
+        *holders -= 1;
+        if *holders == 0 {
+            self.free.push(page);
+        }
+    }
+}
+
+/// One sequence.
+struct Slot {
+    /// Tokens whose keys and values are in the pages.
+    tokens: Vec<u32>,
+    /// For each group the pages from the first token on; dropped ones are none.
+    held: Vec<Vec<Option<u32>>>,
+    /// Where the sequence stands in the tree: the node of its last full page.
+    node: NodeId,
+    /// Full pages that the tree knows.
+    noted: usize,
+}
+
+/// There are not enough pages; other sequences hold them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Full;
+
+/// How the pages are used.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct CacheUse {
+    /// Bytes of all pages.
+    pub bytes: u64,
+    /// Bytes of pages that running sequences hold.
+    pub held_bytes: u64,
+    /// Bytes of pages that are kept in case they are wanted again.
+    pub kept_bytes: u64,
+    /// Pages given away although they were kept.
+    pub evictions: u64,
+}
+
+/// All KV pages of a recording.
+pub(crate) struct Cache {
+    pools: Vec<Pool>,
+    slots: Vec<Slot>,
+    tree: PrefixTree,
+    evictions: u64,
+}
+
+impl Cache {
+    pub fn new(plan: &Plan) -> Cache {
+        let groups = &plan.graph.kv_groups;
+        let pool = |(group, &pages): (&KvGroup, &usize)| Pool {
+            group: group.clone(),
+            // The lowest pages first, so that short conversations touch little memory.
+            free: (0..pages as u32).rev().collect(),
+            holders: vec![0; pages],
+        };
+        let entries = plan.options.context.div_ceil(PAGE_TOKENS);
+        let slot = |_| Slot {
+            tokens: Vec::with_capacity(plan.options.context),
+            held: groups.iter().map(|_| Vec::with_capacity(entries)).collect(),
+            node: ROOT,
+            noted: 0,
+        };
+        let mut tree = PrefixTree::new(groups.len());
+        let slots: Vec<Slot> = (0..plan.options.sequences).map(slot).collect();
+        slots.iter().for_each(|slot| tree.enter(slot.node));
+        Cache {
+            pools: groups.iter().zip(&plan.kv_pages).map(pool).collect(),
+            slots,
+            tree,
+            evictions: 0,
+        }
+    }
+
+    /// Tokens of a slot's sequence that are in its pages.
+    pub fn len(&self, slot: usize) -> usize {
+        self.slots[slot].tokens.len()
+    }
+
+    /// Begins a sequence that will be `tokens` in an empty slot: takes what was computed before,
+    /// and says how many tokens of it there were.
+    pub fn attach(&mut self, slot: usize, tokens: &[u32], recording: &mut dyn Recording) -> usize {
+        debug_assert!(self.slots[slot].tokens.is_empty());
+        let pools = &self.pools;
+        let visible = |group: usize, position: usize| pools[group].group.first_visible(position);
+        let found = self.tree.find(tokens, &visible);
+        let node = found.path.last().copied().unwrap_or(ROOT);
+        self.tree.enter(node);
+        self.tree.leave(ROOT);
+        self.tree.touch(node, found.tokens, &visible);
+        let tail = found.tail.map(|tail| self.tree.take_tail(tail));
+        let slot_state = &mut self.slots[slot];
+        slot_state.tokens.extend_from_slice(&tokens[..found.tokens]);
+        slot_state.node = node;
+        slot_state.noted = found.path.len();
+        for (group, pool) in self.pools.iter_mut().enumerate() {
+            let first = pool.group.first_visible(found.tokens) / PAGE_TOKENS;
+            let held = &mut slot_state.held[group];
+            held.resize(first.min(found.path.len()), None);
+            for (index, &node) in found.path.iter().enumerate().skip(first) {
+                let page = self.tree.page(node, group).expect("the tree looked for it");
+                pool.holders[page as usize] += 1;
+                held.push(Some(page));
+                recording.map_page(group, slot, index, page);
+            }
+            // A tail's page passes from the tree to the slot.
+            if let Some(pages) = &tail {
+                held.push(Some(pages[group]));
+                recording.map_page(group, slot, found.path.len(), pages[group]);
+            }
+        }
+        found.tokens
+    }
+
+    /// Makes the positions from the end of a slot's sequence to `end` writable, and drops pages
+    /// that no row from there on can see.
+    pub fn reserve(
+        &mut self,
+        slot: usize,
+        end: usize,
+        recording: &mut dyn Recording,
+    ) -> Result<(), Full> {
+        let length = self.slots[slot].tokens.len();
+        let last = end.div_ceil(PAGE_TOKENS);
+        for group in 0..self.pools.len() {
+            self.drop_unseen(slot, group, length, recording);
+        }
+        // All or nothing, so that two sequences never wait for one another's half.
+        for group in 0..self.pools.len() {
+            let wanted = last.saturating_sub(self.first_missing(slot, group, length));
+            self.make_free(group, wanted)?;
+        }
+        for group in 0..self.pools.len() {
+            let first = self.first_missing(slot, group, length);
+            let (pool, held) = (&mut self.pools[group], &mut self.slots[slot].held[group]);
+            for index in first..last {
+                let page = pool.free.pop().expect("counted before");
+                pool.holders[page as usize] = 1;
+                held.resize(index, None);
+                held.push(Some(page));
+                recording.map_page(group, slot, index, page);
+            }
+        }
+        Ok(())
+    }
+
+    /// First entry of a slot's table that has to be filled for rows from `length` on.
+    fn first_missing(&self, slot: usize, group: usize, length: usize) -> usize {
+        let first = self.pools[group].group.first_visible(length) / PAGE_TOKENS;
+        self.slots[slot].held[group].len().max(first)
+    }
+
+    fn drop_unseen(
+        &mut self,
+        slot: usize,
+        group: usize,
+        length: usize,
+        recording: &mut dyn Recording,
+    ) {
+        let pool = &mut self.pools[group];
+        let first = pool.group.first_visible(length) / PAGE_TOKENS;
+        let Slot { held, node, .. } = &mut self.slots[slot];
+        // Dropped ones stand together at the front.
+        let unseen =
+            held[group].iter().take(first).rposition(Option::is_none).map_or(0, |at| at + 1);
+        for (index, entry) in held[group].iter_mut().enumerate().take(first).skip(unseen) {
+            if let Some(page) = entry.take() {
+                pool.release(page);
+                recording.unmap_page(group, slot, index);
+                self.tree.pass(*node, group, index);
+            }
+        }
+    }
+
+    /// Sees to it that `wanted` pages of a group are free.
+    fn make_free(&mut self, group: usize, wanted: usize) -> Result<(), Full> {
+        let short = wanted.saturating_sub(self.pools[group].free.len());
+        if short == 0 {
+            return Ok(());
+        }
+        let pools = &mut self.pools;
+        let holders = pools[group].holders.clone();
+        let alone = |page: u32| holders[page as usize] == 1;
+        if self.tree.count(group, &alone) < short {
+            return Err(Full);
+        }
+        // Some more at once, because looking for the oldest takes a while.
+        let batch = short.max(pools[group].holders.len() / 64);
+        let evictions = &mut self.evictions;
+        self.tree.evict(group, batch, &alone, &mut |group, page| {
+            pools[group].release(page);
+            *evictions += 1;
+        });
+        Ok(())
+    }
+
+    /// Whether `tokens` could become a sequence now and grow by a token, `chunk` rows being added at
+    /// a time, and so many pages of each group were still left.
+    pub fn has_room(&self, tokens: &[u32], chunk: usize, left: usize) -> bool {
+        let visible =
+            |group: usize, position: usize| self.pools[group].group.first_visible(position);
+        let found = self.tree.find(tokens, &visible);
+        self.pools.iter().enumerate().all(|(group, pool)| {
+            let alone = |page: u32| pool.holders[page as usize] == 1;
+            let first = pool.group.first_visible(found.tokens) / PAGE_TOKENS;
+            let nodes = found.path.iter().skip(first).chain(&found.tail);
+            let pages: Vec<u32> = nodes.filter_map(|&node| self.tree.page(node, group)).collect();
+            let new = pool.group.pages_for(tokens.len() + 1, chunk).saturating_sub(pages.len());
+            // What the sequence takes from the tree cannot be given away any more.
+            let taken = pages.iter().filter(|&&page| alone(page)).count();
+            new + taken + left <= pool.free.len() + self.tree.count(group, &alone)
+        })
+    }
+
+    /// As [`Cache::append`], for a sequence that nobody will go on from: the tree hears nothing.
+    pub fn append_unnoted(&mut self, slot: usize, tokens: &[u32]) {
+        self.slots[slot].tokens.extend_from_slice(tokens);
+    }
+
+    /// The rows behind a slot's sequence were computed, and `tokens` of them stay.
+    pub fn append(&mut self, slot: usize, tokens: &[u32]) {
+        let Slot { tokens: all, held, node, noted } = &mut self.slots[slot];
+        all.extend_from_slice(tokens);
+        while (*noted + 1) * PAGE_TOKENS <= all.len() {
+            let page = &all[*noted * PAGE_TOKENS..(*noted + 1) * PAGE_TOKENS];
+            let pages: Vec<Option<u32>> =
+                held.iter().map(|held| held.get(*noted).copied().flatten()).collect();
+            let pools = &mut self.pools;
+            let child = self.tree.note(*node, page, &pages, &mut |group, page| {
+                pools[group].holders[page as usize] += 1;
+            });
+            self.tree.enter(child);
+            self.tree.leave(*node);
+            *node = child;
+            *noted += 1;
+        }
+    }
+
+    /// Ends a slot's sequence; what was computed is kept as long as there is room.
+    pub fn release(&mut self, slot: usize, recording: &mut dyn Recording) {
+        let pools = &self.pools;
+        let visible = |group: usize, position: usize| pools[group].group.first_visible(position);
+        let Slot { tokens, held, node, noted } = &mut self.slots[slot];
+        self.tree.touch(*node, tokens.len(), &visible);
+        let rest = &tokens[*noted * PAGE_TOKENS..];
+        let pages: Option<Vec<u32>> =
+            held.iter().map(|held| held.get(*noted).copied().flatten()).collect();
+        if let Some(pages) = pages.filter(|pages| !rest.is_empty() && !pages.is_empty())
+            && self.tree.note_tail(*node, rest, &pages)
+        {
+            for (pool, &page) in self.pools.iter_mut().zip(&pages) {
+                pool.holders[page as usize] += 1;
+            }
+        }
+        self.forget(slot, recording);
+    }
+
+    /// Ends a slot's sequence; its unfinished page is given back.
+    pub fn forget(&mut self, slot: usize, recording: &mut dyn Recording) {
+        let Slot { tokens, held, node, noted } = &mut self.slots[slot];
+        for (group, held) in held.iter_mut().enumerate() {
+            for (index, page) in held.drain(..).enumerate() {
+                if let Some(page) = page {
+                    self.pools[group].release(page);
+                    recording.unmap_page(group, slot, index);
+                }
+            }
+        }
+        tokens.clear();
+        *noted = 0;
+        self.tree.enter(ROOT);
+        self.tree.leave(std::mem::replace(node, ROOT));
+    }
+
+    /// Forgets everything that is kept and that no sequence holds.
+    pub fn clear(&mut self) {
+        for group in 0..self.pools.len() {
+            let pools = &mut self.pools;
+            let holders = pools[group].holders.clone();
+            let alone = |page: u32| holders[page as usize] == 1;
+            self.tree
+                .evict(group, usize::MAX, &alone, &mut |group, page| pools[group].release(page));
+        }
+    }
+
+    /// How the pages are used.
+    pub fn usage(&self) -> CacheUse {
+        let mut usage = CacheUse { evictions: self.evictions, ..CacheUse::default() };
+        for (group, pool) in self.pools.iter().enumerate() {
+            let kept = self.tree.count(group, &|page| pool.holders[page as usize] == 1);
+            let held = pool.holders.len() - pool.free.len() - kept;
+            let bytes = |pages: usize| pool.group.page_bytes() * pages as u64;
+            usage.bytes += bytes(pool.holders.len());
+            usage.held_bytes += bytes(held);
+            usage.kept_bytes += bytes(kept);
+        }
+        usage
+    }
+
+    /// Checks that every page is accounted for and none is written by two sequences.
+    ///
+    /// # Panics
+    /// If not: pages leaked, or are shared wrongly.
+    pub fn check(&self) {
+        for (group, pool) in self.pools.iter().enumerate() {
+            let mut holders = vec![0; pool.holders.len()];
+            let in_tree: Vec<u32> =
+                self.tree.pages().filter(|(of, _)| *of == group).map(|(_, page)| page).collect();
+            in_tree.iter().for_each(|&page| holders[page as usize] += 1);
+            assert!(holders.iter().all(|&count| count <= 1), "a page in two nodes");
+            for slot in &self.slots {
+                for (index, &page) in slot.held[group].iter().enumerate() {
+                    let Some(page) = page else { continue };
+                    holders[page as usize] += 1;
+                    let full = (index + 1) * PAGE_TOKENS <= slot.tokens.len();
+                    let shared = pool.holders[page as usize] > 1;
+                    assert!(full || !shared, "page {page} of {group} is shared and not full");
+                }
+            }
+            assert_eq!(holders, pool.holders, "holders of group {group}");
+            let mut free = vec![false; holders.len()];
+            for &page in &pool.free {
+                assert!(!std::mem::replace(&mut free[page as usize], true), "{page} free twice");
+            }
+            for (page, &count) in holders.iter().enumerate() {
+                assert_eq!(free[page], count == 0, "page {page} of group {group} leaked");
+            }
+        }
+    }
+}

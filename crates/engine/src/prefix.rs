@@ -1,0 +1,431 @@
+//! What was computed before: a tree of pages, found again by the tokens they hold.
+//!
+//! ```text
+//! root ─ 64 tokens ─ 64 tokens ─┬─ 64 tokens ─ tail of 17
+//!                               └─ 64 tokens ─ 64 tokens ─ tail of 3
+//! ```
+//!
+//! A node stands for a page's worth of tokens behind those of its parents, and has the page of each
+//! KV group that holds their keys and values, as long as that was not needed elsewhere. Full pages
+//! never change and are shared. A tail is the unfinished page that a sequence ended in; it goes to
+//! the first sequence that continues exactly there.
+//!
+//! A layer that sees all tokens needs every page from the root on; one that sees a window needs only
+//! the pages of the window. So a conversation can go on as long as the pages at its end are there,
+//! and those in its middle are the first to be given away.
+
+use pianola_plan::PAGE_TOKENS;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+/// A node's place in the tree.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct NodeId(usize);
+
+/// The node that holds no tokens, where every sequence begins.
+pub(crate) const ROOT: NodeId = NodeId(0);
+
+/// A page of one group.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Kept {
+    page: u32,
+    /// When it was last of use; the earliest go first.
+    stamp: u64,
+    /// A sequence ended or resumed here, so that it is likely to be wanted again.
+    is_end: bool,
+}
+
+#[derive(Debug)]
+struct Node {
+    parent: NodeId,
+    /// Pages before this one's.
+    depth: usize,
+    tokens: Box<[u32]>,
+    /// By group.
+    pages: Vec<Option<Kept>>,
+    children: HashMap<Box<[u32]>, NodeId>,
+    tails: Vec<NodeId>,
+    /// Sequences that stand here.
+    sequences: usize,
+}
+
+/// Where a sequence can go on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Resume {
+    /// Tokens that need not be computed again.
+    pub tokens: usize,
+    /// Nodes of the full pages, from the first on.
+    pub path: Vec<NodeId>,
+    /// The tail behind them.
+    pub tail: Option<NodeId>,
+}
+
+/// All that was kept.
+#[derive(Debug)]
+pub(crate) struct PrefixTree {
+    groups: usize,
+    nodes: Vec<Option<Node>>,
+    unused: Vec<usize>,
+    clock: u64,
+}
+
+impl PrefixTree {
+    pub fn new(groups: usize) -> PrefixTree {
+        let root = Node {
+            parent: ROOT,
+            depth: 0,
+            tokens: Box::default(),
+            pages: vec![None; groups],
+            children: HashMap::new(),
+            tails: Vec::new(),
+            sequences: 0,
+        };
+        PrefixTree { groups, nodes: vec![Some(root)], unused: Vec::new(), clock: 0 }
+    }
+
+    fn node(&self, id: NodeId) -> &Node {
+        self.nodes[id.0].as_ref().expect("nodes are named while they live")
+    }
+
+    fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        self.nodes[id.0].as_mut().expect("nodes are named while they live")
+    }
+
+    /// The page that a node has of a group.
+    pub fn page(&self, id: NodeId, group: usize) -> Option<u32> {
+        self.node(id).pages[group].map(|kept| kept.page)
+    }
+
+    /// A later moment than all before.
+    pub fn tick(&mut self) -> u64 {
+        self.clock += 1;
+        self.clock
+    }
+
+    /// The furthest that `tokens` can go on from, leaving at least one of them to be computed.
+    /// `first_visible` gives for a group and a position the first position that is seen from there.
+    pub fn find(&self, tokens: &[u32], first_visible: &dyn Fn(usize, usize) -> usize) -> Resume {
+        let most = tokens.len().saturating_sub(1);
+        let mut path = Vec::new();
+        let mut at = ROOT;
+        for page in tokens[..most].chunks_exact(PAGE_TOKENS) {
+            let Some(&child) = self.node(at).children.get(page) else { break };
+            path.push(child);
+            at = child;
+        }
+        let complete = |length: usize, path: &[NodeId]| {
+            (0..self.groups).all(|group| {
+                let first = first_visible(group, length) / PAGE_TOKENS;
+                path.iter().skip(first).all(|&id| self.page(id, group).is_some())
+            })
+        };
+        loop {
+            let full = path.len() * PAGE_TOKENS;
+            let continues = |tail: &&NodeId| {
+                let kept = &self.node(**tail).tokens;
+                let length = full + kept.len();
+                length <= most && tokens[full..].starts_with(kept) && complete(length, &path)
+            };
+            let tails = &self.node(path.last().copied().unwrap_or(ROOT)).tails;
+            let longest = |tail: &&NodeId| self.node(**tail).tokens.len();
+            if let Some(&tail) = tails.iter().filter(continues).max_by_key(longest) {
+                let tokens = full + self.node(tail).tokens.len();
+                return Resume { tokens, path, tail: Some(tail) };
+            }
+            if complete(full, &path) {
+                return Resume { tokens: full, path, tail: None };
+            }
+            path.pop();
+        }
+    }
+
+    /// A sequence comes to stand at a node.
+    pub fn enter(&mut self, id: NodeId) {
+        self.node_mut(id).sequences += 1;
+    }
+
+    /// A sequence leaves a node.
+    pub fn leave(&mut self, id: NodeId) {
+        self.node_mut(id).sequences -= 1;
+        self.prune(id);
+    }
+
+    /// The child of `parent` with a full page of `tokens`, which a sequence just computed into
+    /// `pages`; `taken` hears of those that the tree now holds as well.
+    pub fn note(
+        &mut self,
+        parent: NodeId,
+        tokens: &[u32],
+        pages: &[Option<u32>],
+        taken: &mut dyn FnMut(usize, u32),
+    ) -> NodeId {
+        let stamp = self.tick();
+        let child = match self.node(parent).children.get(tokens) {
+            Some(&child) => child,
+            None => {
+                let child = self.add(parent, tokens);
+                self.node_mut(parent).children.insert(tokens.into(), child);
+                child
+            }
+        };
+        for (group, &page) in pages.iter().enumerate() {
+            let kept = &mut self.node_mut(child).pages[group];
+            if let (None, Some(page)) = (&kept, page) {
+                *kept = Some(Kept { page, stamp, is_end: false });
+                taken(group, page);
+            }
+        }
+        child
+    }
+
+    /// Keeps the unfinished page that a sequence ended in. False, and nothing is kept, where the
+    /// same tokens are kept already.
+    pub fn note_tail(&mut self, parent: NodeId, tokens: &[u32], pages: &[u32]) -> bool {
+        let stamp = self.tick();
+        let mut tails = self.node(parent).tails.iter();
+        if tails.any(|&tail| *self.node(tail).tokens == *tokens) {
+            return false;
+        }
+        let tail = self.add(parent, tokens);
+        self.node_mut(parent).tails.push(tail);
+        let kept = pages.iter().map(|&page| Some(Kept { page, stamp, is_end: true }));
+        self.node_mut(tail).pages = kept.collect();
+        true
+    }
+
+    /// Takes a tail and its pages, one a group, out of the tree.
+    pub fn take_tail(&mut self, tail: NodeId) -> Vec<u32> {
+        let node = self.remove(tail);
+        node.pages.into_iter().map(|kept| kept.expect("a tail has all its pages").page).collect()
+    }
+
+    fn add(&mut self, parent: NodeId, tokens: &[u32]) -> NodeId {
+        let node = Node {
+            parent,
+            depth: self.node(parent).depth + usize::from(parent != ROOT),
+            tokens: tokens.into(),
+            pages: vec![None; self.groups],
+            children: HashMap::new(),
+            tails: Vec::new(),
+            sequences: 0,
+        };
+        match self.unused.pop() {
+            Some(place) => {
+                self.nodes[place] = Some(node);
+                NodeId(place)
+            }
+            None => {
+                self.nodes.push(Some(node));
+                NodeId(self.nodes.len() - 1)
+            }
+        }
+    }
+
+    fn remove(&mut self, id: NodeId) -> Node {
+        let node = self.nodes[id.0].take().expect("nodes are named while they live");
+        self.unused.push(id.0);
+        let parent = self.node_mut(node.parent);
+        parent.tails.retain(|&tail| tail != id);
+        if parent.children.get(&node.tokens) == Some(&id) {
+            parent.children.remove(&node.tokens);
+        }
+        self.prune(node.parent);
+        node
+    }
+
+    /// Removes a node that holds nothing and that nobody needs, and its parents likewise.
+    fn prune(&mut self, id: NodeId) {
+        let node = self.node(id);
+        let empty = node.pages.iter().all(Option::is_none)
+            && node.children.is_empty()
+            && node.tails.is_empty()
+            && node.sequences == 0;
+        if id != ROOT && empty {
+            self.remove(id);
+        }
+    }
+
+    /// Marks what a sequence of `length` tokens that stands at `id` needs to go on as used now, and
+    /// as likely to be wanted again.
+    pub fn touch(
+        &mut self,
+        id: NodeId,
+        length: usize,
+        first_visible: &dyn Fn(usize, usize) -> usize,
+    ) {
+        let stamp = self.tick();
+        let mut at = id;
+        while at != ROOT {
+            let node = self.nodes[at.0].as_mut().expect("a parent lives as long as its children");
+            for (group, kept) in node.pages.iter_mut().enumerate() {
+                if (node.depth + 1) * PAGE_TOKENS > first_visible(group, length)
+                    && let Some(kept) = kept
+                {
+                    kept.stamp = stamp;
+                    kept.is_end = true;
+                }
+            }
+            at = node.parent;
+        }
+    }
+
+    /// The window of a sequence that stands at `id` has passed page `index` of `group`: unless
+    /// another ended there, it is the first to be given away.
+    pub fn pass(&mut self, id: NodeId, group: usize, index: usize) {
+        let mut at = id;
+        while at != ROOT && self.node(at).depth > index {
+            at = self.node(at).parent;
+        }
+        if at != ROOT
+            && self.node(at).depth == index
+            && let Some(kept) = &mut self.node_mut(at).pages[group]
+            && !kept.is_end
+        {
+            kept.stamp = 0;
+        }
+    }
+
+    /// Pages of a group that the tree has, and nobody besides, as `alone` knows.
+    pub fn count(&self, group: usize, alone: &dyn Fn(u32) -> bool) -> usize {
+        let pages = self.nodes.iter().flatten().filter_map(|node| node.pages[group]);
+        pages.filter(|kept| alone(kept.page)).count()
+    }
+
+    /// Gives away at least `count` pages of `group` that nobody else has, the longest unused first
+    /// and of those the furthest from the root; fewer if there are no more. `freed` hears of each
+    /// page and its group: of a tail all go together.
+    pub fn evict(
+        &mut self,
+        group: usize,
+        count: usize,
+        alone: &dyn Fn(u32) -> bool,
+        freed: &mut dyn FnMut(usize, u32),
+    ) {
+        let candidate = |(place, node): (usize, &Option<Node>)| {
+            let node = node.as_ref()?;
+            let kept = node.pages[group].filter(|kept| alone(kept.page))?;
+            Some((kept.stamp, Reverse(node.depth), place))
+        };
+        let mut found: Vec<_> = self.nodes.iter().enumerate().filter_map(candidate).collect();
+        found.sort_unstable();
+        for (_, _, place) in found.into_iter().take(count) {
+            let id = NodeId(place);
+            let is_tail = self.node(id).tokens.len() < PAGE_TOKENS;
+            for other in 0..self.groups {
+                if (other == group || is_tail)
+                    && let Some(kept) = self.node_mut(id).pages[other].take()
+                {
+                    freed(other, kept.page);
+                }
+            }
+            self.prune(id);
+        }
+    }
+
+    /// Every page that the tree holds, as (group, page).
+    pub fn pages(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
+        self.nodes.iter().flatten().flat_map(|node| {
+            let page = |(group, kept): (usize, &Option<Kept>)| kept.map(|kept| (group, kept.page));
+            node.pages.iter().enumerate().filter_map(page)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Group 0 sees all, group 1 the last 100 tokens.
+    fn visible(group: usize, position: usize) -> usize {
+        if group == 0 { 0 } else { (position + 1).saturating_sub(100) }
+    }
+
+    fn tokens(count: usize) -> Vec<u32> {
+        (0..count as u32).collect()
+    }
+
+    /// A tree with `count` full pages of one sequence, and a tail of the tokens beyond.
+    fn tree(length: usize) -> (PrefixTree, NodeId) {
+        let mut tree = PrefixTree::new(2);
+        let all = tokens(length);
+        let mut at = ROOT;
+        let pages = all.chunks_exact(PAGE_TOKENS);
+        let rest = pages.remainder();
+        for (index, page) in pages.enumerate() {
+            let index = index as u32;
+            at = tree.note(at, page, &[Some(index), Some(100 + index)], &mut |_, _| ());
+        }
+        if !rest.is_empty() {
+            assert!(tree.note_tail(at, rest, &[50, 150]));
+        }
+        (tree, at)
+    }
+
+    #[test]
+    fn a_sequence_goes_on_where_it_ended() {
+        let (mut tree, _) = tree(200);
+        let found = tree.find(&tokens(300), &visible);
+        assert_eq!((found.tokens, found.path.len()), (200, 3));
+        assert_eq!(tree.take_tail(found.tail.unwrap()), [50, 150]);
+        assert_eq!(tree.find(&tokens(300), &visible).tokens, 192);
+        // One token is always left to be computed.
+        assert_eq!(tree.find(&tokens(192), &visible).tokens, 128);
+        assert_eq!(tree.find(&tokens(193), &visible).tokens, 192);
+        let mut other = tokens(300);
+        other[70] = 9999;
+        assert_eq!(tree.find(&other, &visible).tokens, 64);
+    }
+
+    #[test]
+    fn a_window_needs_its_own_pages_only() {
+        let (mut tree, at) = tree(320);
+        // The window at 320 tokens reaches back to 221, in the fourth page.
+        let alone = |page: u32| page >= 100 && page < 103;
+        tree.evict(1, 3, &alone, &mut |_, _| ());
+        assert_eq!(tree.find(&tokens(400), &visible).tokens, 320);
+        tree.evict(1, 1, &|page| page == 103, &mut |_, _| ());
+        assert_eq!(tree.find(&tokens(400), &visible).tokens, 0);
+        assert_eq!(tree.count(0, &|_| true), 5);
+        tree.evict(0, 9, &|_| true, &mut |_, _| ());
+        tree.evict(1, 9, &|_| true, &mut |_, _| ());
+        assert_eq!(tree.pages().count(), 0);
+        assert!(tree.nodes[at.0].is_none(), "an empty node stays");
+    }
+
+    #[test]
+    fn ends_outlive_middles_and_leaves_go_before_roots() {
+        let (mut tree, at) = tree(320);
+        tree.touch(at, 320, &visible);
+        // What came later but passed.
+        let mut other = ROOT;
+        for index in 0..3 {
+            let page: Vec<u32> = vec![7000 + index; PAGE_TOKENS];
+            let pages = [Some(60 + index), Some(160 + index)];
+            other = tree.note(other, &page, &pages, &mut |_, _| ());
+        }
+        tree.pass(other, 1, 0);
+        let mut freed = Vec::new();
+        tree.evict(1, 4, &|_| true, &mut |_, page| freed.push(page));
+        // The passed page, then those outside of the first one's window, oldest first.
+        assert_eq!(freed, [160, 100, 101, 102]);
+        let mut freed = Vec::new();
+        tree.evict(0, 2, &|_| true, &mut |_, page| freed.push(page));
+        assert_eq!(freed, [4, 3]);
+    }
+
+    #[test]
+    fn equal_pages_are_kept_once() {
+        let (mut tree, _) = tree(130);
+        let mut taken = Vec::new();
+        let first = tokens(64);
+        let mut note = |tree: &mut PrefixTree, pages: [Option<u32>; 2]| {
+            tree.note(ROOT, &first, &pages, &mut |group, page| taken.push((group, page)))
+        };
+        note(&mut tree, [Some(70), Some(170)]);
+        tree.evict(1, 1, &|page| page == 100, &mut |_, _| ());
+        note(&mut tree, [Some(71), Some(171)]);
+        assert_eq!(taken, [(1, 171)]);
+        let at = tree.find(&tokens(200), &visible).path[1];
+        assert!(!tree.note_tail(at, &[128, 129], &[80, 180]));
+    }
+}

@@ -1,0 +1,110 @@
+//! What is asked of the choice of tokens, whether the host or a device makes it.
+
+/// How the next token is chosen. The default is the model's own distribution: temperature 1, no cuts.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sampling {
+    /// Divides the logits; 0 always takes the best token (greedy) and ignores the cuts and the seed.
+    pub temperature: f32,
+    /// Keeps this many of the best tokens; 0 keeps all.
+    pub top_k: usize,
+    /// Keeps the smallest set of best tokens whose probabilities reach this sum; 1 keeps all.
+    pub top_p: f32,
+    /// Keeps tokens at least this fraction as probable as the best one; 0 keeps all.
+    pub min_p: f32,
+    /// Divides the positive and multiplies the negative logits of tokens seen before; 1 is off.
+    pub repetition_penalty: f32,
+    /// Subtracted once from the logit of every token seen before.
+    pub presence_penalty: f32,
+    /// Subtracted from the logit of a token once for each time it was seen before.
+    pub frequency_penalty: f32,
+    /// How many of the last accepted tokens the three penalties look at; `usize::MAX`: all of them.
+    pub penalty_window: usize,
+    /// (token, amount) added to logits; -inf bans the token. Amounts for the same token add up.
+    pub logit_bias: Vec<(u32, f32)>,
+    /// The request's seed.
+    pub seed: u64,
+}
+
+impl Default for Sampling {
+    fn default() -> Self {
+        Self {
+            temperature: 1.0,
+            top_k: 0,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            presence_penalty: 0.0,
+            frequency_penalty: 0.0,
+            penalty_window: usize::MAX,
+            logit_bias: Vec::new(),
+            seed: 0,
+        }
+    }
+}
+
+/// Why a [`Sampling`] cannot be used.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum SamplingError {
+    /// A number lies outside what its field allows.
+    #[error("{field} is {value}, allowed is {allowed}")]
+    OutOfRange {
+        /// The field's name.
+        field: &'static str,
+        /// What it was set to.
+        value: f32,
+        /// The range it must lie in, in words.
+        allowed: &'static str,
+    },
+    /// A biased token is not in the vocabulary.
+    #[error("logit_bias names token {token}, allowed are 0 to {} of this model", .vocabulary.saturating_sub(1))]
+    UnknownToken {
+        /// The token that was named.
+        token: u32,
+        /// How many tokens the model has.
+        vocabulary: usize,
+    },
+    /// The model has no tokens, or more than ids can number.
+    #[error("a vocabulary of {0} tokens cannot be sampled from, allowed is 1 to 4294967295")]
+    Vocabulary(usize),
+}
+
+impl Sampling {
+    /// Always the most probable token.
+    pub fn greedy() -> Self {
+        Self { temperature: 0.0, ..Self::default() }
+    }
+
+    /// Checks every number; an error names the field, its value and what is allowed.
+    pub fn validate(&self) -> Result<(), SamplingError> {
+        // Written as "must hold", so that NaN, for which no comparison holds, is refused.
+        let check = |holds: bool, field, value, allowed| {
+            if holds { Ok(()) } else { Err(SamplingError::OutOfRange { field, value, allowed }) }
+        };
+        let fraction = |value: f32| (0.0..=1.0).contains(&value);
+        let positive = |value: f32| value.is_finite() && value > 0.0;
+        let finite = "any finite number";
+
+        let temperature = self.temperature.is_finite() && self.temperature >= 0.0;
+        check(temperature, "temperature", self.temperature, "a finite number, 0 or above")?;
+        check(fraction(self.top_p), "top_p", self.top_p, "0 to 1")?;
+        check(fraction(self.min_p), "min_p", self.min_p, "0 to 1")?;
+        let repetition = self.repetition_penalty;
+        check(positive(repetition), "repetition_penalty", repetition, "a finite number above 0")?;
+        let presence = self.presence_penalty;
+        check(presence.is_finite(), "presence_penalty", presence, finite)?;
+        let frequency = self.frequency_penalty;
+        check(frequency.is_finite(), "frequency_penalty", frequency, finite)?;
+        for &(_, bias) in &self.logit_bias {
+            check(!bias.is_nan(), "logit_bias", bias, "any number but NaN; -inf bans the token")?;
+        }
+        Ok(())
+    }
+
+    /// Whether penalties look at what was said before.
+    pub fn penalises(&self) -> bool {
+        self.penalty_window > 0
+            && (self.repetition_penalty != 1.0
+                || self.presence_penalty != 0.0
+                || self.frequency_penalty != 0.0)
+    }
+}
