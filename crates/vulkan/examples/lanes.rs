@@ -58,6 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         context: most(|step| step.context + step.rows).next_multiple_of(PAGE_TOKENS),
         sequences: most(|step| step.lanes),
         cpu_layers: 0,
+        kv_bytes: None,
     };
     let plan = Plan::new(pianola_model::graph(&config, &weights, None)?, options)?;
     let gpu = Gpu::open(&Selection::Name(device.clone()))?;
@@ -88,7 +89,7 @@ fn measure(
         }
     }
     for group in 0..recording.plan().graph.kv_groups.len() {
-        let pages = recording.plan().kv_pages(group) as u32;
+        let pages = recording.plan().kv_pages[group] as u32;
         let each = ((context + rows) as usize).div_ceil(PAGE_TOKENS) as u32;
         for (lane, index) in (0..lanes).flat_map(|lane| (0..each).map(move |index| (lane, index))) {
             recording.map_page(group, lane as usize, index as usize, (lane * each + index) % pages);
