@@ -92,7 +92,8 @@ void main() {
         [[unroll]] for (uint k = 0; k < 4; k++) {
             [[unroll]] for (uint i = 0; i < LANE_TOKENS; i++) {
                 const uint at = ((stage * 4 + k) * OPERAND_ROWS + tokens[i]) * 4 + quarter;
-                inputs[k][i] = inside ? operand[at] : uvec4(0);
+                // Eight rows or fewer fill half of a matrix.
+                inputs[k][i] = inside && i * 8 < OPERAND_ROWS ? operand[at] : uvec4(0);
             }
         }
         Raw now[LANE_ROWS];

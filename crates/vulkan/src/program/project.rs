@@ -531,9 +531,9 @@ impl Programmer<'_> {
     }
 }
 
-/// Rows that an operand in fragments has room for.
+/// Rows that an operand in fragments has room for: halves of matrices.
 pub(super) fn fragment_rows(rows: u32) -> u32 {
-    rows.next_multiple_of(fragments::SIDE)
+    rows.next_multiple_of(fragments::SIDE / 2)
 }
 
 /// The tensor that gate or cap leave instead of the parts'.
