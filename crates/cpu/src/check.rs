@@ -329,6 +329,10 @@ fn bound(machine: &Machine<'_>, node: &Node, tensors: &Tensors, bounds: &[Vec<f6
             let columns = matrix.columns;
             let int8 = plan.options.numeric == Numeric::Fast && matrix.ty.is_quantized();
             let x = input(0);
+            let head = plan.graph.tensor(output).rows == RowSet::Logits;
+            // Or they meet the weights on a GPU's matrix units, both rounded to the 11 bits of a
+            // half float; elsewhere that is less than the rounding to int8.
+            let halves = int8 && head && plan.options.device == DeviceKind::Vulkan;
             // What each input may be off by when it meets the weight.
             let mut off: Vec<f64> = incoming(0).clone();
             if int8 {
@@ -337,7 +341,7 @@ fn bound(machine: &Machine<'_>, node: &Node, tensors: &Tensors, bounds: &[Vec<f6
                     // Half a step, and a little for the rounding of the step itself.
                     let mut half = f64::from(largest) / 127.0 * 0.501;
                     // The head's inputs keep what the first rounding left out in a second int8.
-                    if plan.graph.tensor(output).rows == RowSet::Logits {
+                    if head {
                         half /= 127.0;
                     }
                     off.iter_mut().for_each(|off| *off += half);
@@ -359,7 +363,9 @@ fn bound(machine: &Machine<'_>, node: &Node, tensors: &Tensors, bounds: &[Vec<f6
                     // Minima and zero points are summed apart from the codes they offset, so
                     // the terms that cancel are up to the code range larger than the result.
                     let growth = if int8 { 16.0 } else { 1.0 };
-                    result[t * width + o] = moved + growth * epsilon * (columns as f64) * absolute;
+                    let rounded = if halves { 2f64.powi(-10) } else { 0.0 };
+                    result[t * width + o] =
+                        moved + (growth * epsilon * columns as f64 + rounded) * absolute;
                 }
             }
             result

@@ -6,8 +6,8 @@
 // part to finish, found by an atomic count, combines what the others left.
 //
 // With FUSED (a single row) it also norms, rotates and stores that row's key and value: the part
-// with the newest page begins from them, so nothing has to wait for the store. With CODES it
-// leaves its result as codes, too, for the product that reads it.
+// with the newest page begins from them, so nothing has to wait for the store. With CODES or
+// FRAGMENT_ROWS it leaves its result as codes or as fragments, too, for the product that reads it.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "include/common.glsl"
@@ -25,6 +25,9 @@ layout(constant_id = 8) const bool FUSED = false;
 layout(constant_id = 9) const bool CODES = false;
 // Values are fetched with the keys, before the scores are known: less waiting, more registers.
 layout(constant_id = 10) const bool EARLY = false;
+
+// Rows that the operand of the product that reads the result has room for, where that is fragments.
+layout(constant_id = 12) const uint FRAGMENT_ROWS = 0;
 
 layout(set = 1, binding = 6, std430) writeonly buffer Output { float results[]; };
 // [row][head][split]: maximum, sum, then HEAD_DIM values.
@@ -206,6 +209,20 @@ void emit(uint row, uint first_head) {
                     next_metas[column / 8] = q.meta;
                 }
             }
+        }
+    }
+    if (FRAGMENT_ROWS > 0) {
+        // A mean of values is no larger than they are, and those are stored in no more than half
+        // floats: no scale is needed.
+        for (uint v = gl_LocalInvocationIndex; v < HEADS * HEAD_DIM / 4; v += WORKGROUP) {
+            const uint j = 4 * v / HEAD_DIM, d = 4 * v % HEAD_DIM;
+            const uvec2 words = halves_of(vec4(head[j][d], head[j][d + 1], head[j][d + 2], head[j][d + 3]));
+            const uint at = fragment_word(first_head * HEAD_DIM / 4 + v, row, FRAGMENT_ROWS);
+            next_operand[at] = words.x;
+            next_operand[at + 1] = words.y;
+        }
+        if (first_head == 0 && gl_LocalInvocationIndex == 0) {
+            next_metas[row] = uvec2(floatBitsToUint(1.0), 0);
         }
     }
 }

@@ -7,10 +7,13 @@
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint WORKGROUP = 256;
-// 0: floats, 1: codes, 2: refined codes, 3: half floats scaled by a power of two.
+// 0: floats, 1: codes, 2: refined codes, 3: half floats scaled by a power of two, 4: the same as
+// fragments.
 layout(constant_id = 1) const uint FORM = 0;
 layout(constant_id = 2) const bool LOGITS = false;
 layout(constant_id = 3) const bool KEEP = false;
+// Rows that fragments have room for.
+layout(constant_id = 4) const uint OPERAND_ROWS = 16;
 
 layout(set = 1, binding = 0, std430) readonly buffer Base { vec4 base[]; };
 layout(set = 1, binding = 1, std430) readonly buffer Delta { vec4 delta[]; };
@@ -48,7 +51,7 @@ void main() {
     const uint vectors_in_row = WIDTH / 4;
     const uint blocks = WIDTH / 32;
     float factor = 1.0;
-    if (FORM == 3) {
+    if (FORM >= 3) {
         float largest = 0.0;
         [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
             const vec4 magnitudes = abs(x[pass]);
@@ -77,11 +80,12 @@ void main() {
                     operand[at + i] = floatBitsToUint(y[i]);
                 }
             }
-        } else if (FORM == 3) {
+        } else if (FORM >= 3) {
             if (inside) {
-                const uint at = row * (WIDTH / 2) + 2 * v;
-                operand[at] = packHalf2x16(y.xy * factor);
-                operand[at + 1] = packHalf2x16(y.zw * factor);
+                const uint at = FORM == 3 ? row * (WIDTH / 2) + 2 * v : fragment_word(v, row, OPERAND_ROWS);
+                const uvec2 words = halves_of(y * factor);
+                operand[at] = words.x;
+                operand[at + 1] = words.y;
             }
         } else {
             const Quantised q = quantise(y, FORM == 2);

@@ -134,8 +134,10 @@ impl VulkanRecording {
         let mut memory = Memory::new(gpu.clone(), options.memory);
         let pipelines = Pipelines::new(&gpu)?;
         let mut recorder = Recorder::new(&gpu)?;
+        let mut limits = Limits::of(&gpu);
+        limits.parallelism = options.parallelism.unwrap_or(limits.parallelism);
         // What plays need comes first: a model that leaves no room for it is of no use.
-        let scratch = Scratch::of(&plan);
+        let scratch = Scratch::of(&plan, &limits);
         let mut resident = |bytes: u64, what: &str| memory.allocate(Purpose::Resident, bytes, what);
         let arena = resident(plan.arena.bytes as u64, "activations")?;
         let operand = resident(scratch.operand, "activations")?;
@@ -196,8 +198,6 @@ impl VulkanRecording {
                 copies: BTreeMap::new(),
             });
         }
-        let mut limits = Limits::of(gpu.description(), gpu.subgroup());
-        limits.parallelism = options.parallelism.unwrap_or(limits.parallelism);
         let rate = rough_rate(&gpu, plan.options.numeric)?;
         let inlet = Inlet::new(&plan, arena, &mut memory, &mut recorder)?;
         Ok(VulkanRecording {
@@ -499,10 +499,9 @@ fn check_bindings(plan: &Plan, limit: u64) -> Result<(), DeviceError> {
     Ok(())
 }
 
-/// Rows of logits that a head is recorded for: one for generation, four, or all there is room for.
+/// Rows of logits that a head is recorded for: a power of two, or all there is room for.
 pub(crate) fn logit_bucket(logits: usize, plan: &Plan) -> u32 {
-    let most = plan.options.max_logit_rows;
-    [1, 4].into_iter().find(|&bucket| logits <= bucket && bucket <= most).unwrap_or(most) as u32
+    logits.next_power_of_two().min(plan.options.max_logit_rows) as u32
 }
 
 impl Recording for VulkanRecording {

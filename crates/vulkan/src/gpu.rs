@@ -2,10 +2,12 @@
 
 use crate::describe::{GpuDescription, Selection, describe, select};
 use crate::instance::Instance;
+use crate::measure;
+use crate::policy::fragments::Fragments;
 use ash::{ext, khr, vk};
 use pianola_plan::{DeviceError, DeviceKind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 /// Longest wait for a submission. A segment is planned to take far less than a second; what has
@@ -23,6 +25,7 @@ pub struct Gpu {
     pub(crate) executable: Option<khr::pipeline_executable_properties::Device>,
     pub(crate) budgets: bool,
     description: GpuDescription,
+    fragments: OnceLock<Fragments>,
     lost: AtomicBool,
     /// A wait ran out of time: the device may still be at work, so nothing of it may be freed.
     hung: AtomicBool,
@@ -174,7 +177,7 @@ impl Gpu {
         let queue = unsafe { raw.get_device_queue(family, 0) };
         let executable = executable
             .then(|| khr::pipeline_executable_properties::Device::new(&instance.raw, &raw));
-        Ok(Arc::new(Gpu {
+        let gpu = Arc::new(Gpu {
             instance,
             physical,
             raw,
@@ -184,9 +187,14 @@ impl Gpu {
             executable,
             budgets,
             description,
+            fragments: OnceLock::new(),
             lost: AtomicBool::new(false),
             hung: AtomicBool::new(false),
-        }))
+        });
+        if let Some(found) = measure::fragments(&gpu)? {
+            let _ = gpu.fragments.set(found);
+        }
+        Ok(gpu)
     }
 
     /// What the device is.
@@ -209,6 +217,11 @@ impl Gpu {
     pub(crate) fn subgroup(&self) -> u32 {
         let (default, least, most) = self.description.subgroup;
         if (least..=most).contains(&32) { 32 } else { default }
+    }
+
+    /// How matrices lie in the registers of a subgroup, where kernels can make use of it.
+    pub(crate) fn fragments(&self) -> Option<Fragments> {
+        self.fragments.get().copied()
     }
 
     /// A failed call as an error that names it.

@@ -19,7 +19,7 @@ impl Imagined {
     pub fn new(gpu: &Gpu, plan: &Plan) -> Result<Imagined, DeviceError> {
         check_heads(plan)?;
         let weights = Weights::imagined(plan, slice_limit(gpu))?;
-        Ok(Imagined { weights, resources: imagined_resources(plan) })
+        Ok(Imagined { weights, resources: imagined_resources(plan, &Limits::of(gpu)) })
     }
 
     pub fn programmer<'a>(
@@ -32,7 +32,7 @@ impl Imagined {
             plan,
             weights: &self.weights,
             resources: &self.resources,
-            limits: Limits::of(gpu.description(), gpu.subgroup()),
+            limits: Limits::of(gpu),
             tuning,
         }
     }
@@ -72,8 +72,8 @@ pub fn launches(
 
 /// Resources in no buffer. Programs take parts of the arena, which must be as large as planned;
 /// what is bound whole may have any size.
-fn imagined_resources(plan: &Plan) -> Resources {
-    let scratch = Scratch::of(plan);
+fn imagined_resources(plan: &Plan, limits: &Limits) -> Resources {
+    let scratch = Scratch::of(plan, limits);
     let entries = plan.options.context.div_ceil(PAGE_TOKENS);
     let groups = &plan.graph.kv_groups;
     let table = |group| (group * plan.options.sequences * entries) as u32;

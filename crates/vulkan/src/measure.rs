@@ -3,9 +3,10 @@
 use crate::describe::GpuKind;
 use crate::gpu::Gpu;
 use crate::lab::Lab;
-use crate::memory::Region;
+use crate::memory::{Purpose, Region};
 use crate::pipeline::{Shader, Variant};
 use crate::policy::Limits;
+use crate::policy::fragments::{self, Fragments};
 use crate::program::Dispatch;
 use pianola_plan::{Ceilings, DeviceError, Numeric};
 use std::sync::Arc;
@@ -34,7 +35,7 @@ pub fn measure(gpu: &Arc<Gpu>, numeric: Numeric) -> Result<Ceilings, DeviceError
     let lanes = f64::from(groups) * 256.0;
     let mut rate = operations * lanes * f64::from(rounds) / compute_seconds;
     // Fast mode computes prompts on matrix units where there are any.
-    let limits = Limits::of(gpu.description(), gpu.subgroup());
+    let limits = Limits::of(gpu);
     if numeric == Numeric::Fast && limits.matrices > 0 {
         rate = rate.max(matrix_rate(&mut lab, sink, &limits)?);
     }
@@ -57,6 +58,25 @@ fn matrix_rate(lab: &mut Lab, sink: Region, limits: &Limits) -> Result<f64, Devi
     let seconds = lab.time(&[dispatch], 3)?;
     let products = f64::from(groups * (WORKGROUP / limits.subgroup) * CHAINS) * f64::from(rounds);
     Ok(2.0 * f64::from(limits.matrices.pow(3)) * products / seconds)
+}
+
+/// Where the elements of matrices lie in registers, if that is as `ProjectFragments` needs it.
+/// Vulkan leaves it to the driver. NVIDIA's cards are asked; others are known to differ.
+pub(crate) fn fragments(gpu: &Arc<Gpu>) -> Result<Option<Fragments>, DeviceError> {
+    let asked = gpu.description().driver.contains("NVIDIA")
+        && gpu.subgroup() == 32
+        && Limits::of(gpu).matrices == fragments::SIDE;
+    if !asked {
+        return Ok(None);
+    }
+    let mut lab = Lab::new(gpu)?;
+    let places = lab.memory.allocate(Purpose::Readback, 4 * 512, "a measurement")?;
+    let variant = Variant { shader: Shader::ProbeFragments, constants: vec![] };
+    lab.play(&[Dispatch::new(variant, vec![places], &[], [1, 1, 1], 0)])?;
+    let start = lab.memory.mapped(places).expect("visible to the host");
+    // SAFETY: mapped, as large, and the submission that wrote it is done.
+    let found = unsafe { std::slice::from_raw_parts(start.cast::<u32>(), 512) };
+    Ok(Fragments::of(&found[..256], &found[256..]))
 }
 
 /// Operations a second of the arithmetic that `numeric` rests on, roughly, for predictions.

@@ -15,28 +15,32 @@ pub(crate) enum Shader {
     ProjectRows,
     ProjectTiles,
     ProjectMatrix,
+    ProjectFragments,
     KvWrite,
     Attention,
     SampleCut,
     SampleDraw,
     Probe,
     ProbeMatrix,
+    ProbeFragments,
 }
 
 impl Shader {
-    pub const ALL: [Shader; 12] = [
+    pub const ALL: [Shader; 14] = [
         Shader::Embed,
         Shader::RopeAngles,
         Shader::Prologue,
         Shader::ProjectRows,
         Shader::ProjectTiles,
         Shader::ProjectMatrix,
+        Shader::ProjectFragments,
         Shader::KvWrite,
         Shader::Attention,
         Shader::SampleCut,
         Shader::SampleDraw,
         Shader::Probe,
         Shader::ProbeMatrix,
+        Shader::ProbeFragments,
     ];
 
     /// Name of the file, without its ending.
@@ -48,12 +52,14 @@ impl Shader {
             Shader::ProjectRows => "project_rows",
             Shader::ProjectTiles => "project_tiles",
             Shader::ProjectMatrix => "project_matrix",
+            Shader::ProjectFragments => "project_fragments",
             Shader::KvWrite => "kv_write",
             Shader::Attention => "attention",
             Shader::SampleCut => "sample_cut",
             Shader::SampleDraw => "sample_draw",
             Shader::Probe => "probe",
             Shader::ProbeMatrix => "probe_matrix",
+            Shader::ProbeFragments => "probe_fragments",
         }
     }
 
@@ -66,12 +72,14 @@ impl Shader {
             Shader::ProjectRows => include_bytes!("../spirv/project_rows.spv"),
             Shader::ProjectTiles => include_bytes!("../spirv/project_tiles.spv"),
             Shader::ProjectMatrix => include_bytes!("../spirv/project_matrix.spv"),
+            Shader::ProjectFragments => include_bytes!("../spirv/project_fragments.spv"),
             Shader::KvWrite => include_bytes!("../spirv/kv_write.spv"),
             Shader::Attention => include_bytes!("../spirv/attention.spv"),
             Shader::SampleCut => include_bytes!("../spirv/sample_cut.spv"),
             Shader::SampleDraw => include_bytes!("../spirv/sample_draw.spv"),
             Shader::Probe => include_bytes!("../spirv/probe.spv"),
             Shader::ProbeMatrix => include_bytes!("../spirv/probe_matrix.spv"),
+            Shader::ProbeFragments => include_bytes!("../spirv/probe_fragments.spv"),
         }
     }
 
@@ -82,12 +90,14 @@ impl Shader {
             Shader::RopeAngles => &[1, 1],
             Shader::Prologue => &[1; 6],
             Shader::ProjectRows => &[3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
-            Shader::ProjectTiles | Shader::ProjectMatrix => &[3, 3, 3, 1, 1, 1, 1],
+            Shader::ProjectTiles | Shader::ProjectMatrix | Shader::ProjectFragments => {
+                &[3, 3, 3, 1, 1, 1, 1]
+            }
             Shader::KvWrite => &[1; 6],
             Shader::Attention => &[1; 11],
             Shader::SampleCut | Shader::SampleDraw => &[1; 4],
             Shader::Probe => &[1, 1],
-            Shader::ProbeMatrix => &[1],
+            Shader::ProbeMatrix | Shader::ProbeFragments => &[1],
         }
     }
 }

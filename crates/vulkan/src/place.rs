@@ -2,6 +2,7 @@
 
 use crate::gpu::Gpu;
 use crate::memory::{Memory, Purpose, block_size, region_size};
+use crate::policy::Limits;
 use crate::program::Scratch;
 use crate::weights::{Weights, slice_limit};
 use pianola_plan::{DeviceError, DeviceKind, KvSlot, PAGE_TOKENS, Plan};
@@ -19,6 +20,8 @@ pub struct Budget {
     pub largest_allocation: u64,
     /// Most bytes of one slice of a matrix.
     pub largest_slice: u64,
+    /// What kernels are cut by, and with it what they need besides.
+    limits: Limits,
 }
 
 impl Budget {
@@ -35,6 +38,7 @@ impl Budget {
             limit,
             largest_allocation: gpu.description().largest_allocation,
             largest_slice: slice_limit(gpu),
+            limits: Limits::of(gpu),
         }
     }
 
@@ -46,12 +50,27 @@ impl Budget {
 
     /// Whether a recording of `plan` would find its memory.
     pub fn holds(&self, plan: &Plan) -> Result<bool, DeviceError> {
-        Ok(self.taken(&regions(plan, self.largest_slice)?).is_some())
+        Ok(self.taken(&self.regions(plan)?).is_some())
     }
 
     /// Bytes of the weights, pages and activations that a recording of `plan` keeps on the GPU.
     pub fn needed(&self, plan: &Plan) -> Result<u64, DeviceError> {
-        Ok(regions(plan, self.largest_slice)?.into_iter().map(region_size).sum())
+        Ok(self.regions(plan)?.into_iter().map(region_size).sum())
+    }
+
+    /// Sizes of what a recording allocates for [`Purpose::Resident`], in its order.
+    fn regions(&self, plan: &Plan) -> Result<Vec<u64>, DeviceError> {
+        let Scratch { operand, metas, handed, partials, arrivals } =
+            Scratch::of(plan, &self.limits);
+        let mut all = vec![plan.arena.bytes as u64, operand, metas, partials, arrivals];
+        all.extend([handed.0, handed.1, handed.0, handed.1, 4]);
+        for (index, group) in plan.graph.kv_groups.iter().enumerate() {
+            let slots = (0..group.layers).map(|layer| KvSlot { group: index, layer });
+            let mine = slots.filter(|&slot| plan.kv_device(slot) == DeviceKind::Vulkan);
+            all.extend(mine.map(|_| page_bytes(plan, index)));
+        }
+        all.extend(Weights::imagined(plan, self.largest_slice)?.regions());
+        Ok(all)
     }
 
     /// Bytes of the blocks that regions end up in, allocated one by one as [`Memory::allocate`]
@@ -99,20 +118,6 @@ pub(crate) fn page_bytes(plan: &Plan, group: usize) -> u64 {
     (plan.kv_pages[group] * PAGE_TOKENS * plan.graph.kv_groups[group].token_bytes()) as u64
 }
 
-/// Sizes of what a recording allocates for [`Purpose::Resident`], in its order.
-fn regions(plan: &Plan, largest_slice: u64) -> Result<Vec<u64>, DeviceError> {
-    let Scratch { operand, metas, handed, partials, arrivals } = Scratch::of(plan);
-    let mut all = vec![plan.arena.bytes as u64, operand, metas, partials, arrivals];
-    all.extend([handed.0, handed.1, handed.0, handed.1, 4]);
-    for (index, group) in plan.graph.kv_groups.iter().enumerate() {
-        let slots = (0..group.layers).map(|layer| KvSlot { group: index, layer });
-        let mine = slots.filter(|&slot| plan.kv_device(slot) == DeviceKind::Vulkan);
-        all.extend(mine.map(|_| page_bytes(plan, index)));
-    }
-    all.extend(Weights::imagined(plan, largest_slice)?.regions());
-    Ok(all)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -122,7 +127,15 @@ mod tests {
     fn budget(heaps: &[u64], limit: Option<u64>) -> Budget {
         let heaps = heaps.iter().map(|mib| mib * MIB).collect();
         let limit = limit.map(|mib| mib * MIB);
-        Budget { heaps, limit, largest_allocation: 1024 * MIB, largest_slice: 128 * MIB }
+        let limits = Limits {
+            subgroup: 32,
+            parallelism: 1 << 14,
+            shared_memory: 1 << 15,
+            matrices: 0,
+            fragments: None,
+        };
+        let (largest_allocation, largest_slice) = (1024 * MIB, 128 * MIB);
+        Budget { heaps, limit, largest_allocation, largest_slice, limits }
     }
 
     fn taken(budget: &Budget, regions: &[u64]) -> Option<u64> {

@@ -17,6 +17,7 @@ use crate::tuning::{RowsKey, Tuning};
 use crate::weights::Weights;
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceError, DeviceKind, Kernel, Op, Plan, Project, RowSet, TensorId};
+use project::Way;
 
 /// One kernel launch.
 #[derive(Clone, Debug)]
@@ -47,14 +48,16 @@ impl Dispatch {
     }
 }
 
-/// Where a product's input row comes from, in a play of one row.
+/// Where a product's input rows come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Input {
     /// It forms it itself, or a launch before it does.
     Own,
-    /// The kernel before left its outputs as codes.
+    /// The kernel before left its outputs as codes: a single row.
     Codes,
-    /// The kernel before formed it in its tail.
+    /// The kernel before left its outputs as fragments: some rows.
+    Fragments,
+    /// The kernel before formed it in its tail: a single row.
     Tail,
 }
 
@@ -109,8 +112,9 @@ impl Programmer<'_> {
         Ok(dispatches)
     }
 
-    /// Where kernel `op` finds its input row in a play of `rows` rows. A single row is handed on
-    /// by the kernel before wherever that is one launch and this one meets it in integers.
+    /// Where kernel `op` finds its input in a play of `rows` rows. A single row is handed on by the
+    /// kernel before wherever that is one launch and this one meets it in integers; some rows by
+    /// attention.
     fn input(&self, op: usize, rows: u32) -> Input {
         let Kernel::Project(project) = &self.plan.ops[op].kernel else { return Input::Own };
         // What another device computed comes as it is.
@@ -122,19 +126,21 @@ impl Programmer<'_> {
             _ => None,
         };
         let integer = alone(project).is_some_and(|group| group.integer);
-        if rows != 1 || project.select || !integer {
+        let left = match self.way(rows, false, integer) {
+            Way::Fragments => Input::Fragments,
+            _ if rows == 1 => Input::Codes,
+            _ => Input::Own,
+        };
+        if left == Input::Own || project.select || !integer {
             return Input::Own;
         }
         let bare = project.residual.is_none() && project.norm.is_none();
         match &self.plan.ops[op - 1].kernel {
             Kernel::Attend(attend) => {
                 let whole = attend.spec.head_dim.is_multiple_of(32);
-                if bare && attend.output == project.input && whole {
-                    Input::Codes
-                } else {
-                    Input::Own
-                }
+                if bare && attend.output == project.input && whole { left } else { Input::Own }
             }
+            Kernel::Project(_) if rows != 1 => Input::Own,
             Kernel::Project(before) => {
                 let Some(group) = alone(before) else { return Input::Own };
                 let rows = group.parts[0].2.rows;

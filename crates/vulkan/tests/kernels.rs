@@ -165,7 +165,8 @@ proptest! {
         let (plan, weights) = plan(&case, DeviceKind::Vulkan);
         let (mut recording, mut twin) = record(GPU.get_or_init(gpu::open), plan, &weights);
         let steps: [&Runs; 3] = [&[(0, 0, 19)], &[(1, 0, 1)], &[(0, 19, 12), (1, 1, 1)]];
-        if let Err(reason) = check(&mut recording, &mut twin, &steps) {
+        // Several rows of logits: narrow heads are where rounding shows most.
+        if let Err(reason) = check_logits(&mut recording, &mut twin, &steps, 3) {
             prop_assert!(false, "{reason}");
         }
     }

@@ -3,28 +3,47 @@
 // A code is put into the mantissa of 1024, where its units are the last bit: then no conversion of
 // an integer is needed, and one instruction works on two weights. What is subtracted afterwards is
 // exact, so that a weight is rounded as often as its formula has operations.
+//
+// Of four neighbours the middle two change places, in weights and operand alike: the order does not
+// matter to a sum, and two codes with a byte between them are a pair without being moved.
 
-// Weights of a block in their order, eight to a vector. Only `scale` and `minimum` were rounded
-// before; they are halves in most types to begin with.
-void decode_halves(const uint type, Raw raw, out uvec4 halves[4]) {
-    uint codes[8];
+// Weights 8 k to 8 k + 7 of a block, in the order 0 2 1 3 4 6 5 7. Only `scale` and `minimum` were
+// rounded before; they are halves in most types to begin with.
+uvec4 decode_eight(const uint type, Raw raw, const uint k) {
     vec2 scales, minimums;
-    decode_codes(type, raw, codes);
     decode_scales(type, raw, scales, minimums);
     // Types whose minimum is a multiple of the scale have it in what is subtracted.
     const bool centred = type == Q4_0 || type == Q5_0 || type == Q6_K || type == Q8_0;
     const float middle = type == Q4_0 ? 8.0 : type == Q5_0 ? 16.0 : type == Q6_K ? 32.0 : type == Q8_0 ? 128.0 : 0.0;
-    const f16vec2 origin = f16vec2(float16_t(1024.0 + middle));
-    [[unroll]] for (uint k = 0; k < 8; k++) {
-        const f16vec2 scale = f16vec2(float16_t(k < 4 ? scales.x : scales.y));
-        const f16vec2 minimum = f16vec2(float16_t(k < 4 ? minimums.x : minimums.y));
-        // Signed codes become unsigned, 128 higher.
-        const uint word = type == Q8_0 ? codes[k] ^ 0x80808080u : codes[k];
-        f16vec2 even = unpackFloat2x16((word & 0x00ff00ffu) | 0x64006400u) - origin;
-        f16vec2 odd = unpackFloat2x16(((word >> 8) & 0x00ff00ffu) | 0x64006400u) - origin;
+    const bool nibbles = type == Q4_0 || type == Q4_1 || type == Q4_K;
+    const f16vec2 scale = f16vec2(float16_t(k < 2 ? scales.x : scales.y));
+    const f16vec2 minimum = f16vec2(float16_t(k < 2 ? minimums.x : minimums.y));
+    uint codes[8];
+    if (!nibbles) {
+        decode_codes(type, raw, codes);
+    }
+    uvec4 halves;
+    [[unroll]] for (uint i = 0; i < 2; i++) {
+        f16vec2 even, odd;
+        if (nibbles) {
+            // Upper nibbles stay where they are, sixteen times as large.
+            const uint word = raw.codes[k % 2 * 2 + i];
+            const uint mask = k < 2 ? 0x000f000fu : 0x00f000f0u;
+            const f16vec2 unit = f16vec2(float16_t(k < 2 ? 1.0 : 0.0625));
+            const f16vec2 origin = f16vec2(float16_t(-middle - (k < 2 ? 1024.0 : 64.0)));
+            even = fma(unpackFloat2x16((word & mask) | 0x64006400u), unit, origin);
+            odd = fma(unpackFloat2x16(((word >> 8) & mask) | 0x64006400u), unit, origin);
+        } else {
+            const f16vec2 origin = f16vec2(float16_t(1024.0 + middle));
+            // Signed codes become unsigned, 128 higher.
+            const uint word = type == Q8_0 ? codes[2 * k + i] ^ 0x80808080u : codes[2 * k + i];
+            even = unpackFloat2x16((word & 0x00ff00ffu) | 0x64006400u) - origin;
+            odd = unpackFloat2x16(((word >> 8) & 0x00ff00ffu) | 0x64006400u) - origin;
+        }
         even = centred ? even * scale : fma(even, scale, minimum);
         odd = centred ? odd * scale : fma(odd, scale, minimum);
-        halves[k / 2][k % 2 * 2] = packFloat2x16(f16vec2(even.x, odd.x));
-        halves[k / 2][k % 2 * 2 + 1] = packFloat2x16(f16vec2(even.y, odd.y));
+        halves[2 * i] = packFloat2x16(even);
+        halves[2 * i + 1] = packFloat2x16(odd);
     }
+    return halves;
 }

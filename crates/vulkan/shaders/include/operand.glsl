@@ -2,9 +2,12 @@
 //
 //   floats   [row][k][block]     vec4 k (0 to 7) of a block
 //   codes    [row][half][block]  16 bytes each, signed
+//   halves   [row][column]       f16, the row scaled by a power of two, in the order of halves.glsl
+//   fragments [four blocks][eight columns of a block][row][block], vectors of eight halves
 //   metas    [row][block]        step of the codes, and the sums of each half's codes, 16 bits each
 //
-// A refined row is two rows: codes, and codes of what their rounding left out.
+// A refined row is two rows: codes, and codes of what their rounding left out. Of halves, metas
+// hold what undoes the scale, once a row.
 #extension GL_EXT_integer_dot_product : require
 
 // Largest magnitude of the eight lanes that hold one block.
@@ -58,6 +61,15 @@ Quantised quantise(vec4 y, const bool refined) {
 
 // Place of the word of columns 4 v to 4 v + 3 in a row of codes.
 uint code_word(uint v, uint blocks) { return (v % 8 / 4 * blocks + v / 8) * 4 + v % 4; }
+
+// Place of the first of the two words of columns 4 v to 4 v + 3 in `rows` rows of fragments.
+uint fragment_word(uint v, uint row, uint rows) {
+    const uint block = v / 8, eighth = v % 8 / 2;
+    return (((block / 4 * 4 + eighth) * rows + row) * 4 + block % 4) * 4 + v % 2 * 2;
+}
+
+// Four columns as two words of halves, in the order of halves.glsl.
+uvec2 halves_of(vec4 y) { return uvec2(packHalf2x16(y.xz), packHalf2x16(y.yw)); }
 
 // A meta: step, and the sum of all codes or of each half's.
 float meta_step(uvec2 meta) { return uintBitsToFloat(meta.x); }

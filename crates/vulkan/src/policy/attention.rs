@@ -16,25 +16,33 @@ pub(crate) fn early(limits: &Limits, rows: u32) -> bool {
     rows == 1 && limits.parallelism >= 1 << 16
 }
 
-/// Parts that the visible pages of a row are cut into. One row alone would leave most of a GPU
-/// idle; many rows fill it by themselves.
-pub(crate) fn splits(rows: u32, pages: u32) -> u32 {
-    let most: u32 = match rows {
-        1 => 32,
-        2..=8 => 8,
-        _ => 1,
-    };
-    most.min(pages.max(1))
+/// Lanes of an attention's workgroup.
+const WORKGROUP: u32 = 128;
+/// Parts that are launched for each that the device runs at once.
+const SURPLUS: u32 = 4;
+/// Most parts of a row.
+const MOST_SPLITS: u32 = 32;
+
+/// Parts that the visible pages of a row are cut into, where a row has `groups` workgroups for each
+/// part. Few rows would leave most of a GPU idle; many fill it by themselves. A part is a chain of
+/// waits for memory, so that there should be several times as many as run at once.
+pub(crate) fn splits(limits: &Limits, rows: u32, groups: u32, pages: u32) -> u32 {
+    let wanted = SURPLUS * limits.parallelism / (rows * groups * WORKGROUP).max(1);
+    let most = wanted.max(MOST_SPLITS / rows).clamp(1, MOST_SPLITS);
+    (1 << most.ilog2()).min(pages.max(1))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn limits(parallelism: u32) -> Limits {
+        Limits { subgroup: 32, parallelism, shared_memory: 1 << 15, matrices: 0, fragments: None }
+    }
+
     #[test]
     fn heads_divide_their_group() {
-        let limits =
-            Limits { subgroup: 32, parallelism: 1 << 14, shared_memory: 1 << 15, matrices: 0 };
+        let limits = limits(1 << 14);
         for group in 1..20 {
             assert_eq!(group % heads(&limits, 1, group), 0);
         }
@@ -44,9 +52,11 @@ mod tests {
     }
 
     #[test]
-    fn short_contexts_are_not_cut() {
-        assert_eq!(splits(1, 1), 1);
-        assert_eq!(splits(512, 100), 1);
-        assert_eq!(splits(1, 1000), 32);
+    fn rows_are_cut_while_the_device_has_room() {
+        let limits = limits(1 << 17);
+        assert_eq!(splits(&limits, 1, 16, 1), 1);
+        assert_eq!(splits(&limits, 1, 16, 1000), 32);
+        assert_eq!(splits(&limits, 32, 16, 1000), 8);
+        assert_eq!(splits(&limits, 512, 16, 1000), 1);
     }
 }

@@ -84,6 +84,9 @@ const fn split(each: [u32; 2], pieces: [u32; 2], split: u32, step: u32) -> Matri
     MatrixShape { split, ..tile(each, pieces, step) }
 }
 
+/// The tile for many outputs, on a large card.
+const LARGE: MatrixShape = tile([64, 64], [2, 2], 2);
+
 /// Tiles for a number of operand rows, largest first: the more outputs a piece has, the less of
 /// its time goes into reading shared memory, and the more a tile has, into dequantising.
 fn candidates(count: u32) -> &'static [MatrixShape] {
@@ -105,6 +108,17 @@ fn candidates(count: u32) -> &'static [MatrixShape] {
 /// largest of which there are enough to fill half of the device's lanes, which is what the
 /// registers of such kernels let it hold; failing that, the smallest.
 pub(crate) fn choose(limits: &Limits, rows: u32, count: u32) -> MatrixShape {
+    // Pieces of 64 by 64 read half as much shared memory for a product, and leave room for two
+    // workgroups on a unit of a large card: it needs many outputs to be full.
+    let outputs = u64::from(rows) * u64::from(count);
+    if limits.parallelism >= 1 << 16
+        && LARGE.shared_memory(limits) <= limits.shared_memory
+        && limits.matrices == 16
+        && outputs > 16 * u64::from(limits.parallelism)
+        && count > 64
+    {
+        return LARGE;
+    }
     // The sums of a piece are registers: 16 matrices are 128 of them.
     let sums = |shape: &MatrixShape| shape.rows_each * shape.tokens_each / limits.matrices.pow(2);
     let fits = |shape: &&MatrixShape| {
@@ -124,7 +138,7 @@ mod tests {
     use super::*;
 
     fn limits(subgroup: u32, parallelism: u32, shared_memory: u32, matrices: u32) -> Limits {
-        Limits { subgroup, parallelism, shared_memory, matrices }
+        Limits { subgroup, parallelism, shared_memory, matrices, fragments: None }
     }
 
     fn all() -> Vec<Limits> {
@@ -162,8 +176,9 @@ mod tests {
             let shape = choose(&card, rows, count);
             (shape.rows(), shape.tokens())
         };
-        assert_eq!(tile(43_008, 512), (128, 128));
-        assert_eq!(tile(5376, 512), (64, 128));
+        assert_eq!(choose(&card, 43_008, 512), LARGE);
+        assert_eq!(choose(&card, 5376, 512), LARGE);
+        assert_eq!(tile(5376, 256), (64, 128));
         assert_eq!(tile(43_008, 64), (128, 64));
         assert_eq!(tile(43_008, 16), (64, 16));
         assert_eq!(tile(5376, 16), (32, 16));

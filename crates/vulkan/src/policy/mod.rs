@@ -2,11 +2,14 @@
 //! without a device. What `pianola tune` measured takes their place where there is a measurement.
 
 pub(crate) mod attention;
+pub(crate) mod fragments;
 pub(crate) mod matrix;
 pub(crate) mod rows;
 pub(crate) mod segments;
 
-use crate::describe::{GpuDescription, GpuKind};
+use crate::describe::GpuKind;
+use crate::gpu::Gpu;
+use fragments::Fragments;
 
 /// What choices depend on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -19,12 +22,15 @@ pub(crate) struct Limits {
     pub shared_memory: u32,
     /// Side of cooperative matrices of f16 with f32 sums; 0 where there are none.
     pub matrices: u32,
+    /// How matrices lie in registers, where that is as `ProjectFragments` needs it.
+    pub fragments: Option<Fragments>,
 }
 
 impl Limits {
-    pub fn of(description: &GpuDescription, subgroup: u32) -> Limits {
+    pub fn of(gpu: &Gpu) -> Limits {
+        let description = gpu.description();
         Limits {
-            subgroup,
+            subgroup: gpu.subgroup(),
             // Vulkan does not tell how many units a device has; these are rough sizes of their
             // classes, and tuning finds the rest.
             parallelism: match description.kind {
@@ -41,6 +47,7 @@ impl Limits {
                     shapes.any(|shape| shape.size == [side; 3] && shape.types == ["f16", "f32"])
                 })
                 .unwrap_or(0),
+            fragments: gpu.fragments(),
         }
     }
 }

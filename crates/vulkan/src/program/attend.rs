@@ -1,5 +1,6 @@
 //! Attention: the KV store of several rows, and the kernel that attends.
 
+use super::project::fragment_rows;
 use super::{Dispatch, Input, Programmer};
 use crate::pipeline::{Shader, Variant};
 use crate::policy::attention;
@@ -93,15 +94,17 @@ impl Programmer<'_> {
             out.push(Dispatch::new(variant, bindings.clone(), push, groups, op));
         }
         let queries = attention::heads(&self.limits, rows, (spec.heads / spec.kv_heads) as u32);
-        let codes = self.output_for_next(op, rows) == Input::Codes;
-        let (next_operand, next_metas) = self.handed(Input::Codes);
-        let splits = attention::splits(rows, self.resources.entries);
+        let next = self.output_for_next(op, rows);
+        let (next_operand, next_metas) = self.handed(next);
+        let groups = spec.heads as u32 / queries;
+        let splits = attention::splits(&self.limits, rows, groups, self.resources.entries);
         constants.extend([
             (6, queries),
             (7, splits),
             (8, u32::from(fused)),
-            (9, u32::from(codes)),
+            (9, u32::from(next == Input::Codes)),
             (10, u32::from(attention::early(&self.limits, rows))),
+            (12, if next == Input::Fragments { fragment_rows(rows) } else { 0 }),
         ]);
         let mut bindings = bindings;
         bindings.extend([output, self.resources.partials, self.resources.arrivals]);
@@ -115,7 +118,7 @@ impl Programmer<'_> {
             cap: spec.soft_cap.unwrap_or(0.0),
         };
         let variant = Variant { shader: Shader::Attention, constants };
-        let groups = [rows, spec.heads as u32 / queries, splits];
+        let groups = [rows, groups, splits];
         let launch = Dispatch::new(variant, bindings, bytemuck::bytes_of(&push), groups, op);
         out.push(Dispatch { barrier: !fused, ..launch });
     }

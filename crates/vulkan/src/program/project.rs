@@ -3,7 +3,7 @@
 use super::{Dispatch, Input, Programmer, type_code};
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
-use crate::policy::{self, matrix, rows};
+use crate::policy::{self, Limits, fragments, matrix, rows};
 use crate::tuning::RowsKey;
 use crate::weights::{Matrix, Slice};
 use bytemuck::{Pod, Zeroable};
@@ -61,6 +61,21 @@ enum Form {
     Refined = 2,
     /// f16, each row scaled by a power of two.
     Halves = 3,
+    /// The same in the order of [`Way::Fragments`].
+    Fragments = 4,
+}
+
+/// The kernel that computes a product.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Way {
+    /// `project_rows`: few rows.
+    Rows,
+    /// `project_fragments`: some rows, on matrix units.
+    Fragments,
+    /// `project_matrix`: many rows, on matrix units.
+    Matrix,
+    /// `project_tiles`: many rows, on any device.
+    Tiles,
 }
 
 /// How a product of few rows gets its operand.
@@ -130,30 +145,32 @@ impl Programmer<'_> {
         let width = graph.tensor(project.input).width as u32;
         let groups = self.groups(project)?;
         let input = self.input(op, rows);
-        if input != Input::Own {
-            out.push(self.rows_product(
-                op,
-                project,
-                &groups[0],
-                rows,
-                Feed::Handed(input),
-                false,
-            )?);
-            return Ok(());
+        match input {
+            Input::Own => {}
+            Input::Fragments => {
+                out.push(self.fragments_product(op, project, &groups[0], rows));
+                return Ok(());
+            }
+            Input::Codes | Input::Tail => {
+                let feed = Feed::Handed(input);
+                out.push(self.rows_product(op, project, &groups[0], rows, feed, false)?);
+                return Ok(());
+            }
         }
         let mut keep = project.residual.is_some_and(|residual| residual.kept);
         // Operand forms that lie ready, for groups that share one.
         let mut ready = None;
         for group in &groups {
-            let refined = logits && group.integer;
+            let way = self.way(rows, logits, group.integer);
+            let refined = logits && group.integer && matches!(way, Way::Rows | Way::Tiles);
             let count = if refined { 2 * rows } else { rows };
             let blocks = width / 32;
-            let matrices = self.limits.matrices > 0 && group.integer && !logits && count > 8;
-            let form = match (group.integer, refined, matrices) {
-                (false, ..) => Form::Floats,
-                (true, true, _) => Form::Refined,
-                (true, false, true) => Form::Halves,
-                (true, false, false) => Form::Codes,
+            let form = match way {
+                Way::Fragments => Form::Fragments,
+                Way::Matrix => Form::Halves,
+                _ if refined => Form::Refined,
+                _ if group.integer => Form::Codes,
+                _ => Form::Floats,
             };
             let shared = 40 * blocks * count + 1024;
             let fused = rows == 1 && group.integer && shared <= self.limits.shared_memory;
@@ -162,24 +179,33 @@ impl Programmer<'_> {
                 keep = false;
                 ready = Some(form);
             }
-            let product = if count <= 8 {
-                self.rows_product(
-                    op,
-                    project,
-                    group,
-                    count,
-                    if fused { Feed::Fused } else { Feed::Ready },
-                    keep,
-                )?
-            } else if matrices {
-                self.matrix_product(op, project, group, count)
-            } else {
-                self.tiles_product(op, project, group, count)
+            let product = match way {
+                Way::Rows => {
+                    let feed = if fused { Feed::Fused } else { Feed::Ready };
+                    self.rows_product(op, project, group, count, feed, keep)?
+                }
+                Way::Fragments => self.fragments_product(op, project, group, count),
+                Way::Matrix => self.matrix_product(op, project, group, count),
+                Way::Tiles => self.tiles_product(op, project, group, count),
             };
             keep &= !fused;
             out.push(Dispatch { barrier: !fused, ..product });
         }
         Ok(())
+    }
+
+    /// The kernel for a product of `rows` rows, with weights that meet them as integers or not.
+    pub(super) fn way(&self, rows: u32, logits: bool, integer: bool) -> Way {
+        let Limits { matrices, fragments, .. } = self.limits;
+        let some = fragments::LEAST_ROWS..=fragments::MOST_ROWS;
+        if integer && fragments.is_some() && some.contains(&rows) {
+            return Way::Fragments;
+        }
+        // Refined rows are two.
+        if rows * if logits && integer { 2 } else { 1 } <= 8 {
+            return Way::Rows;
+        }
+        if integer && matrices > 0 { Way::Matrix } else { Way::Tiles }
     }
 
     /// Whether a product works on the rows with logits only.
@@ -253,6 +279,9 @@ impl Programmer<'_> {
         let workgroup = policy::prologue_workgroup(self.blocks(project) * 32);
         let mut constants =
             vec![(0, workgroup), (1, form as u32), (2, u32::from(logits)), (3, u32::from(keep))];
+        if form == Form::Fragments {
+            constants.push((4, fragment_rows(rows)));
+        }
         constants.extend(self.prologue_specials(project, sum, workgroup));
         let variant = Variant { shader: Shader::Prologue, constants };
         let push = bytemuck::bytes_of(&prologue);
@@ -392,10 +421,14 @@ impl Programmer<'_> {
         measured.filter(allowed).unwrap_or_else(|| rows::choose(&self.limits, product))
     }
 
-    /// Where a single row is handed from one kernel to the next. Codes and tails lie apart,
-    /// because a kernel reads the one while it writes the other.
+    /// Where rows are handed from one kernel to the next. A single row's codes and tails lie apart,
+    /// because a kernel reads the one while it writes the other; attention reads neither.
     pub(super) fn handed(&self, input: Input) -> (Region, Region) {
-        self.resources.handed[usize::from(input == Input::Tail)]
+        match input {
+            Input::Fragments => (self.resources.operand, self.resources.metas),
+            Input::Tail => self.resources.handed[1],
+            Input::Codes | Input::Own => self.resources.handed[0],
+        }
     }
 
     /// As [`Self::product`], with the other buffers of both products of many rows.
@@ -443,6 +476,7 @@ impl Programmer<'_> {
         group: &Group<'_>,
         count: u32,
     ) -> Dispatch {
+        let logits = self.is_head(project);
         let rows: usize = group.parts.iter().map(|part| part.2.rows).sum();
         let shape = matrix::choose(&self.limits, rows as u32, count);
         // A gate's tile holds as many rows of each part as it has outputs.
@@ -456,10 +490,50 @@ impl Programmer<'_> {
             (4, self.blocks(project)),
         ];
         constants.extend(shape.constants(&self.limits));
+        constants.push((14, u32::from(logits)));
         let variant = Variant { shader: Shader::ProjectMatrix, constants };
         let groups = [count.div_ceil(shape.tokens()), workgroups, 1];
         Dispatch::new(variant, bindings, bytemuck::bytes_of(&product), groups, op)
     }
+
+    fn fragments_product(
+        &self,
+        op: usize,
+        project: &Project,
+        group: &Group<'_>,
+        count: u32,
+    ) -> Dispatch {
+        let logits = self.is_head(project);
+        let rows: usize = group.parts.iter().map(|part| part.2.rows).sum();
+        let gate = project.gate.is_some();
+        let shape = fragments::choose(&self.limits, rows as u32, count, gate);
+        let outputs = if gate { shape.rows_each / 2 } else { shape.rows_each };
+        let (bindings, product, types, workgroups) = self.product_of_many(project, group, outputs);
+        let order = self.limits.fragments.expect("the way was chosen by it");
+        let mut constants = vec![
+            (0, shape.workgroup(&self.limits)),
+            (1, types[0]),
+            (2, types[1]),
+            (3, gate_code(project)),
+            (4, self.blocks(project)),
+        ];
+        constants.extend(shape.constants());
+        constants.extend([
+            (11, fragment_rows(count)),
+            (12, u32::from(order.operand_rows_first)),
+            (13, u32::from(order.weights_rows_first)),
+            (14, u32::from(logits)),
+            (15, u32::from(shape.early)),
+        ]);
+        let variant = Variant { shader: Shader::ProjectFragments, constants };
+        let groups = [count.div_ceil(shape.tokens_each), workgroups, 1];
+        Dispatch::new(variant, bindings, bytemuck::bytes_of(&product), groups, op)
+    }
+}
+
+/// Rows that an operand in fragments has room for: halves of matrices.
+pub(super) fn fragment_rows(rows: u32) -> u32 {
+    rows.next_multiple_of(fragments::SIDE / 2)
 }
 
 /// The tensor that gate or cap leave instead of the parts'.

@@ -1,8 +1,8 @@
 //! Memory that kernels share, and how much of it the plan does not place.
 
 use crate::memory::Region;
-use crate::policy::attention;
-use pianola_plan::{DeviceKind, Kernel, PAGE_TOKENS, Plan};
+use crate::policy::{Limits, attention};
+use pianola_plan::{BUCKETS, DeviceKind, Kernel, PAGE_TOKENS, Plan};
 
 /// Device memory that kernels share.
 pub(crate) struct Resources {
@@ -34,7 +34,7 @@ pub(crate) struct Scratch {
 }
 
 impl Scratch {
-    pub fn of(plan: &Plan) -> Scratch {
+    pub fn of(plan: &Plan, limits: &Limits) -> Scratch {
         let options = &plan.options;
         let ops = || plan.ops.iter().filter(|op| op.device == DeviceKind::Vulkan);
         let widest = ops()
@@ -44,16 +44,20 @@ impl Scratch {
             })
             .max()
             .unwrap_or(0) as u64;
-        // Tiles read whole tiles of rows; refined rows are two.
+        // Tiles read whole tiles of rows, and fragments come in fours; refined rows are two.
         let rows = (options.max_rows.max(2 * options.max_logit_rows) as u64).next_multiple_of(64);
+        let widest = widest.next_multiple_of(128);
         let pages = options.context.div_ceil(PAGE_TOKENS) as u32;
-        let partials = ops().filter_map(|op| match &op.kernel {
+        let attention = ops().filter_map(|op| match &op.kernel {
             Kernel::Attend(attend) => Some(attend.spec),
             _ => None,
         });
-        let partials = partials.flat_map(|spec| {
-            [1, 8].map(|rows: u32| {
-                u64::from(rows * attention::splits(rows, pages))
+        let partials = attention.flat_map(|spec| {
+            BUCKETS.map(|rows| {
+                let rows = rows as u32;
+                let queries = attention::heads(limits, rows, (spec.heads / spec.kv_heads) as u32);
+                let groups = spec.heads as u32 / queries;
+                u64::from(rows * attention::splits(limits, rows, groups, pages))
                     * (spec.heads * (spec.head_dim + 2)) as u64
             })
         });

@@ -1,0 +1,147 @@
+//! What a step of several rows costs, kernel by kernel: some layers of a known shape with random
+//! weights, scaled to all of them.
+//! usage: cargo run --release -p pianola-vulkan --example lanes SHAPE TYPE LAYERS DEVICE STEP…
+//! A STEP is LANESxROWS@CONTEXT: so many sequences that have seen CONTEXT tokens, with ROWS new ones
+//! each, of which the last wants logits. `8x1@600` is eight lanes generating, `1x512@0` a prompt.
+
+use pianola_formats::TensorType;
+use pianola_model::{RandomWeights, SHAPES};
+use pianola_plan::{
+    DeviceKind, KernelTime, Numeric, PAGE_TOKENS, Plan, PlanOptions, Recording, Step,
+};
+use pianola_vulkan::{Gpu, Selection, Tuning, VulkanOptions, VulkanRecording};
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+/// Plays of a step that are timed; the best counts.
+const ROUNDS: usize = 5;
+/// How long a step is repeated at least before it counts: an idle card takes its time to wake.
+const AWAKE: Duration = Duration::from_secs(1);
+
+struct Shape {
+    lanes: u32,
+    rows: u32,
+    context: u32,
+}
+
+fn parse(text: &str) -> Option<Shape> {
+    let (lanes, rest) = text.split_once('x')?;
+    let (rows, context) = rest.split_once('@')?;
+    Some(Shape {
+        lanes: lanes.parse().ok()?,
+        rows: rows.parse().ok()?,
+        context: context.parse().ok()?,
+    })
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [shape, ty, layers, device, steps @ ..] = &arguments[..] else {
+        return Err("usage: lanes SHAPE TYPE LAYERS DEVICE LANESxROWS@CONTEXT…".into());
+    };
+    let known = SHAPES.iter().find(|known| known.name == shape).ok_or("no such shape")?;
+    let ty: TensorType = ty.parse()?;
+    let steps = steps.iter().map(|step| parse(step).ok_or("a step is LANESxROWS@CONTEXT"));
+    let steps: Vec<Shape> = steps.collect::<Result<_, _>>()?;
+    let most = |of: fn(&Shape) -> u32| steps.iter().map(of).max().unwrap_or(1) as usize;
+    let mut config = known.config();
+    let all_layers = config.layers;
+    config.layers = layers.parse::<usize>()?.min(all_layers);
+    config.windows.truncate(config.layers);
+    let weights = RandomWeights::new(&config, 1, |_, _, _| ty);
+    let options = PlanOptions {
+        device: DeviceKind::Vulkan,
+        numeric: Numeric::Fast,
+        max_rows: 512,
+        max_logit_rows: most(|step| step.lanes),
+        context: most(|step| step.context + step.rows).next_multiple_of(PAGE_TOKENS),
+        sequences: most(|step| step.lanes),
+        cpu_layers: 0,
+        kv_bytes: None,
+    };
+    let plan = Plan::new(pianola_model::graph(&config, &weights, None)?, options)?;
+    let gpu = Gpu::open(&Selection::Name(device.clone()))?;
+    let options = VulkanOptions { gpu, memory: None, tuning: Tuning::default(), parallelism: None };
+    let mut recording = VulkanRecording::new(plan, &weights, options, &mut |_, _| ())?;
+    let scale = all_layers as f64 / config.layers as f64;
+    for shape in &steps {
+        measure(&mut recording, shape, scale)?;
+    }
+    Ok(())
+}
+
+fn measure(
+    recording: &mut VulkanRecording,
+    shape: &Shape,
+    scale: f64,
+) -> Result<(), Box<dyn Error>> {
+    let &Shape { lanes, rows, context } = shape;
+    let mut step = Step::default();
+    for lane in 0..lanes {
+        for position in context..context + rows {
+            step.push(
+                lane * 31 + position % 100 + 2,
+                lane,
+                position,
+                position + 1 == context + rows,
+            );
+        }
+    }
+    for group in 0..recording.plan().graph.kv_groups.len() {
+        let pages = recording.plan().kv_pages[group] as u32;
+        let each = ((context + rows) as usize).div_ceil(PAGE_TOKENS) as u32;
+        for (lane, index) in (0..lanes).flat_map(|lane| (0..each).map(move |index| (lane, index))) {
+            recording.map_page(group, lane as usize, index as usize, (lane * each + index) % pages);
+        }
+    }
+    let mut wall = f64::INFINITY;
+    let begun = Instant::now();
+    for round in 0.. {
+        let start = Instant::now();
+        recording.play(&step)?;
+        wall = wall.min(start.elapsed().as_secs_f64());
+        if round >= ROUNDS && begun.elapsed() > AWAKE {
+            break;
+        }
+    }
+    recording.start_profile();
+    for _ in 0..=ROUNDS {
+        recording.play(&step)?;
+    }
+    let times = recording.take_profile();
+    let best = (1..=ROUNDS)
+        .map(|play| times.iter().filter(|time| time.play == play).collect::<Vec<_>>())
+        .min_by(|a, b| total(a).total_cmp(&total(b)))
+        .ok_or("the device has no timestamps")?;
+    // Kernels of all layers together, by what they do.
+    let mut kernels = BTreeMap::<(String, &str), (f64, f64)>::new();
+    let (mut layers, mut others) = (0.0, 0.0);
+    for time in &best {
+        let name = time.op.map_or("", |op| &recording.plan().ops[op].name);
+        let inner = name.strip_prefix("blk.").and_then(|name| name.split_once('.'));
+        match inner {
+            Some(_) => layers += time.seconds,
+            None => others += time.seconds,
+        }
+        let entry = kernels.entry((inner.map_or(name, |inner| inner.1).to_string(), &time.kernel));
+        let entry = entry.or_default();
+        *entry = (entry.0 + time.seconds, entry.1 + 1.0);
+    }
+    let whole = layers * scale + others;
+    println!(
+        "{lanes}x{rows}@{context}: {:.2} ms a step of all layers, {:.0} tokens/s; wall of these layers {:.2} ms, kernels {:.2} ms",
+        1e3 * whole,
+        f64::from(lanes * rows) / whole,
+        1e3 * wall,
+        1e3 * (layers + others),
+    );
+    for ((name, kernel), (seconds, count)) in kernels {
+        println!("    {:8.1} us x {count:3}  {kernel:15} {name}", 1e6 * seconds / count);
+    }
+    Ok(())
+}
+
+fn total(times: &[&KernelTime]) -> f64 {
+    times.iter().map(|time| time.seconds).sum()
+}
