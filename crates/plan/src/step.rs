@@ -97,6 +97,12 @@ impl Step {
         Ok(())
     }
 
+    /// Whether every row is of another sequence, as where all only generate.
+    pub fn is_apart(&self) -> bool {
+        // Rows of one sequence stand together.
+        self.rows.windows(2).all(|pair| pair[0].sequence != pair[1].sequence)
+    }
+
     /// Runs of rows that follow one another in one sequence, as `start..end`.
     pub fn runs(&self) -> impl Iterator<Item = std::ops::Range<usize>> + '_ {
         let mut start = 0;
@@ -127,5 +133,8 @@ mod tests {
         }
         assert_eq!(step.runs().collect::<Vec<_>>(), [0..2, 2..3, 3..5]);
         assert_eq!(step.logits, [4]);
+        assert!(!step.is_apart());
+        step.rows = vec![step.rows[0], step.rows[2]];
+        assert!(step.is_apart());
     }
 }

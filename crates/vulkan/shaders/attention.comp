@@ -5,7 +5,7 @@
 // vector of values over some of the page's tokens; the softmax runs along, page by page. The last
 // part to finish, found by an atomic count, combines what the others left.
 //
-// With FUSED (a single row) it also norms, rotates and stores that row's key and value: the part
+// With FUSED (each row of another sequence) it also norms, rotates and stores a row's key and value: the part
 // with the newest page begins from them, so nothing has to wait for the store. With CODES or
 // FRAGMENT_ROWS it leaves its result as codes or as fragments, too, for the product that reads it.
 #version 460
@@ -22,6 +22,8 @@ const uint WORKGROUP = 128;
 layout(constant_id = 6) const uint HEADS = 1;
 layout(constant_id = 7) const uint SPLITS = 1;
 layout(constant_id = 8) const bool FUSED = false;
+// There is one row.
+layout(constant_id = 13) const bool SINGLE = false;
 layout(constant_id = 9) const bool CODES = false;
 // Values are fetched with the keys, before the scores are known: less waiting, more registers.
 layout(constant_id = 10) const bool EARLY = false;
@@ -228,10 +230,10 @@ void emit(uint row, uint first_head) {
 }
 
 void main() {
-    const uint row = FUSED ? 0 : gl_WorkGroupID.x;
+    const uint row = SINGLE ? 0 : gl_WorkGroupID.x;
     const uint first_head = gl_WorkGroupID.y * HEADS;
     const uint split = gl_WorkGroupID.z;
-    if (!FUSED && row >= play.row_count) {
+    if (!SINGLE && row >= play.row_count) {
         return;
     }
     const Row source = play.rows[row];

@@ -6,9 +6,9 @@ use crate::commands::Launch;
 use crate::device::{VulkanRecording, logit_bucket};
 use crate::memory::{Memory, Purpose, Region};
 use crate::pipeline::Shader;
-use crate::program::Dispatch;
+use crate::program::{Body, Dispatch};
 use crate::step::write_step;
-use pianola_plan::{DeviceError, Step, bucket};
+use pianola_plan::{DeviceError, Step};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::Instant;
@@ -29,7 +29,7 @@ pub enum Ablation {
 pub(crate) struct Ablated {
     pub kind: Ablation,
     /// Programs by rows and rows with logits, and their launches.
-    programs: HashMap<(u32, u32), (Vec<Dispatch>, Vec<Launch>)>,
+    programs: HashMap<(Body, u32), (Vec<Dispatch>, Vec<Launch>)>,
 }
 
 impl VulkanRecording {
@@ -46,15 +46,15 @@ impl VulkanRecording {
         self.idle()?;
         // SAFETY: mapped, and nothing plays.
         unsafe { write_step(self.takes[0].start, step) };
-        let rows = bucket(step.rows.len()).expect("a checked step") as u32;
+        let body = Body::of(step);
         let logits = match step.logits.len() {
             0 => 0,
             wanted => logit_bucket(wanted, &self.plan),
         };
-        let (program, launches) = match ablated.programs.entry((rows, logits)) {
+        let (program, launches) = match ablated.programs.entry((body, logits)) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(vacant) => {
-                let mut program = self.programmer(&self.tuning).body(rows)?;
+                let mut program = self.programmer(&self.tuning).body(body)?;
                 if logits > 0 {
                     program.extend(self.programmer(&self.tuning).head(logits)?);
                 }

@@ -2,10 +2,11 @@
 
 use crate::device::{VulkanRecording, logit_bucket};
 use crate::memory::{Memory, Purpose, Region};
+use crate::program::Body;
 use crate::sample::{Choices, MOST_PLAYS, MOST_ROWS, Outcome, sample_program, unsupported};
 use crate::step::write_step;
 use ash::vk;
-use pianola_plan::{DeviceError, Draw, PAGE_TOKENS, Plan, Row, Sampling, Step, bucket};
+use pianola_plan::{DeviceError, Draw, PAGE_TOKENS, Plan, Row, Sampling, Step};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
@@ -116,9 +117,7 @@ impl VulkanRecording {
         if plays == 1 {
             return Ok(1);
         }
-        // Rows of one sequence stand together.
-        let apart = step.rows.windows(2).all(|pair| pair[0].sequence != pair[1].sequence);
-        if draws.len() < step.rows.len() || !apart {
+        if draws.len() < step.rows.len() || !step.is_apart() {
             return bad("a row of several plays that no other one follows".to_string());
         }
         for row in &step.rows {
@@ -176,18 +175,18 @@ impl VulkanRecording {
         plays: usize,
         list: &mut Vec<vk::CommandBufferSubmitInfo<'static>>,
     ) -> Result<(), DeviceError> {
-        let rows = bucket(step.rows.len()).expect("a checked step") as u32;
+        let body = Body::of(step);
         let wanted = logit_bucket(step.logits.len(), &self.plan);
         let Choice { choose, collect } = self.chooser.recorded[take][&wanted];
         let head = &self.takes[take].heads[&wanted];
         let (head, dispatches) = (head.commands[0], head.dispatches + 2);
-        let dispatches = dispatches + self.takes[take].bodies[&rows].dispatches;
-        let parts = self.takes[take].bodies[&rows].commands.len();
+        let dispatches = dispatches + self.takes[take].bodies[&body].dispatches;
+        let parts = self.takes[take].bodies[&body].commands.len();
         let info = |commands| vk::CommandBufferSubmitInfo::default().command_buffer(commands);
         list.clear();
         for _ in 0..plays {
             for part in 0..parts {
-                list.push(info(self.takes[take].bodies[&rows].commands[part]));
+                list.push(info(self.takes[take].bodies[&body].commands[part]));
                 if part + 1 < parts {
                     self.submit_all(None, list)?;
                     list.clear();

@@ -11,7 +11,7 @@ use crate::place;
 use crate::policy::Limits;
 use crate::policy::segments::{self, Piece};
 use crate::profile::Profiler;
-use crate::program::{Dispatch, Programmer, Resources, Scratch};
+use crate::program::{Body, Dispatch, Programmer, Resources, Scratch};
 use crate::receive::Inlet;
 use crate::sample::MOST_PLAYS;
 use crate::step::{STEP_BYTES, write_step};
@@ -22,7 +22,7 @@ use ash::vk;
 use pianola_formats::TensorSource;
 use pianola_plan::{
     DeviceError, DeviceKind, Draw, KernelTime, KvSlot, PAGE_TOKENS, Plan, PlayStatistics,
-    Recording, Sampling, Step, bucket,
+    Recording, Sampling, Step,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -58,7 +58,7 @@ pub(crate) struct Take {
     pub set: vk::DescriptorSet,
     fence: vk::Fence,
     in_flight: bool,
-    pub bodies: BTreeMap<u32, Recorded>,
+    pub bodies: BTreeMap<Body, Recorded>,
     pub heads: BTreeMap<u32, Recorded>,
     copies: BTreeMap<u32, vk::CommandBuffer>,
 }
@@ -310,28 +310,22 @@ impl VulkanRecording {
         Ok(commands)
     }
 
-    /// Records what a play of this many rows needs and is not there yet.
-    pub(crate) fn prepare(
-        &mut self,
-        take: usize,
-        rows: usize,
-        logits: usize,
-    ) -> Result<(), DeviceError> {
-        let rows = bucket(rows).expect("a checked step") as u32;
-        if !self.takes[take].bodies.contains_key(&rows) {
-            let program = self.programmer(&self.tuning).body(rows)?;
+    /// Records what a play of such a step needs and is not there yet.
+    fn prepare(&mut self, take: usize, body: Body, logits: usize) -> Result<(), DeviceError> {
+        if !self.takes[take].bodies.contains_key(&body) {
+            let program = self.programmer(&self.tuning).body(body)?;
             let dispatches = program.len() as u32;
             // A single row is bound by memory, and short.
-            let commands = match rows {
+            let commands = match body.rows {
                 1 => vec![self.record(take, &program)?],
                 _ => {
-                    let parts = self.cuts(rows, &program).into_iter();
+                    let parts = self.cuts(body.rows, &program).into_iter();
                     parts
                         .map(|part| self.record(take, &program[part]))
                         .collect::<Result<Vec<_>, DeviceError>>()?
                 }
             };
-            self.takes[take].bodies.insert(rows, Recorded { commands, dispatches });
+            self.takes[take].bodies.insert(body, Recorded { commands, dispatches });
         }
         if logits == 0 {
             return Ok(());
@@ -357,23 +351,22 @@ impl VulkanRecording {
         self.finish(take)?;
         // Both takes at once, so that only the first play of a row count pays for recording.
         for take in 0..self.takes.len() {
-            self.prepare(take, step.rows.len(), step.logits.len())?;
+            self.prepare(take, Body::of(step), step.logits.len())?;
         }
         Ok(take)
     }
 
     /// Submits a play whose step is written: one submission, unless its body is cut.
-    fn launch(&mut self, take: usize, rows: usize, logits: usize) -> Result<(), DeviceError> {
-        let rows = bucket(rows).expect("a checked step") as u32;
-        let body = &self.takes[take].bodies[&rows];
+    fn launch(&mut self, take: usize, played: Body, logits: usize) -> Result<(), DeviceError> {
+        let body = &self.takes[take].bodies[&played];
         self.statistics.dispatches += u64::from(body.dispatches);
         let (mut index, last) = (0, body.commands.len() - 1);
         while index < last {
-            let commands = self.takes[take].bodies[&rows].commands[index];
+            let commands = self.takes[take].bodies[&played].commands[index];
             self.submit(None, &[commands])?;
             index += 1;
         }
-        let body = self.takes[take].bodies[&rows].commands[last];
+        let body = self.takes[take].bodies[&played].commands[last];
         if logits == 0 {
             return self.submit(Some(take), &[body]);
         }
@@ -521,7 +514,7 @@ impl Recording for VulkanRecording {
         let take = self.turn(step)?;
         // SAFETY: the take's step is mapped, and nothing plays it.
         unsafe { write_step(self.takes[take].start, step) };
-        self.launch(take, step.rows.len(), step.logits.len())?;
+        self.launch(take, Body::of(step), step.logits.len())?;
         let submitted = start.elapsed().as_secs_f64();
         // Without logits there is nothing to wait for: the next step is prepared meanwhile.
         if !step.logits.is_empty() {

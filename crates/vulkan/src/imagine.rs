@@ -4,7 +4,7 @@ use crate::device::{check_heads, logit_bucket};
 use crate::gpu::Gpu;
 use crate::memory::Region;
 use crate::policy::Limits;
-use crate::program::{Programmer, Resources, Scratch};
+use crate::program::{Body, Programmer, Resources, Scratch};
 use crate::tuning::Tuning;
 use crate::weights::{Weights, slice_limit};
 use pianola_plan::{DeviceError, PAGE_TOKENS, Plan, bucket};
@@ -58,7 +58,9 @@ pub fn launches(
 ) -> Result<Vec<OpLaunch>, DeviceError> {
     let (imagined, tuning) = (Imagined::new(gpu, plan)?, Tuning::default());
     let programmer = imagined.programmer(gpu, plan, &tuning);
-    let mut program = programmer.body(bucket(rows).unwrap_or(rows) as u32)?;
+    // Where each row has logits, each is of another sequence.
+    let body = Body { rows: bucket(rows).unwrap_or(rows) as u32, apart: rows == logits };
+    let mut program = programmer.body(body)?;
     if logits > 0 {
         program.extend(programmer.head(logit_bucket(logits, plan))?);
     }

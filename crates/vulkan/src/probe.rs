@@ -2,10 +2,10 @@
 
 use crate::device::{VulkanRecording, logit_bucket};
 use crate::memory::{Memory, Purpose, Region};
-use crate::program::Dispatch;
+use crate::program::{Body, Dispatch};
 use crate::step::write_step;
 use crate::upload::Uploader;
-use pianola_plan::{DeviceError, KvSlot, KvType, PAGE_TOKENS, Probe, Row, Step, TensorId, bucket};
+use pianola_plan::{DeviceError, KvSlot, KvType, PAGE_TOKENS, Probe, Row, Step, TensorId};
 
 impl VulkanRecording {
     /// Plays a program once, alone.
@@ -48,7 +48,7 @@ impl Probe for VulkanRecording {
         let program = if programmer.in_head(op) {
             programmer.head(logit_bucket(step.logits.len(), &self.plan))?
         } else {
-            programmer.body(bucket(step.rows.len()).expect("a checked step") as u32)?
+            programmer.body(Body::of(step))?
         };
         let mine: Vec<Dispatch> = program.into_iter().filter(|d| d.op == op).collect();
         self.play_program(&mine)

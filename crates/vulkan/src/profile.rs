@@ -3,10 +3,10 @@
 use crate::device::{VulkanRecording, logit_bucket};
 use crate::gpu::Gpu;
 use crate::lab::query_pool;
-use crate::program::Dispatch;
+use crate::program::{Body, Dispatch};
 use crate::step::write_step;
 use ash::vk;
-use pianola_plan::{DeviceError, KernelTime, Step, bucket};
+use pianola_plan::{DeviceError, KernelTime, Step};
 
 /// Collects the times of plays.
 pub(crate) struct Profiler {
@@ -89,8 +89,7 @@ impl Profiler {
 impl VulkanRecording {
     /// Plays a step with a timestamp behind every dispatch.
     pub(crate) fn play_timed(&mut self, step: &Step) -> Result<(), DeviceError> {
-        let mut program =
-            self.programmer(&self.tuning).body(bucket(step.rows.len()).expect("checked") as u32)?;
+        let mut program = self.programmer(&self.tuning).body(Body::of(step))?;
         if !step.logits.is_empty() {
             let wanted = logit_bucket(step.logits.len(), &self.plan);
             program.extend(self.programmer(&self.tuning).head(wanted)?);

@@ -16,7 +16,9 @@ use crate::policy::{Limits, rows};
 use crate::tuning::{RowsKey, Tuning};
 use crate::weights::Weights;
 use pianola_formats::TensorType;
-use pianola_plan::{DeviceError, DeviceKind, Kernel, Op, Plan, Project, RowSet, TensorId};
+use pianola_plan::{
+    DeviceError, DeviceKind, Kernel, Op, Plan, Project, RowSet, Step, TensorId, bucket,
+};
 use project::Way;
 
 /// One kernel launch.
@@ -61,6 +63,26 @@ enum Input {
     Tail,
 }
 
+/// What the body of a play is programmed for.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct Body {
+    /// Rows, at most.
+    pub rows: u32,
+    /// Every row is of another sequence: its newest key and value are nobody else's business.
+    pub apart: bool,
+}
+
+impl Body {
+    /// The body that plays a checked step.
+    pub fn of(step: &Step) -> Body {
+        let rows = bucket(step.rows.len()).expect("a checked step") as u32;
+        Body { rows, apart: step.is_apart() }
+    }
+
+    /// The body of a play of one row.
+    pub const SINGLE: Body = Body { rows: 1, apart: true };
+}
+
 /// Writes programs for one plan.
 pub(crate) struct Programmer<'a> {
     pub plan: &'a Plan,
@@ -83,17 +105,18 @@ impl Programmer<'_> {
         }
     }
 
-    /// Everything but the head, for plays of at most `rows` rows.
-    pub fn body(&self, rows: u32) -> Result<Vec<Dispatch>, DeviceError> {
-        self.program(rows, false)
+    /// Everything but the head.
+    pub fn body(&self, body: Body) -> Result<Vec<Dispatch>, DeviceError> {
+        self.program(body, false)
     }
 
     /// The head, for at most `logits` rows.
     pub fn head(&self, logits: u32) -> Result<Vec<Dispatch>, DeviceError> {
-        self.program(logits, true)
+        self.program(Body { rows: logits, apart: false }, true)
     }
 
-    fn program(&self, rows: u32, head: bool) -> Result<Vec<Dispatch>, DeviceError> {
+    fn program(&self, body: Body, head: bool) -> Result<Vec<Dispatch>, DeviceError> {
+        let rows = body.rows;
         let mut dispatches = Vec::new();
         let mine = |op: &usize| self.plan.ops[*op].device == DeviceKind::Vulkan;
         let ops = (0..self.plan.ops.len()).filter(mine);
@@ -101,7 +124,7 @@ impl Programmer<'_> {
             let start = dispatches.len();
             match &self.plan.ops[op].kernel {
                 Kernel::Project(project) => self.project(op, project, rows, &mut dispatches)?,
-                Kernel::Attend(attend) => self.attend(op, attend, rows, &mut dispatches),
+                Kernel::Attend(attend) => self.attend(op, attend, body, &mut dispatches),
                 Kernel::Single(node) => self.single(op, *node, rows, &mut dispatches)?,
             }
             // The head waits for the body; the body for the play before, which may still be under

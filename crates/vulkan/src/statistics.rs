@@ -7,6 +7,7 @@ use crate::gpu::Gpu;
 use crate::imagine::Imagined;
 use crate::memory::Region;
 use crate::pipeline::{Pipelines, Shader, Variant};
+use crate::program::Body;
 use crate::sample::{SampleRegions, sample_program};
 use crate::tuning::Tuning;
 use ash::{khr, vk};
@@ -89,8 +90,11 @@ fn variants(gpu: &Gpu, plan: &Plan) -> Result<BTreeMap<Variant, Uses>, DeviceErr
     let mut found: BTreeMap<Variant, Uses> = BTreeMap::new();
     let most = bucket(plan.options.max_rows).unwrap_or(plan.options.max_rows);
     for rows in BUCKETS.into_iter().filter(|&rows| rows <= most) {
-        for dispatch in programmer.body(rows as u32)? {
-            found.entry(dispatch.variant).or_default().bodies.push(rows as u32);
+        let rows = rows as u32;
+        for apart in [false, true].into_iter().filter(|&apart| apart || rows > 1) {
+            for dispatch in programmer.body(Body { rows, apart })? {
+                found.entry(dispatch.variant).or_default().bodies.push(rows);
+            }
         }
     }
     let mut heads: Vec<u32> =

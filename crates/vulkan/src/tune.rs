@@ -3,7 +3,7 @@
 use crate::device::VulkanRecording;
 use crate::lab::Lab;
 use crate::policy::rows;
-use crate::program::Dispatch;
+use crate::program::{Body, Dispatch};
 use crate::tuning::{RowsKey, Tuning};
 use pianola_plan::DeviceError;
 
@@ -37,7 +37,7 @@ pub fn tune(
     let mut tuning = Tuning::default();
     let program = |tuning: &Tuning| -> Result<Vec<Dispatch>, DeviceError> {
         let programmer = recording.programmer(tuning);
-        let mut program = programmer.body(1)?;
+        let mut program = programmer.body(Body::SINGLE)?;
         program.extend(programmer.head(1)?);
         Ok(program)
     };

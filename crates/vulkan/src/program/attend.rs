@@ -1,7 +1,7 @@
 //! Attention: the KV store of several rows, and the kernel that attends.
 
 use super::project::fragment_rows;
-use super::{Dispatch, Input, Programmer};
+use super::{Body, Dispatch, Input, Programmer};
 use crate::pipeline::{Shader, Variant};
 use crate::policy::attention;
 use bytemuck::{Pod, Zeroable};
@@ -46,7 +46,7 @@ fn kv_code(ty: KvType) -> u32 {
 }
 
 impl Programmer<'_> {
-    pub(super) fn attend(&self, op: usize, attend: &Attend, rows: u32, out: &mut Vec<Dispatch>) {
+    pub(super) fn attend(&self, op: usize, attend: &Attend, body: Body, out: &mut Vec<Dispatch>) {
         let spec = &attend.spec;
         let group = &self.plan.graph.kv_groups[spec.kv.group];
         let (query, query_stride, query_column) = self.tensor(attend.query);
@@ -86,7 +86,7 @@ impl Programmer<'_> {
             (11, self.limits.subgroup),
         ];
         let bindings = vec![query, key, value, angles, vectors, pages];
-        let fused = rows == 1;
+        let Body { rows, apart: fused } = body;
         if !fused {
             let variant = Variant { shader: Shader::KvWrite, constants: constants.clone() };
             let groups = [rows, spec.kv_heads as u32, 1];
@@ -104,6 +104,7 @@ impl Programmer<'_> {
             (8, u32::from(fused)),
             (9, u32::from(next == Input::Codes)),
             (10, u32::from(attention::early(&self.limits, rows))),
+            (13, u32::from(rows == 1)),
             (12, if next == Input::Fragments { fragment_rows(rows) } else { 0 }),
         ]);
         let mut bindings = bindings;
