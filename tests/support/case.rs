@@ -6,7 +6,8 @@ use pianola_cpu::{CheckReport, Twin};
 use pianola_formats::TensorType;
 use pianola_model::{Architecture, Config, Dialect, RandomWeights, RopeConfig, RopeScaling};
 use pianola_plan::{
-    Activation, DeviceKind, Numeric, PAGE_TOKENS, Plan, PlanOptions, Probe, RopePairing, Step,
+    Activation, DeviceKind, KvType, Numeric, PAGE_TOKENS, Plan, PlanOptions, Probe, RopePairing,
+    Step,
 };
 use proptest::prelude::*;
 
@@ -26,6 +27,7 @@ pub struct Case {
     pub biases: bool,
     pub ty: TensorType,
     pub numeric: Numeric,
+    pub kv_type: Option<KvType>,
     pub threads: usize,
     pub seed: u64,
 }
@@ -81,6 +83,7 @@ pub fn plan_of_types(
     let options = PlanOptions {
         device,
         numeric: case.numeric,
+        kv_type: case.kv_type,
         max_rows: 64,
         max_logit_rows: 8,
         context: 512,
@@ -150,9 +153,11 @@ pub fn case(unit: usize) -> impl Strategy<Value = Case> {
     let shape = (1usize..6, 1usize..10, 17usize..90, 1usize..4, 1usize..4);
     let heads = (prop::sample::select(vec![8, 16, 24, 32, 64]), prop::option::of(1usize..150));
     let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
-    let rest = (prop::sample::select(TensorType::ALL.to_vec()), 1usize..4, any::<u64>());
+    let types =
+        (prop::sample::select(TensorType::ALL.to_vec()), prop::sample::select(&KvType::ALL));
+    let rest = (types, 1usize..4, any::<u64>());
     (shape, heads, flags, rest).prop_map(move |(shape, heads, flags, rest)| {
-        let (ty, threads, seed) = rest;
+        let ((ty, kv_type), threads, seed) = rest;
         let unit = if ty.is_quantized() { ty.block_len() } else { unit };
         Case {
             gemma: flags.0,
@@ -168,6 +173,7 @@ pub fn case(unit: usize) -> impl Strategy<Value = Case> {
             biases: flags.3,
             ty,
             numeric: if flags.4 { Numeric::Fast } else { Numeric::Exact },
+            kv_type: Some(kv_type),
             threads,
             seed,
         }
@@ -190,6 +196,7 @@ pub fn usual(ty: TensorType) -> Case {
         biases: false,
         ty,
         numeric: Numeric::Fast,
+        kv_type: None,
         threads: 2,
         seed: 3,
     }

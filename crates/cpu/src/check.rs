@@ -138,14 +138,10 @@ impl Twin {
         let pages = &self.kv.groups[slot.group];
         let (heads, head_dim) = (pages.group.kv_heads, pages.group.head_dim);
         for (which, values) in probe.read_kv(slot, &step.rows)?.iter().enumerate() {
-            let mut values = values.iter();
-            for row in &step.rows {
+            for (index, values) in values.chunks_exact(head_dim).enumerate() {
+                let row = &step.rows[index / heads];
                 let (sequence, position) = (row.sequence as usize, row.position as usize);
-                for at in 0..heads * head_dim {
-                    let value = *values.next().expect("a value for each");
-                    let (head, at) = (at / head_dim, at % head_dim);
-                    pages.set(sequence, position, slot, head, which == 1, at, value);
-                }
+                pages.set(sequence, position, slot, index % heads, which == 1, values);
             }
         }
         Ok(())
@@ -197,9 +193,18 @@ impl Twin {
     ) -> Result<(), String> {
         let pages = &self.kv.groups[slot.group];
         let (heads, head_dim) = (pages.group.kv_heads, pages.group.head_dim);
-        let rounding = match pages.group.ty {
-            KvType::F32 => 0.0,
-            KvType::F16 => 2f64.powi(-11),
+        // What storing may take off a head's values.
+        let rounding = |values: &[f32], bounds: &[f64]| -> Vec<f64> {
+            let relative = |share: f64| values.iter().map(|x| share * f64::from(x.abs())).collect();
+            match self.plan.graph.kv_groups[slot.group].ty {
+                KvType::F32 => relative(0.0),
+                KvType::F16 => relative(2f64.powi(-11)),
+                KvType::Q8 => {
+                    let sizes = values.iter().zip(bounds).map(|(x, b)| f64::from(x.abs()) + b);
+                    // Half a step, and a little for the rounding of the step itself.
+                    vec![sizes.fold(0.0, f64::max) / 127.0 * 0.501; values.len()]
+                }
+            }
         };
         for (which, id) in node.inputs.iter().enumerate() {
             let expected = &tensors.values[id.0];
@@ -218,10 +223,12 @@ impl Twin {
                     ));
                 }
             }
+            let heads = expected.chunks_exact(head_dim).zip(bounds[id.0].chunks_exact(head_dim));
+            let stored = heads.flat_map(|(values, bounds)| rounding(values, bounds));
             let bounds: Vec<f64> = bounds[id.0]
                 .iter()
-                .zip(expected)
-                .map(|(bound, value)| bound + rounding * f64::from(value.abs()) + 6e-8)
+                .zip(stored)
+                .map(|(bound, stored)| bound + stored + 6e-8)
                 .collect();
             judge(["keys", "values"][which], expected, &found, &bounds, 1, report)?;
         }

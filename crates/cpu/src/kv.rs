@@ -25,27 +25,35 @@ impl KvMemory {
     /// Reserves what the plan's sequences may need; untouched pages cost nothing. On failure,
     /// the number of bytes that were not to be had.
     pub fn new(plan: &Plan) -> Result<KvMemory, u64> {
-        KvMemory::reserve(plan, |group| plan.kv_pages[group])
+        KvMemory::reserve(plan, |group| plan.kv_pages[group], None)
     }
 
-    /// A page of its own for every entry of the tables, all mapped.
+    /// A page of its own for every entry of the tables, all mapped. In f32, which holds what a
+    /// device has stored in any type.
     pub fn whole(plan: &Plan) -> Result<KvMemory, u64> {
         let entries = plan.options.context.div_ceil(PAGE_TOKENS);
-        let mut memory = KvMemory::reserve(plan, |_| entries * plan.options.sequences)?;
+        let pages = |_| entries * plan.options.sequences;
+        let mut memory = KvMemory::reserve(plan, pages, Some(KvType::F32))?;
         for group in &mut memory.groups {
             group.table = (0..group.table.len() as u32).collect();
         }
         Ok(memory)
     }
 
-    fn reserve(plan: &Plan, pages: impl Fn(usize) -> usize) -> Result<KvMemory, u64> {
+    /// `ty`, if given, stands for the plan's.
+    fn reserve(
+        plan: &Plan,
+        pages: impl Fn(usize) -> usize,
+        ty: Option<KvType>,
+    ) -> Result<KvMemory, u64> {
         let entries = plan.options.context.div_ceil(PAGE_TOKENS);
         let reserve = |(index, group): (usize, &KvGroup)| {
             let pages = pages(index);
+            let group = KvGroup { ty: ty.unwrap_or(group.ty), ..group.clone() };
             let bytes = pages as u64 * group.page_bytes();
             let memory = usize::try_from(bytes).ok().and_then(Memory::zeroed).ok_or(bytes)?;
             let table = vec![UNMAPPED; entries * plan.options.sequences];
-            Ok(KvPages { group: group.clone(), memory, pages, table, entries })
+            Ok(KvPages { group, memory, pages, table, entries })
         };
         let groups =
             plan.graph.kv_groups.iter().enumerate().map(reserve).collect::<Result<_, u64>>()?;
@@ -76,9 +84,9 @@ impl KvPages {
     pub fn head(&self, sequence: usize, index: usize, layer: usize, head: usize) -> *mut u8 {
         let page = self.table[sequence * self.entries + index];
         assert_ne!(page, UNMAPPED, "sequence {sequence} has no page {index}");
-        let values = page as usize * self.group.page_values() + self.group.head_offset(layer, head);
+        let start = page as usize * self.group.page_bytes() as usize;
         // SAFETY: `map` checked the page, so the head lies inside the memory.
-        unsafe { self.memory.start().add(values * self.group.ty.bytes()) }
+        unsafe { self.memory.start().add(start + self.group.head_offset(layer, head)) }
     }
 
     /// One stored key or value, for the reference: `value` picks which, `at` is its index in the
@@ -99,12 +107,15 @@ impl KvPages {
             match self.group.ty {
                 KvType::F32 => *start.cast::<f32>().add(offset),
                 KvType::F16 => f16::from_bits(*start.cast::<u16>().add(offset)).to_f32(),
+                KvType::Q8 => {
+                    let scale = *start.cast::<f32>().add(self.scale_offset(position, value));
+                    f32::from(*start.cast::<i8>().add(offset)) * scale
+                }
             }
         }
     }
 
-    /// The inverse of [`KvPages::get`].
-    #[allow(clippy::too_many_arguments)]
+    /// Stores the key or value of a whole head.
     pub fn set(
         &self,
         sequence: usize,
@@ -112,20 +123,29 @@ impl KvPages {
         slot: KvSlot,
         head: usize,
         value: bool,
-        at: usize,
-        x: f32,
+        values: &[f32],
     ) {
         let start = self.head(sequence, position / PAGE_TOKENS, slot.layer, head);
-        let offset = self.offset(position, value, at);
-        // SAFETY: inside the head's part of the page; the reference runs on one thread.
-        unsafe {
-            match self.group.ty {
-                KvType::F32 => *start.cast::<f32>().add(offset) = x,
-                KvType::F16 => *start.cast::<u16>().add(offset) = f16::from_f32(x).to_bits(),
+        let offset = |at: usize| self.offset(position, value, at);
+        let largest = values.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
+        let scale = if values.iter().all(|x| x.is_finite()) { largest / 127.0 } else { f32::NAN };
+        for (at, &x) in values.iter().enumerate() {
+            // SAFETY: inside the head's part of the page; the reference runs on one thread.
+            unsafe {
+                match self.group.ty {
+                    KvType::F32 => *start.cast::<f32>().add(offset(at)) = x,
+                    KvType::F16 => *start.cast::<f16>().add(offset(at)) = f16::from_f32(x),
+                    KvType::Q8 => {
+                        let code = if scale > 0.0 { (x / scale).round_ties_even() } else { 0.0 };
+                        *start.cast::<i8>().add(offset(at)) = code as i8;
+                        *start.cast::<f32>().add(self.scale_offset(position, value)) = scale;
+                    }
+                }
             }
         }
     }
 
+    /// Index of a value in its head.
     fn offset(&self, position: usize, value: bool, at: usize) -> usize {
         let slot = position % PAGE_TOKENS;
         if value {
@@ -133,5 +153,11 @@ impl KvPages {
         } else {
             at * PAGE_TOKENS + slot
         }
+    }
+
+    /// Index of a scale in its head, in f32 from its start.
+    fn scale_offset(&self, position: usize, value: bool) -> usize {
+        let scales = (self.group.head_dim + self.group.value_stride()) * PAGE_TOKENS / 4;
+        scales + usize::from(value) * PAGE_TOKENS + position % PAGE_TOKENS
     }
 }

@@ -7,7 +7,7 @@ mod case;
 use case::{Case, STEPS, check, map_pages, plan, usual};
 use pianola_cpu::{CpuOptions, CpuRecording, Level, Twin};
 use pianola_formats::TensorType;
-use pianola_plan::{DeviceKind, Step};
+use pianola_plan::{DeviceKind, KvType, Numeric, Step};
 use proptest::prelude::*;
 
 fn record(case: &Case, level: Level) -> (CpuRecording, Twin) {
@@ -46,6 +46,26 @@ fn every_type_on_every_level() {
             let report = check(&mut recording, &mut twin, &steps)
                 .unwrap_or_else(|reason| panic!("{ty} on {level}: {reason}"));
             println!("{ty} {level}: worst error {:.0} % of its bound", 100.0 * report.worst_share);
+        }
+    }
+}
+
+/// Heads of whole vectors and others, on the border of a page and across it.
+#[test]
+fn every_kv_type_on_every_level() {
+    for ty in KvType::ALL {
+        for (level, head_dim) in levels().flat_map(|level| [(level, 64), (level, 24)]) {
+            for numeric in [Numeric::Exact, Numeric::Fast] {
+                let usual = usual(TensorType::Q8_0);
+                let case = Case { numeric, kv_type: Some(ty), head_dim, hidden: 96, ..usual };
+                let (mut recording, mut twin) = record(&case, level);
+                let steps: [&case::Runs; 4] =
+                    [&[(0, 0, 64)], &[(0, 64, 5), (1, 0, 2)], &[(0, 69, 1)], &[(1, 2, 1)]];
+                let report = check(&mut recording, &mut twin, &steps)
+                    .unwrap_or_else(|reason| panic!("{ty} on {level}, {numeric}: {reason}"));
+                let share = 100.0 * report.worst_share;
+                println!("{ty} {level} {numeric}: worst error {share:.0} % of its bound");
+            }
         }
     }
 }

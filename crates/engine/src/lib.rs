@@ -1,11 +1,24 @@
-//! The engine: a model loaded and recorded, a conversation's KV pages, sampling, and what is
+//! The engine: a model loaded and recorded, the requests to it, their KV pages, sampling, and what is
 //! measured about a model.
 //!
 //! ```text
-//! path ─► Engine::load ─► Engine { text, recording, sequence }
-//!                             │ generate(request)          perplexity, compare, bench
+//! path ─► Engine::load ─► Engine { text, recording, cache, scheduler }
+//!                             │ submit, step, cancel, embed     perplexity, compare, bench
 //!                             ▼
-//!          tokens ─► Step ─► play ─► logits ─► Sampler ─► text, piece by piece
+//!       requests ─► Step ─► play ─► tokens ─► text, piece by piece
+//! ```
+//!
+//! [`Service`] runs an engine on a thread of its own, for many callers:
+//!
+//! ```no_run
+//! use pianola_engine::{Engine, LoadOptions, Request, Service};
+//!
+//! fn answer(prompt: Vec<u32>) -> Result<String, pianola_engine::EngineError> {
+//!     let options = LoadOptions { lanes: 8, ..LoadOptions::default() };
+//!     let engine = Engine::load("model.gguf".as_ref(), options, &mut |_, _| ())?;
+//!     let service = Service::start(engine);
+//!     service.submit(Request::new(prompt))?.collect()
+//! }
 //! ```
 //!
 //! The engine never reads a file's bytes itself and never computes a layer: it decides which rows

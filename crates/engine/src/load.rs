@@ -11,7 +11,8 @@ use pianola_cpu::{CpuOptions, CpuRecording, Twin};
 use pianola_formats::{TensorSource, TensorType};
 use pianola_model::{Config, ModelFile, RandomWeights, Shape};
 use pianola_plan::{
-    BUCKETS, Ceilings, DeviceKind, Numeric, Plan, PlanOptions, Probe, Step, WeightShape, WeightSpec,
+    BUCKETS, Ceilings, DeviceKind, KvType, Numeric, Plan, PlanOptions, Probe, Step, WeightShape,
+    WeightSpec,
 };
 use pianola_text::{ChatTemplate, TemplateOrigin, Tokenizer};
 use pianola_vulkan::{Gpu, VulkanOptions, VulkanRecording};
@@ -31,6 +32,8 @@ pub struct LoadOptions {
     pub gpu: Option<VulkanOptions>,
     /// Numeric mode; by default fast where a weight is quantised, exact where none is.
     pub numeric: Option<Numeric>,
+    /// Type of keys and values; by default that of the numeric mode.
+    pub kv_type: Option<KvType>,
     /// Tokens of context; by default all that the model allows and the GPU has memory for.
     pub context: Option<usize>,
     /// Layers to put on the GPU, the first of the others staying on the processor; by default as
@@ -58,6 +61,7 @@ impl Default for LoadOptions {
             cpu: CpuOptions::default(),
             gpu: None,
             numeric: None,
+            kv_type: None,
             context: None,
             layers_on_gpu: None,
             max_rows: BUCKETS[BUCKETS.len() - 1],
@@ -443,6 +447,7 @@ fn plan(
     let plan_options = PlanOptions {
         device: if options.gpu.is_some() { DeviceKind::Vulkan } else { DeviceKind::Cpu },
         numeric,
+        kv_type: options.kv_type,
         max_rows: options.max_rows,
         max_logit_rows: logit_rows(options),
         context: options.context.unwrap_or(config.context),

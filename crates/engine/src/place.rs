@@ -181,8 +181,8 @@ pub(crate) fn on_cpu(
     let budget = options.kv_bytes.or_else(|| {
         let (_, available) = pianola_cpu::describe().memory?;
         let taken = largest.weight_bytes() + largest.arena.bytes as u64;
-        // An eighth is left to others.
-        Some((available - available / 8).saturating_sub(taken))
+        // An eighth is left to others. Weights that do not fit are refused when they are loaded.
+        (available - available / 8).checked_sub(taken)
     });
     let wish = Wish {
         layers: 0,

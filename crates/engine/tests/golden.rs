@@ -5,6 +5,7 @@
 use pianola_cpu::{CpuOptions, Level};
 use pianola_engine::{Engine, LoadOptions, Wanted};
 use pianola_formats::{GgufWriter, HuggingFaceFolder, Tensor, TensorSource, npy};
+use pianola_plan::{KvType, Numeric};
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
@@ -24,9 +25,14 @@ fn more(case: &str) -> Option<PathBuf> {
 }
 
 fn load(path: &Path, level: Level) -> Engine {
+    load_with_kv(path, level, None)
+}
+
+fn load_with_kv(path: &Path, level: Level, kv_type: Option<KvType>) -> Engine {
     let options = LoadOptions {
         cpu: CpuOptions { level, threads: 2 },
-        numeric: Some(pianola_plan::Numeric::Exact),
+        numeric: Some(Numeric::Exact),
+        kv_type,
         max_logit_rows: 64,
         ..LoadOptions::default()
     };
@@ -85,6 +91,36 @@ fn every_case_on_every_level() {
     for case in CASES {
         for level in Level::ALL {
             check(&folder(case), &folder(case), level, &[512, 7, 1]);
+        }
+    }
+}
+
+/// Keys and values in halves and in bytes: each level within what their rounding may do, and the
+/// same bits however the prompt is cut.
+#[test]
+fn smaller_keys_and_values_stay_close() {
+    for case in CASES {
+        let tokens = npy::read_tokens(folder(case).join("tokens.npy")).unwrap();
+        let (_, expected) = npy::read_f32(folder(case).join("logits.npy")).unwrap();
+        let norm = expected.iter().map(|x| x * x).sum::<f32>().sqrt();
+        // A half is off by up to 2^-11 of itself. The largest of a head's values is near 2.5
+        // deviations, so a byte is off by up to half of 2.5 / 127 of one. Both are evenly spread;
+        // keys and values of up to three layers add up as square roots, and scores pass the
+        // softmax, which may double them.
+        let bound = |most: f32| 2.0 * 6f32.sqrt() * most / 3f32.sqrt();
+        let types = [(KvType::F16, 2f32.powi(-11)), (KvType::Q8, 0.5 * 2.5 / 127.0)];
+        for (ty, bound) in types.map(|(ty, most)| (ty, bound(most))) {
+            for level in Level::ALL.into_iter().filter(|level| level.available()) {
+                let mut engine = load_with_kv(&folder(case), level, Some(ty));
+                let found = logits(&mut engine, &tokens, 512);
+                let squares = expected.iter().zip(&found).map(|(a, b)| (a - b) * (a - b));
+                let error = squares.sum::<f32>().sqrt() / norm;
+                println!("{case} {level} {ty}: relative error {error:.5}");
+                assert!(error > 1e-5 && error < bound, "{case} {level} {ty}: {error}");
+                for chunk in [7, 1] {
+                    assert_eq!(logits(&mut engine, &tokens, chunk), found, "{case} {level} {ty}");
+                }
+            }
         }
     }
 }

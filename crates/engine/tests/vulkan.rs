@@ -8,7 +8,7 @@ mod validation;
 
 use pianola_engine::{Engine, LoadOptions, Request, Wanted, sampler::Sampling};
 use pianola_formats::{TensorType, npy};
-use pianola_plan::{Numeric, Step};
+use pianola_plan::{KvType, Numeric, Step};
 use pianola_text::SpecialTokens;
 use pianola_vulkan::{Gpu, VulkanOptions};
 use std::ops::ControlFlow;
@@ -99,6 +99,34 @@ fn golden_cases() {
         // Chunks of 7 have kernels of their own, which take longer to compile than to check.
         let odd = if case == "gemma3" { 7 } else { 9 };
         check_golden(&gpu, &golden(case), &[512, odd, 1], 0);
+    }
+}
+
+/// Keys and values in bytes: the processor's result, but for values that rounding takes to another
+/// byte on one of them.
+#[test]
+fn bytes_of_keys_and_values_mean_the_same_on_both() {
+    let folder = golden("gemma3");
+    let tokens = npy::read_tokens(folder.join("tokens.npy")).unwrap();
+    let logits = |gpu: Option<VulkanOptions>, kv_type: KvType, chunk: usize| {
+        let (numeric, kv_type) = (Some(Numeric::Exact), Some(kv_type));
+        let options =
+            LoadOptions { gpu, numeric, kv_type, max_logit_rows: 64, ..LoadOptions::default() };
+        let mut engine = Engine::load(&folder, options, &mut |_, _| ()).unwrap();
+        let mut found = Vec::new();
+        let mut visit = |_: usize, row: &mut [f32]| found.extend_from_slice(row);
+        engine.feed(&tokens, chunk, Wanted::From(0), &mut visit).unwrap();
+        found
+    };
+    let expected = logits(None, KvType::Q8, 512);
+    // What bytes do to these logits at all.
+    let rounding = largest_difference(&logits(None, KvType::F32, 512), &expected);
+    let gpu = gpu::open();
+    for chunk in [512, 1] {
+        let found = logits(Some(gpu::options(&gpu)), KvType::Q8, chunk);
+        let difference = largest_difference(&expected, &found);
+        println!("chunk {chunk}: {difference:.1e} apart, {rounding:.1e} from f32");
+        assert!(rounding > 0.0 && difference < 0.25 * rounding, "{difference} of {rounding}");
     }
 }
 
@@ -274,10 +302,17 @@ fn generate() {
     let gpu = gpu::open();
     let prompt = npy::read_tokens(golden("gemma3").join("tokens.npy")).unwrap();
     // Tokens are chosen on the device: one in a submission, or several behind one another.
-    for (quantize, tokens_per_submit) in [(None, 1), (Some(TensorType::Q8_0), 4)] {
+    let settings = [
+        (None, None, 1),
+        (None, Some(KvType::Q8), 1),
+        (Some(TensorType::Q8_0), None, 4),
+        (Some(TensorType::Q8_0), Some(KvType::Q8), 4),
+    ];
+    for (quantize, kv_type, tokens_per_submit) in settings {
         let options = LoadOptions {
             gpu: Some(gpu::options(&gpu)),
             quantize,
+            kv_type,
             max_rows: 16,
             tokens_per_submit: Some(tokens_per_submit),
             ..LoadOptions::default()

@@ -10,6 +10,7 @@ use pianola_plan::{
 const OPTIONS: PlanOptions = PlanOptions {
     device: DeviceKind::Cpu,
     numeric: Numeric::Fast,
+    kv_type: None,
     max_rows: 512,
     max_logit_rows: 1,
     context: 4096,
@@ -59,6 +60,7 @@ fn gemma3_27b_has_its_known_size() {
         plan: &plan,
         ceilings: Ceilings { bytes_per_second: 4.66e12, operations_per_second: 790e12 },
         host: None,
+        lanes: 1,
         rows: 1,
         context: 1,
     };
@@ -81,6 +83,11 @@ fn window_groups_hold_their_window_and_modes_choose_the_kv_type() {
     assert_eq!(fast.kv_pages[window], (512 + 512) / 64 + 1);
     assert!(fast.graph.kv_groups.iter().all(|group| group.ty == KvType::F16));
     assert_eq!(exact.kv_bytes(), 2 * fast.kv_bytes());
+    // Asked for by name, a type stands in either mode: heads of 256 bytes and a scale.
+    for numeric in [Numeric::Fast, Numeric::Exact] {
+        let options = PlanOptions { numeric, kv_type: Some(KvType::Q8), ..OPTIONS };
+        assert_eq!(plan("gemma3:1b", options).unwrap().kv_bytes() * 512, fast.kv_bytes() * 260);
+    }
 }
 
 #[test]

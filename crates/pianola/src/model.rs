@@ -56,7 +56,7 @@ pub fn load(model: &Located, options: LoadOptions, console: Console) -> Result<E
     drop(bar);
     tell_fit(engine.plan(), &asked, console);
     console.detail(&format!("placement: {}", engine.placement()));
-    tell_kv(&engine, console);
+    tell_kv(engine.plan(), asked.kv_memory, console);
     let timing = engine.timing();
     console.detail(&format!(
         "loaded {} in {:.2} s (file {:.2} s, tokeniser {:.2} s, weights {:.2} s), {} mode, context {}",
@@ -85,7 +85,12 @@ pub fn load_with_draft(
             let located = locate(name, console)?;
             let context = options.context;
             // Its pages are small; what it cannot hold is not guessed.
-            let small = LoadOptions { layers_on_gpu: None, context: None, ..options.clone() };
+            let small = LoadOptions {
+                layers_on_gpu: None,
+                context: None,
+                kv_memory: None,
+                ..options.clone()
+            };
             let engine = load(&located, small, console)?;
             if context.is_some_and(|context| context > engine.context()) {
                 console.notice(&format!(
@@ -128,12 +133,11 @@ pub fn tell_fit(plan: &Plan, asked: &LoadOptions, console: Console) {
 }
 
 /// Says what there is for keys and values.
-pub fn tell_kv(engine: &Engine, console: Console) {
-    let plan = engine.plan();
+pub fn tell_kv(plan: &Plan, asked: Option<u64>, console: Console) {
     let tokens = plan.kv_pages.iter().zip(&plan.graph.kv_groups).map(|(pages, group)| {
         format!("{} tokens of {} layers ({})", pages * PAGE_TOKENS, group.layers, group.name)
     });
-    console.detail(&format!(
+    let line = format!(
         "keys and values: {} for {}, {} at once",
         size_text(plan.kv_bytes()),
         tokens.collect::<Vec<_>>().join(" and "),
@@ -141,7 +145,11 @@ pub fn tell_kv(engine: &Engine, console: Console) {
             1 => "one request".to_string(),
             lanes => format!("{lanes} requests"),
         }
-    ));
+    );
+    match plan.options.sequences > 1 || asked.is_some() {
+        true => console.notice(&line),
+        false => console.detail(&line),
+    }
 }
 
 /// Says where tokens will be chosen, where that is a question at all.

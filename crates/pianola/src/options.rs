@@ -5,7 +5,7 @@ use pianola_cpu::{CpuOptions, Level};
 use pianola_engine::LoadOptions;
 use pianola_engine::sampler::Sampling;
 use pianola_formats::TensorType;
-use pianola_plan::Numeric;
+use pianola_plan::{KvType, Numeric};
 use pianola_vulkan::VulkanOptions;
 
 use crate::console::Console;
@@ -60,6 +60,10 @@ pub struct ComputeOptions {
     /// Meet quantised weights with 8-bit activations. Default for quantised weights
     #[arg(long)]
     pub fast: bool,
+    /// Type to store keys and values in: f32, f16 or q8_0, which takes half of f16's
+    /// memory [default: f32 in exact mode, f16 in fast mode]
+    #[arg(long, value_name = "TYPE")]
+    pub kv_type: Option<KvType>,
     /// Quantise unquantised weights while loading: q8_0 or q4_0 (embeddings stay at 8 bits)
     #[arg(long, value_name = "TYPE", value_parser = quantisation)]
     pub quantize: Option<TensorType>,
@@ -106,6 +110,7 @@ impl ComputeOptions {
             gpu,
             layers_on_gpu: self.layers_on_gpu,
             numeric: self.numeric(),
+            kv_type: self.kv_type,
             quantize: self.quantize,
             kv_memory: self.kv_memory,
             tokens_per_submit: self.tokens_per_submit,

@@ -198,7 +198,7 @@ fn invalid_utf8() {
 fn nonsense_flags() {
     let folder = Folder::new();
     let model = display(&folder.model());
-    let cases: [(&[&str], &str); 22] = [
+    let cases: [(&[&str], &str); 23] = [
         (&["run", "--frobnicate", "hello"], "--frobnicate"),
         (&["frobnicate"], "frobnicate"),
         (&[], ""),
@@ -215,6 +215,7 @@ fn nonsense_flags() {
         (&["run", "--simd", "sse9", "hello"], "sse9"),
         (&["run", "--exact", "--fast", "hello"], "--fast"),
         (&["run", "--quantize", "q3_k", "hello"], "q8_0 or q4_0"),
+        (&["run", "--kv-type", "q4_0", "hello"], "f32, f16 or q8_0"),
         (&["run", "--tokens", "1,x"], "--tokens"),
         (&["run", "--tokens", "99999"], "99999"),
         (&["run", "--verbose", "--quiet", "hello"], "--quiet"),
@@ -317,4 +318,24 @@ fn closed_pipes_end_quietly() {
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0));
     assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn lanes_budgets_and_drafts_are_checked() {
+    let folder = Folder::new();
+    let model = folder.model();
+    let fails = |words: &[&str], parts: &[&str]| {
+        let mut all = vec![words[0].into(), "-m".into(), model.clone().into_os_string()];
+        all.extend(words[1..].iter().map(std::ffi::OsString::from));
+        folder.pianola(all).fails(2, parts);
+    };
+    fails(&["bench", "-b", "0"], &["--lanes", "at least 1"]);
+    fails(&["bench", "-b", "1,x"], &["--lanes", "whole number"]);
+    fails(&["bench", "-p", "4", "-n", "4", "-b", "9999"], &["lanes", "between 1 and 512"]);
+    fails(&["bench", "--mixed"], &["--lanes"]);
+    fails(&["bench", "--scenario", "storm"], &["storm", "chat"]);
+    fails(&["bench", "--scenario", "chat", "--rate", "0"], &["--rate", "above 0"]);
+    fails(&["run", "--kv-memory", "much", "hi"], &["--kv-memory", "12GiB"]);
+    fails(&["run", "--kv-memory", "10", "hi"], &["keys and values", "--kv-memory", "--context"]);
+    fails(&["run", "--speculate", "--draft", "x", "hi"], &["--draft"]);
 }

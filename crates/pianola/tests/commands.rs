@@ -235,6 +235,9 @@ fn compare_tells_modes_apart() {
     assert_eq!(modes["worst"].as_array().unwrap().len(), 10);
     let levels = compare("exact", "exact,simd=portable", &["--json"]).json();
     assert!(levels["max_kl"].as_f64().unwrap() < 1e-6, "{levels}");
+    let bytes = compare("exact", "exact,kv-type=q8_0", &["--json"]).json();
+    let mean = bytes["mean_kl"].as_f64().unwrap();
+    assert!(mean > 0.0 && mean < 0.01, "{mean}");
     let printed = compare("exact", "fast,threads=1", &[]).output();
     assert!(printed.contains("KL divergence") && printed.contains("worst positions"));
 }
@@ -248,6 +251,11 @@ fn plan_prints_what_runs() {
     let object = folder.pianola(words!["plan", "-m", &model, "--json"]).json();
     assert!(object["ops"].as_array().unwrap().len() > 8);
     assert!(object["seconds"].as_f64().unwrap() > 0.0);
+    let plan = words!["plan", "-m", &model, "--kv-type", "q8_0"];
+    assert!(folder.pianola(&plan).output().contains(", q8_0, "));
+    let small = folder.pianola([&plan[..], &words!["--json"][..]].concat()).json();
+    assert_eq!(small["kv_types"][0], "q8_0");
+    assert!(small["kv_bytes"].as_u64() < object["kv_bytes"].as_u64());
     let shape =
         folder.pianola(["plan", "--shape", "gemma3:27b", "--quant", "q4_0", "--json"]).json();
     let parameters = shape["parameters"].as_f64().unwrap();
@@ -279,6 +287,52 @@ fn bench_has_the_keys_of_a_table() {
     let run = folder.pianola(base);
     assert!(run.err.contains("kernels against the reference, worst error"), "{run:#?}");
     assert!(run.output().contains("tokens/s"));
+}
+
+#[test]
+fn bench_measures_lanes_and_a_scenario() {
+    let folder = Folder::new();
+    let model = folder.model();
+    let sizes = words!["bench", "-m", &model, "-p", "12", "-n", "6", "--repeat", "1"].to_vec();
+    let more = |words: &[&str]| -> Vec<std::ffi::OsString> {
+        sizes.iter().cloned().chain(words.iter().map(Into::into)).collect()
+    };
+    let rows = folder.pianola(more(&["-b", "1,3", "--mixed", "--json"])).json();
+    let rows = rows.as_array().unwrap();
+    let tests: Vec<&str> = rows.iter().map(|row| row["test"].as_str().unwrap()).collect();
+    assert_eq!(tests, ["pp12 x 1", "tg6 x 1", "pp12 x 3", "tg6 x 3"]);
+    assert_eq!((&rows[0]["lanes"], &rows[3]["lanes"]), (&1.into(), &3.into()));
+    let run = folder.pianola(more(&["-b", "3", "--speculate"]));
+    assert!(run.err.contains("keys and values:") && run.err.contains("3 requests"), "{run:#?}");
+    assert!(run.output().contains("tg6 x 3"));
+    let scenario = ["--scenario", "chat", "--conversations", "3", "--rate", "50", "-b", "2"];
+    let report = folder.pianola(more(&[&scenario[..], &["--json"]].concat())).json();
+    assert_eq!(report["requests"], 9);
+    assert!(report["cached_tokens"].as_u64().unwrap() > 0, "{report}");
+    for key in ["first_token_seconds", "between_tokens_seconds"] {
+        let times = &report[key];
+        let at = |percentile: &str| times[percentile].as_f64().unwrap();
+        assert!(at("p50") > 0.0 && at("p50") <= at("p95") && at("p95") <= at("p99"), "{times}");
+    }
+    assert!(folder.pianola(more(&scenario)).output().contains("to the first token"));
+}
+
+#[test]
+fn guesses_do_not_change_the_text() {
+    let folder = Folder::new();
+    let model = folder.model();
+    let base = words!["run", "-m", &model, "--temp", "0.8", "--seed", "3", "-n", "30", "--raw"];
+    let with = |more: &[&std::ffi::OsStr]| {
+        let words: Vec<std::ffi::OsString> =
+            base.iter().cloned().chain(more.iter().map(|&word| word.into())).collect();
+        folder.pianola(words)
+    };
+    let plain = with(&["a b a b a".as_ref()]).output();
+    let looked_up = with(&["--speculate".as_ref(), "a b a b a".as_ref()]);
+    assert_eq!(looked_up.output(), plain);
+    let drafted = with(&["--draft".as_ref(), model.as_os_str(), "a b a b a".as_ref()]);
+    assert!(drafted.err.contains("guesses right"), "{drafted:#?}");
+    assert_eq!(drafted.output(), plain);
 }
 
 /// Too large for any machine that runs this test.

@@ -89,7 +89,7 @@ pub(crate) fn cost_of(graph: &Graph, kernel: &Kernel) -> Cost {
         Kernel::Attend(attend) => {
             let spec = attend.spec;
             let group = &graph.kv_groups[spec.kv.group];
-            let stored = 2 * (spec.kv_heads * spec.head_dim * group.ty.bytes()) as u64;
+            let stored = group.token_bytes() as u64;
             let inputs = width(attend.query) + width(attend.key) + width(attend.value);
             Cost {
                 row_bytes: 4 * (inputs + width(attend.output)) + stored,
@@ -125,7 +125,7 @@ fn product(graph: &Graph, weight: WeightId, cost: &mut Cost) {
 
 fn attention(spec: AttentionSpec, group: &KvGroup) -> Cost {
     Cost {
-        kv_token_bytes: 2 * (spec.kv_heads * spec.head_dim * group.ty.bytes()) as u64,
+        kv_token_bytes: group.token_bytes() as u64,
         kv_token_operations: 4 * (spec.heads * spec.head_dim) as u64,
         window: spec.window,
         ..Cost::default()

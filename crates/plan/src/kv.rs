@@ -7,19 +7,56 @@ pub const PAGE_TOKENS: usize = 64;
 /// Type keys and values are stored in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KvType {
-    /// Exact mode.
+    /// What exact mode chooses.
     F32,
-    /// Fast mode.
+    /// What fast mode chooses.
     F16,
+    /// Signed bytes, with an f32 scale for each head of a token.
+    Q8,
 }
 
 impl KvType {
+    /// All types.
+    pub const ALL: [KvType; 3] = [KvType::F32, KvType::F16, KvType::Q8];
+
     /// Bytes of one value.
     pub fn bytes(self) -> usize {
         match self {
             KvType::F32 => 4,
             KvType::F16 => 2,
+            KvType::Q8 => 1,
         }
+    }
+
+    /// Bytes of the scale that the values of a head share.
+    pub fn scale_bytes(self) -> usize {
+        match self {
+            KvType::F32 | KvType::F16 => 0,
+            KvType::Q8 => 4,
+        }
+    }
+}
+
+impl std::fmt::Display for KvType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            KvType::F32 => "f32",
+            KvType::F16 => "f16",
+            KvType::Q8 => "q8_0",
+        })
+    }
+}
+
+/// A name that is none of a [`KvType`].
+#[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
+#[error("keys and values can be stored as f32, f16 or q8_0, not as '{0}'")]
+pub struct KvTypeError(String);
+
+impl std::str::FromStr for KvType {
+    type Err = KvTypeError;
+    fn from_str(name: &str) -> Result<KvType, KvTypeError> {
+        let known = KvType::ALL.into_iter().find(|ty| ty.to_string() == name);
+        known.ok_or_else(|| KvTypeError(name.to_string()))
     }
 }
 
@@ -46,26 +83,28 @@ impl KvGroup {
         self.head_dim.next_multiple_of(16)
     }
 
-    /// Values of one head in one page: keys `[head_dim][PAGE_TOKENS]`, then values
-    /// `[PAGE_TOKENS][value_stride]`. Keys are transposed so that scores of 16 tokens form in one
-    /// vector without a horizontal sum.
-    pub fn head_values(&self) -> usize {
-        (self.head_dim + self.value_stride()) * PAGE_TOKENS
+    /// Bytes of one head in one page: keys `[head_dim][PAGE_TOKENS]`, values
+    /// `[PAGE_TOKENS][value_stride]`, then scales `[2][PAGE_TOKENS]` of keys and of values where
+    /// the type has them. Keys are transposed so that scores of 16 tokens form in one vector
+    /// without a horizontal sum. Always a whole number of cache lines.
+    pub fn head_bytes(&self) -> usize {
+        let values = (self.head_dim + self.value_stride()) * self.ty.bytes();
+        (values + 2 * self.ty.scale_bytes()) * PAGE_TOKENS
     }
 
-    /// Values of one page: `[layers][kv_heads][head_values]`.
-    pub fn page_values(&self) -> usize {
-        self.layers * self.kv_heads * self.head_values()
-    }
-
-    /// Bytes of one page.
+    /// Bytes of one page: `[layers][kv_heads][head_bytes]`.
     pub fn page_bytes(&self) -> u64 {
-        (self.page_values() * self.ty.bytes()) as u64
+        (self.layers * self.kv_heads * self.head_bytes()) as u64
     }
 
-    /// Offset in values, from the start of a page, of a layer's head.
+    /// Offset in bytes, from the start of a page, of a layer's head.
     pub fn head_offset(&self, layer: usize, head: usize) -> usize {
-        (layer * self.kv_heads + head) * self.head_values()
+        (layer * self.kv_heads + head) * self.head_bytes()
+    }
+
+    /// Bytes that a token's key and value take in one layer, without padding.
+    pub fn token_bytes(&self) -> usize {
+        2 * self.kv_heads * (self.head_dim * self.ty.bytes() + self.ty.scale_bytes())
     }
 
     /// Pages that one sequence of `tokens` may need at once, `chunk` rows being added at a time.
@@ -179,5 +218,37 @@ mod tests {
     fn one_sequence_needs_no_more_than_itself() {
         let demand = KvDemand { sequences: 1, context: 8192, chunk: 512 };
         assert_eq!(demand.pages(&[group(None, 1), group(Some(512), 5)], None), Some(vec![128, 17]));
+    }
+
+    #[test]
+    fn types_are_known_by_their_names() {
+        for ty in KvType::ALL {
+            assert_eq!(ty.to_string().parse(), Ok(ty));
+        }
+        let unknown = "q4_0".parse::<KvType>().unwrap_err().to_string();
+        assert!(unknown.contains("q4_0") && unknown.contains("f32, f16 or q8_0"), "{unknown}");
+    }
+
+    #[test]
+    fn heads_hold_their_scales_in_whole_cache_lines() {
+        let group = |ty, head_dim| KvGroup {
+            name: "global".to_string(),
+            window: None,
+            kv_heads: 3,
+            head_dim,
+            layers: 2,
+            ty,
+        };
+        assert_eq!(group(KvType::F16, 64).head_bytes(), 2 * 64 * 64 * 2);
+        assert_eq!(group(KvType::Q8, 64).head_bytes(), 2 * 64 * (64 + 4));
+        assert_eq!(group(KvType::Q8, 64).token_bytes(), 3 * 2 * (64 + 4));
+        // Values of a token are padded to whole vectors, keys are not.
+        assert_eq!(group(KvType::Q8, 24).head_bytes(), (24 + 32 + 8) * 64);
+        for (ty, head_dim) in KvType::ALL.into_iter().flat_map(|ty| [(ty, 6), (ty, 80)]) {
+            let group = group(ty, head_dim);
+            assert_eq!(group.head_bytes() % 64, 0);
+            assert_eq!(group.head_offset(1, 2), 5 * group.head_bytes());
+            assert_eq!(group.page_bytes(), 6 * group.head_bytes() as u64);
+        }
     }
 }

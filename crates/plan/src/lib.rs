@@ -34,7 +34,7 @@ pub use graph::{
     TensorId, TensorSpec, WeightId, WeightShape, WeightSpec,
 };
 pub use hazard::{Access, Range, Space, barriers};
-pub use kv::{KvDemand, KvGroup, KvSlot, KvType, PAGE_TOKENS, kv_bytes};
+pub use kv::{KvDemand, KvGroup, KvSlot, KvType, KvTypeError, PAGE_TOKENS, kv_bytes};
 pub use place::{layer_range, size_text};
 pub use plan::{
     BUCKETS, Buffer, DeviceKind, Layout, Numeric, Plan, PlanError, PlanOp, PlanOptions, Segment,

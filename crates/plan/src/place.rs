@@ -215,6 +215,7 @@ mod tests {
             let options = PlanOptions {
                 device,
                 numeric: Numeric::Fast,
+                kv_type: None,
                 max_rows: 1,
                 max_logit_rows: 1,
                 context: 1,

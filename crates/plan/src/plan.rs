@@ -80,6 +80,8 @@ pub struct PlanOptions {
     pub device: DeviceKind,
     /// Numeric mode.
     pub numeric: Numeric,
+    /// Type of keys and values; by default that of the numeric mode.
+    pub kv_type: Option<KvType>,
     /// Most rows in one play.
     pub max_rows: usize,
     /// Most rows with logits in one play.
@@ -223,12 +225,11 @@ impl Plan {
         if graph.logits.is_none() {
             return Err(PlanError::NoLogits(graph.architecture));
         }
-        for group in &mut graph.kv_groups {
-            group.ty = match options.numeric {
-                Numeric::Exact => KvType::F32,
-                Numeric::Fast => KvType::F16,
-            };
-        }
+        let kv_type = options.kv_type.unwrap_or(match options.numeric {
+            Numeric::Exact => KvType::F32,
+            Numeric::Fast => KvType::F16,
+        });
+        graph.kv_groups.iter_mut().for_each(|group| group.ty = kv_type);
         let mut buffers = Vec::new();
         let mut views = vec![None; graph.tensors.len()];
         let mut ops: Vec<PlanOp> = Vec::new();

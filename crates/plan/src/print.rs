@@ -6,7 +6,7 @@ use crate::fuse::Kernel;
 use crate::plan::{DeviceKind, Plan, PlanOp};
 use std::fmt::{self, Display, Formatter};
 
-/// Prints a plan for a play of `rows` rows at `context` tokens.
+/// Prints a plan for a play of `rows` rows at `context` tokens, of each of `lanes` sequences.
 pub struct PlanText<'a> {
     /// The plan.
     pub plan: &'a Plan,
@@ -14,16 +14,18 @@ pub struct PlanText<'a> {
     pub ceilings: Ceilings,
     /// Those of the processor, where it computes some of the layers.
     pub host: Option<Ceilings>,
-    /// Rows in the play.
+    /// Sequences in the play.
+    pub lanes: usize,
+    /// Rows of each.
     pub rows: usize,
-    /// Tokens its last row sees.
+    /// Tokens the last of them sees.
     pub context: usize,
 }
 
 impl PlanText<'_> {
     /// Work of one kernel in this play.
     pub fn work(&self, op: &PlanOp) -> Work {
-        op.cost.work(self.rows, 1, self.context)
+        op.cost.work_of(&vec![(self.rows, self.context); self.lanes], self.lanes)
     }
 
     /// Work of the whole play.
@@ -84,7 +86,7 @@ impl Display for PlanText<'_> {
         for (index, group) in graph.kv_groups.iter().enumerate() {
             writeln!(
                 f,
-                "kv {}: {} layers, {} heads of {}, {:?}, window {}, page {} tokens = {} bytes, {} pages",
+                "kv {}: {} layers, {} heads of {}, {}, window {}, page {} tokens = {} bytes, {} pages",
                 group.name,
                 group.layers,
                 group.kv_heads,
@@ -105,7 +107,13 @@ impl Display for PlanText<'_> {
             self.plan.kv_bytes() as f64 / 1e6,
         )?;
         writeln!(f, "placement: {}", self.plan.placement())?;
-        writeln!(f, "play: {} rows, context {}", self.rows, self.context)?;
+        writeln!(
+            f,
+            "play: {} rows of {} sequences, context {}",
+            self.rows * self.lanes,
+            self.lanes,
+            self.context
+        )?;
         writeln!(
             f,
             "{:<5} {:<28} {:<6} {:<12} {:>12} {:>12} {:>10} {:<4} operations",
@@ -154,7 +162,7 @@ impl Display for PlanText<'_> {
             self.ceilings.bytes_per_second / 1e9,
             self.ceilings.operations_per_second / 1e9,
             1e3 * self.seconds(),
-            self.rows as f64 / self.seconds(),
+            (self.rows * self.lanes) as f64 / self.seconds(),
         )
     }
 }

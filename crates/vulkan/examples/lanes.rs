@@ -59,6 +59,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         sequences: most(|step| step.lanes),
         cpu_layers: 0,
         kv_bytes: None,
+        kv_type: None,
     };
     let plan = Plan::new(pianola_model::graph(&config, &weights, None)?, options)?;
     let gpu = Gpu::open(&Selection::Name(device.clone()))?;

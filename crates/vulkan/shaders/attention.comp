@@ -52,18 +52,52 @@ const float NOTHING = -3.0e38;
 const uint SCORERS = WORKGROUP / PAGE_TOKENS;
 // Lanes that share a vector of values, each taking some tokens.
 const uint SHARES = WORKGROUP / VECTORS;
+// Those whose sums are kept side by side in the end: with bytes they are too many for all.
+const uint KEPT = KV_BYTES ? (SHARES + 1) / 2 : SHARES;
 // Subgroups have at least eight lanes.
 const uint MOST_SUBGROUPS = WORKGROUP / 8;
 
 shared float head[HEADS][HEAD_DIM];
-// The row's own key and value, as they are stored.
-shared uint new_key[HEAD_DIM];
-shared uint new_value[HEAD_DIM];
+// The row's own key and value, as they are stored (bytes: as floats, until the scale is known), and
+// their scales.
+shared uint newest[2][HEAD_DIM];
+shared float new_scale[2];
 shared float new_score[HEADS];
 shared float weights[HEADS][WORKGROUP];
 shared float reduction[2][HEADS][MOST_SUBGROUPS];
-shared float sums[SHARES][HEADS][HEAD_DIM];
+shared float sums[KEPT][HEADS][HEAD_DIM];
 shared uint arrived;
+
+uint new_bits(float x) { return KV_BYTES ? floatBitsToUint(x) : stored_bits(x); }
+
+// Turns the newest key and value into bytes.
+void quantise_newest() {
+    for (uint which = gl_SubgroupID; which < 2; which += SUBGROUPS) {
+        float most = 0.0;
+        [[unroll]] for (uint first = 0; first < HEAD_DIM; first += SUBGROUP) {
+            const uint d = min(first + gl_SubgroupInvocationID, HEAD_DIM - 1);
+            most = max(most, abs(uintBitsToFloat(newest[which][d])));
+        }
+        most = subgroupMax(most);
+        const float inverse = inverse_of(most);
+        [[unroll]] for (uint first = 0; first < HEAD_DIM; first += SUBGROUP) {
+            const uint d = first + gl_SubgroupInvocationID;
+            if (d < HEAD_DIM) {
+                newest[which][d] = stored_bits(uintBitsToFloat(newest[which][d]) * inverse);
+            }
+        }
+        if (subgroupElect()) {
+            new_scale[which] = scale_of(most);
+        }
+    }
+    barrier();
+}
+
+// Scale of a token's key (`which` is 0) or value (1).
+float token_scale(uint base, uint which, uint token) {
+    const uint at = which * PAGE_TOKENS + token;
+    return uintBitsToFloat(pages[base + SCALES_AT + at / 4][at % 4]);
+}
 
 // Norm and rotation of head `j`: a query, or the key behind the last query.
 void form_heads(uint row, uint first_head, uint kv_head) {
@@ -103,8 +137,8 @@ void form_heads(uint row, uint first_head, uint kv_head) {
                 x = vec2(x.x * c - x.y * s, x.x * s + x.y * c);
             }
             if (is_key) {
-                new_key[at.x] = stored_bits(x.x);
-                new_key[at.y] = stored_bits(x.y);
+                newest[0][at.x] = new_bits(x.x);
+                newest[0][at.y] = new_bits(x.y);
             } else {
                 head[j][at.x] = x.x * scale;
                 head[j][at.y] = x.y * scale;
@@ -119,11 +153,14 @@ void store_key_and_value(Row source, uint kv_head) {
     for (uint v = gl_LocalInvocationIndex; v < VECTORS; v += WORKGROUP) {
         float key[LENGTH], value[LENGTH];
         [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-            key[i] = from_bits(new_key[v * LENGTH + i]);
-            value[i] = from_bits(new_value[v * LENGTH + i]);
+            key[i] = from_bits(newest[0][v * LENGTH + i]);
+            value[i] = from_bits(newest[1][v * LENGTH + i]);
         }
         pages[base + v * PAGE_TOKENS + token] = pack(key);
-        pages[base + PAGE_TOKENS * VECTORS + token * VECTORS + v] = pack(value);
+        pages[base + VALUES_AT + token * VECTORS + v] = pack(value);
+    }
+    if (KV_BYTES && gl_LocalInvocationIndex < 2) {
+        store_scale(base, gl_LocalInvocationIndex, token, new_scale[gl_LocalInvocationIndex]);
     }
 }
 
@@ -142,11 +179,11 @@ void score_newest() {
         float score = 0.0;
         [[unroll]] for (uint first = 0; first < HEAD_DIM; first += SUBGROUP) {
             const uint d = min(first + gl_SubgroupInvocationID, HEAD_DIM - 1);
-            score += first + gl_SubgroupInvocationID < HEAD_DIM ? head[j][d] * from_bits(new_key[d]) : 0.0;
+            score += first + gl_SubgroupInvocationID < HEAD_DIM ? head[j][d] * from_bits(newest[0][d]) : 0.0;
         }
         score = subgroupAdd(score);
         if (subgroupElect()) {
-            new_score[j] = capped(score);
+            new_score[j] = capped(KV_BYTES ? score * new_scale[0] : score);
         }
     }
 }
@@ -175,8 +212,7 @@ void emit(uint row, uint first_head) {
         }
     }
     if (FRAGMENT_ROWS > 0) {
-        // A mean of values is no larger than they are, and those are stored in no more than half
-        // floats: no scale is needed.
+        // A mean of values is no larger than they are, and those are half floats: no scale is needed.
         for (uint v = gl_LocalInvocationIndex; v < HEADS * HEAD_DIM / 4; v += WORKGROUP) {
             const uint j = 4 * v / HEAD_DIM, d = 4 * v % HEAD_DIM;
             const uvec2 words = halves_of(vec4(head[j][d], head[j][d + 1], head[j][d + 2], head[j][d + 3]));
@@ -222,7 +258,7 @@ void main() {
             if (d >= HEAD_DIM) {
                 break;
             }
-            new_value[d] = stored_bits(values[start + d]);
+            newest[1][d] = new_bits(values[start + d]);
         }
     }
     barrier();
@@ -239,6 +275,9 @@ void main() {
     const uint vector = lane % VECTORS;
     const uint my_share = lane / VECTORS;
     if (FUSED && split == splits - 1) {
+        if (KV_BYTES) {
+            quantise_newest();
+        }
         if (first_head % queries_a_key == 0) {
             store_key_and_value(source, kv_head);
         }
@@ -249,7 +288,8 @@ void main() {
             total[j] = 1.0;
             if (my_share == 0) {
                 [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                    result[j][i] = from_bits(new_value[vector * LENGTH + i]);
+                    const float value = from_bits(newest[1][vector * LENGTH + i]);
+                    result[j][i] = KV_BYTES ? value * new_scale[1] : value;
                 }
             }
         }
@@ -266,10 +306,12 @@ void main() {
         if (EARLY) {
             [[unroll]] for (uint t = 0; t < PAGE_TOKENS; t += SHARES) {
                 early[t / SHARES] = is_known(page, t + my_share, first, known, my_share)
-                                      ? pages[base + PAGE_TOKENS * VECTORS + (t + my_share) * VECTORS + vector]
+                                      ? pages[base + VALUES_AT + (t + my_share) * VECTORS + vector]
                                       : uvec4(0);
             }
         }
+        const float key_scale = KV_BYTES && visible ? token_scale(base, 0, token) : 1.0;
+        const float value_scale = KV_BYTES && visible ? token_scale(base, 1, token) : 1.0;
         float scores[HEADS];
         [[unroll]] for (uint j = 0; j < HEADS; j++) {
             scores[j] = 0.0;
@@ -296,7 +338,7 @@ void main() {
             [[unroll]] for (uint i = 0; i < SCORERS; i++) {
                 score += weights[j][i * PAGE_TOKENS + token];
             }
-            scores[j] = visible ? capped(score) : NOTHING;
+            scores[j] = visible ? capped(KV_BYTES ? score * key_scale : score) : NOTHING;
             const float best = subgroupMax(scores[j]);
             if (subgroupElect()) {
                 reduction[0][j][gl_SubgroupID] = best;
@@ -312,7 +354,7 @@ void main() {
             // The lanes that scored a token together hold the same weight: one of them counts.
             const float weight = visible && scorer == 0 ? exp(scores[j] - largest[j]) : 0.0;
             if (scorer == 0) {
-                weights[j][token] = weight;
+                weights[j][token] = KV_BYTES ? weight * value_scale : weight;
             }
             const float sum = subgroupAdd(weight);
             if (subgroupElect()) {
@@ -334,7 +376,7 @@ void main() {
             const uint at = t + my_share;
             if (EARLY || is_known(page, at, first, known, my_share)) {
                 float value[LENGTH];
-                unpack(EARLY ? early[t / SHARES] : pages[base + PAGE_TOKENS * VECTORS + at * VECTORS + vector], value);
+                unpack(EARLY ? early[t / SHARES] : pages[base + VALUES_AT + at * VECTORS + vector], value);
                 [[unroll]] for (uint j = 0; j < HEADS; j++) {
                     const float weight = weights[j][min(at, PAGE_TOKENS - 1)];
                     [[unroll]] for (uint i = 0; i < LENGTH; i++) {
@@ -348,10 +390,24 @@ void main() {
         }
         barrier();
     }
-    if (my_share < SHARES) {
+    if (KEPT < SHARES) {
+        // The later shares leave theirs for the earlier ones to add.
+        if (my_share >= KEPT && my_share < SHARES) {
+            [[unroll]] for (uint j = 0; j < HEADS; j++) {
+                [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+                    sums[my_share - KEPT][j][vector * LENGTH + i] = result[j][i];
+                }
+            }
+        }
+        barrier();
+    }
+    if (my_share < KEPT) {
         [[unroll]] for (uint j = 0; j < HEADS; j++) {
             [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-                sums[my_share][j][vector * LENGTH + i] = result[j][i];
+                const uint d = vector * LENGTH + i;
+                const bool followed = KEPT < SHARES && my_share + KEPT < SHARES;
+                const float other = followed ? sums[my_share][j][d] : 0.0;
+                sums[my_share][j][d] = result[j][i] + other;
             }
         }
     }
@@ -360,7 +416,7 @@ void main() {
     [[unroll]] for (uint j = 0; j < HEADS; j++) {
         for (uint d = lane; d < HEAD_DIM; d += WORKGROUP) {
             float sum = 0.0;
-            [[unroll]] for (uint i = 0; i < SHARES; i++) {
+            [[unroll]] for (uint i = 0; i < KEPT; i++) {
                 sum += sums[i][j][d];
             }
             if (splits == 1) {

@@ -13,6 +13,8 @@ layout(push_constant) uniform Constants { Heads heads; };
 
 shared float head[HEAD_DIM];
 shared float partial[16];
+// Of key and value, with bytes.
+shared vec2 largest[16];
 
 void main() {
     const uint row = gl_WorkGroupID.x;
@@ -57,13 +59,32 @@ void main() {
     barrier();
     const uint token = source.position % PAGE_TOKENS;
     const uint base = head_base(heads, source.sequence, source.position / PAGE_TOKENS, kv_head);
+    vec2 inverse = vec2(1.0);
+    if (KV_BYTES) {
+        vec2 most = vec2(0.0);
+        [[unroll]] for (uint d = gl_LocalInvocationIndex; d < HEAD_DIM; d += WORKGROUP) {
+            most = max(most, abs(vec2(head[d], values[value_start + d])));
+        }
+        most = subgroupMax(most);
+        if (subgroupElect()) {
+            largest[gl_SubgroupID] = most;
+        }
+        barrier();
+        [[unroll]] for (uint i = 0; i < SUBGROUPS; i++) {
+            most = max(most, largest[i]);
+        }
+        inverse = vec2(inverse_of(most.x), inverse_of(most.y));
+        if (gl_LocalInvocationIndex < 2) {
+            store_scale(base, gl_LocalInvocationIndex, token, scale_of(most[gl_LocalInvocationIndex]));
+        }
+    }
     for (uint v = gl_LocalInvocationIndex; v < VECTORS; v += WORKGROUP) {
         float key[LENGTH], value[LENGTH];
         [[unroll]] for (uint i = 0; i < LENGTH; i++) {
-            key[i] = head[v * LENGTH + i];
-            value[i] = values[value_start + v * LENGTH + i];
+            key[i] = head[v * LENGTH + i] * inverse.x;
+            value[i] = values[value_start + v * LENGTH + i] * inverse.y;
         }
         pages[base + v * PAGE_TOKENS + token] = pack(key);
-        pages[base + PAGE_TOKENS * VECTORS + token * VECTORS + v] = pack(value);
+        pages[base + VALUES_AT + token * VECTORS + v] = pack(value);
     }
 }

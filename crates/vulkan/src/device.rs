@@ -468,9 +468,11 @@ pub(crate) fn check_heads(plan: &Plan) -> Result<(), DeviceError> {
         let vectors = group.head_dim / length;
         if !group.head_dim.is_multiple_of(length) || !(1..=128).contains(&vectors) {
             return Err(DeviceError::Unsupported(format!(
-                "the Vulkan kernels need heads of a multiple of {length} values and at most {}, not {}: use --device cpu",
+                "the Vulkan kernels need heads of a multiple of {length} values and at most {}, not {}, \
+                 to keep them in {}: use another --kv-type or --device cpu",
                 128 * length,
-                group.head_dim
+                group.head_dim,
+                group.ty
             )));
         }
     }
@@ -479,15 +481,13 @@ pub(crate) fn check_heads(plan: &Plan) -> Result<(), DeviceError> {
 
 /// Refuses what kernels bind whole and the device cannot.
 fn check_bindings(plan: &Plan, limit: u64) -> Result<(), DeviceError> {
-    let groups = plan.graph.kv_groups.iter().enumerate();
-    let pages = groups.map(|(index, group)| {
-        let head = 2 * PAGE_TOKENS * group.head_dim * group.ty.bytes();
-        (plan.kv_pages[index] * group.kv_heads * head) as u64
-    });
+    let pages = (0..plan.graph.kv_groups.len()).map(|group| place::page_bytes(plan, group));
     let buffers = plan.buffers.iter();
     let buffers = buffers.map(|buffer| (4 * plan.max_rows(buffer.rows) * buffer.width) as u64);
     for (bytes, what, cure) in pages
-        .map(|bytes| (bytes, "the KV pages of a layer", "use a smaller --context"))
+        .map(|bytes| {
+            (bytes, "the KV pages of a layer", "use a smaller --context or --kv-type q8_0")
+        })
         .chain(buffers.map(|bytes| (bytes, "an activation", "use --device cpu")))
     {
         if bytes > limit {

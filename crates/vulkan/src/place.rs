@@ -115,9 +115,7 @@ fn leave(free: &mut [u64], granted: u64) {
 
 /// Bytes of a layer's KV pages on the GPU.
 pub(crate) fn page_bytes(plan: &Plan, group: usize) -> u64 {
-    let pages = plan.kv_pages[group];
-    let group = &plan.graph.kv_groups[group];
-    (pages * group.kv_heads * 2 * PAGE_TOKENS * group.head_dim * group.ty.bytes()) as u64
+    (plan.kv_pages[group] * PAGE_TOKENS * plan.graph.kv_groups[group].token_bytes()) as u64
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use crate::memory::{Memory, Purpose, Region};
 use crate::program::Dispatch;
 use crate::step::write_step;
 use crate::upload::Uploader;
-use pianola_plan::{DeviceError, KvSlot, PAGE_TOKENS, Probe, Row, Step, TensorId, bucket};
+use pianola_plan::{DeviceError, KvSlot, KvType, PAGE_TOKENS, Probe, Row, Step, TensorId, bucket};
 
 impl VulkanRecording {
     /// Plays a program once, alone.
@@ -19,6 +19,8 @@ impl VulkanRecording {
 
     /// Bytes of device memory.
     fn read(&mut self, region: Region) -> Result<Vec<u8>, DeviceError> {
+        // The fence may still be that of a play which nobody waited for.
+        self.idle()?;
         let mut memory = Memory::new(self.gpu.clone(), None);
         let to = memory.allocate(Purpose::Readback, region.size, "a copy")?;
         let commands = self.recorder.allocate()?;
@@ -72,13 +74,11 @@ impl Probe for VulkanRecording {
     fn read_kv(&mut self, slot: KvSlot, rows: &[Row]) -> Result<[Vec<f32>; 2], DeviceError> {
         let group = self.plan.graph.kv_groups[slot.group].clone();
         let bytes = self.read(self.resources.pages[slot.group][slot.layer])?;
-        let size = group.ty.bytes();
-        // Values in a vector of 16 bytes, and values of one head of a page.
-        let length = 16 / size;
-        let head_values = 2 * PAGE_TOKENS * group.head_dim;
-        let value = |at: usize| match size {
-            4 => f32::from_le_bytes(bytes[4 * at..4 * at + 4].try_into().expect("four bytes")),
-            _ => half::f16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]).to_f32(),
+        // Values in a vector of 16 bytes, and bytes of one head of a page.
+        let length = 16 / group.ty.bytes();
+        let head_bytes = PAGE_TOKENS * group.token_bytes() / group.kv_heads;
+        let float = |bytes: &[u8], at: usize| {
+            f32::from_le_bytes(bytes[4 * at..4 * at + 4].try_into().expect("four bytes"))
         };
         let mut found = [Vec::new(), Vec::new()];
         for row in rows {
@@ -87,12 +87,22 @@ impl Probe for VulkanRecording {
             let page = self.mapped[entry] as usize;
             let token = position % PAGE_TOKENS;
             for head in 0..group.kv_heads {
-                let base = (page * group.kv_heads + head) * head_values;
+                let bytes = &bytes[(page * group.kv_heads + head) * head_bytes..][..head_bytes];
+                let values_at = PAGE_TOKENS * group.head_dim;
+                let value = |which: usize, at: usize| match group.ty {
+                    KvType::F32 => float(bytes, at),
+                    KvType::F16 => {
+                        half::f16::from_le_bytes([bytes[2 * at], bytes[2 * at + 1]]).to_f32()
+                    }
+                    KvType::Q8 => {
+                        let scales = &bytes[2 * values_at..];
+                        f32::from(bytes[at] as i8) * float(scales, which * PAGE_TOKENS + token)
+                    }
+                };
                 for d in 0..group.head_dim {
                     let key = (d / length * PAGE_TOKENS + token) * length + d % length;
-                    found[0].push(value(base + key));
-                    let at = PAGE_TOKENS * group.head_dim + token * group.head_dim + d;
-                    found[1].push(value(base + at));
+                    found[0].push(value(0, key));
+                    found[1].push(value(1, values_at + token * group.head_dim + d));
                 }
             }
         }

@@ -15,7 +15,7 @@ use case::{Case, Runs, check, check_logits, map_pages, plan, plan_of_types, squa
 use pianola_cpu::Twin;
 use pianola_formats::TensorType;
 use pianola_model::RandomWeights;
-use pianola_plan::{DeviceError, DeviceKind, Numeric, Plan};
+use pianola_plan::{DeviceError, DeviceKind, KvType, Numeric, Plan};
 use pianola_vulkan::{Gpu, VulkanRecording};
 use proptest::prelude::*;
 use std::sync::{Arc, OnceLock};
@@ -125,9 +125,35 @@ fn ragged_tiles() {
         .unwrap_or_else(|reason| panic!("{reason}"));
 }
 
-/// Rows of whole blocks of 32, which is what the kernels take.
+/// Keys and values of types that the modes do not choose by themselves: several rows, one row
+/// alone, and one that begins a page.
+#[test]
+fn every_kv_type() {
+    let gpu = gpu::open();
+    for (ty, numeric, head_dim, group) in [
+        (KvType::F32, Numeric::Fast, 64, 2),
+        (KvType::F16, Numeric::Exact, 64, 2),
+        (KvType::Q8, Numeric::Fast, 64, 2),
+        (KvType::Q8, Numeric::Exact, 16, 3),
+        // Six vectors, which 128 lanes do not share evenly.
+        (KvType::Q8, Numeric::Fast, 96, 1),
+    ] {
+        let case = Case { head_dim, group, numeric, kv_type: Some(ty), ..usual(TensorType::Q8_0) };
+        let (plan, weights) = plan(&case, DeviceKind::Vulkan);
+        let (mut recording, mut twin) = record(&gpu, plan, &weights);
+        let steps: [&Runs; 4] =
+            [&[(0, 0, 64)], &[(0, 64, 1)], &[(1, 0, 1)], &[(0, 65, 3), (1, 1, 1)]];
+        let report = check(&mut recording, &mut twin, &steps)
+            .unwrap_or_else(|reason| panic!("{ty}, heads of {head_dim}, {numeric}: {reason}"));
+        let share = 100.0 * report.worst_share;
+        println!("{ty}, heads of {head_dim}: worst error {share:.0} % of its bound");
+    }
+}
+
+/// Rows of whole blocks of 32 and heads of whole vectors, which is what the kernels take.
 fn whole_blocks(case: &Case) -> bool {
-    (case.kv_heads * case.group * case.head_dim).is_multiple_of(32)
+    let vectors = case.kv_type != Some(KvType::Q8) || case.head_dim.is_multiple_of(16);
+    vectors && (case.kv_heads * case.group * case.head_dim).is_multiple_of(32)
 }
 
 proptest! {
@@ -144,6 +170,17 @@ proptest! {
             prop_assert!(false, "{reason}");
         }
     }
+}
+
+#[test]
+fn heads_of_broken_vectors_are_refused_by_name() {
+    let kv_type = Some(KvType::Q8);
+    let case = Case { kv_heads: 4, group: 1, head_dim: 24, kv_type, ..usual(TensorType::F16) };
+    let (plan, weights) = plan(&case, DeviceKind::Vulkan);
+    let refusal = try_record(&gpu::open(), plan, &weights).err().expect("heads of 24 bytes");
+    let message = refusal.to_string();
+    let named = ["multiple of 16", "not 24", "q8_0", "--kv-type"];
+    assert!(named.iter().all(|name| message.contains(name)), "{message}");
 }
 
 #[test]

@@ -11,7 +11,7 @@
 
 use pianola_formats::TensorType;
 use pianola_model::{RandomWeights, Shape, shape};
-use pianola_plan::{BUCKETS, DeviceKind, Numeric, Plan, PlanOptions};
+use pianola_plan::{BUCKETS, DeviceKind, KvType, Numeric, Plan, PlanOptions};
 use pianola_vulkan::{Gpu, KernelStatistics, Selection, compile_plan};
 use std::fmt::Write as _;
 use std::io::Write as _;
@@ -104,6 +104,16 @@ struct Model {
 impl Model {
     /// `type_of` says which type a matrix of that name has.
     fn new(name: &str, shape: Shape, type_of: impl Fn(&str) -> TensorType) -> Model {
+        Model::with_kv(name, shape, None, type_of)
+    }
+
+    /// The same with keys and values of a type of their own.
+    fn with_kv(
+        name: &str,
+        shape: Shape,
+        kv_type: Option<KvType>,
+        type_of: impl Fn(&str) -> TensorType,
+    ) -> Model {
         let config = shape.config();
         let weights = RandomWeights::new(&config, 7, |name, _, columns| {
             // Not every width is a whole number of 256-blocks: eight bits there, as converters do.
@@ -114,6 +124,7 @@ impl Model {
         let options = PlanOptions {
             device: DeviceKind::Vulkan,
             numeric: Numeric::Fast,
+            kv_type,
             max_rows: BUCKETS[BUCKETS.len() - 1],
             // As `pianola perplexity` wants them.
             max_logit_rows: 256,
@@ -146,6 +157,12 @@ fn models() -> Vec<Model> {
         Model::new("gemma3:4b q4_k_m", of("gemma3:4b"), q4_k_m),
         Model::new("gemma3:27b q4_0", of("gemma3:27b"), |_| TensorType::Q4_0),
     ];
+    // Heads of 256, 128 and 64 values; four, two and three queries to a key.
+    for name in ["gemma3:1b", "gemma3:27b", "llama3:8b", "smollm2:135m"] {
+        let kv_type = Some(KvType::Q8);
+        let title = format!("{name} q4_0, kv q8_0");
+        models.push(Model::with_kv(&title, of(name), kv_type, |_| TensorType::Q4_0));
+    }
     // One layer with widths that all types can have.
     let small = of("llama3:8b").reduced(1, 4096);
     for &ty in TensorType::ALL {

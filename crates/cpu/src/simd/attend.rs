@@ -78,7 +78,55 @@ pub(crate) unsafe fn store<L: Lanes>(
                     }
                 }
             }
+            KvType::Q8 => {
+                let scales = scales_of(page, head_dim).cast_mut();
+                let codes = page.cast::<i8>();
+                *scales.add(slot) = quantize::<L>(key, head_dim, |at, code| {
+                    *codes.add(at * PAGE_TOKENS + slot) = code;
+                });
+                *scales.add(PAGE_TOKENS + slot) =
+                    quantize::<L>(value, head_dim, |at, code| *codes.add(values_at + at) = code);
+            }
         }
+    }
+}
+
+/// Scales of the keys, then of the values, of an int8 page's head.
+#[inline(always)]
+unsafe fn scales_of(page: *const u8, head_dim: usize) -> *const f32 {
+    let values = (head_dim + head_dim.next_multiple_of(16)) * PAGE_TOKENS;
+    // SAFETY: they follow keys and values, see `KvGroup::head_bytes`.
+    unsafe { page.add(values).cast() }
+}
+
+/// Hands each value's code to `put` and returns the scale of all: not-a-number if a value is, or
+/// is infinite.
+#[inline(always)]
+unsafe fn quantize<L: Lanes>(x: *const f32, width: usize, mut put: impl FnMut(usize, i8)) -> f32 {
+    unsafe {
+        // What lies behind the head must not count.
+        let load = |at: usize| {
+            let mut lanes = [0.0f32; 16];
+            std::ptr::copy_nonoverlapping(x.add(at), lanes.as_mut_ptr(), (width - at).min(16));
+            L::load(lanes.as_ptr())
+        };
+        let mut largest = L::splat(0.0);
+        for at in (0..width).step_by(16) {
+            largest = L::max(largest, L::abs(load(at)));
+        }
+        let largest = L::largest(largest);
+        // Below this the inverse would overflow; such values are as good as zero.
+        let inverse = L::splat(if largest > 1e-30 { 127.0 / largest } else { 0.0 });
+        let mut total = L::splat(0.0);
+        for at in (0..width).step_by(16) {
+            let rounded = L::round(L::mul(load(at), inverse));
+            total = L::add(total, rounded);
+            let mut codes = [0i8; 16];
+            L::store_i8(codes.as_mut_ptr(), rounded);
+            codes.into_iter().take(width - at).enumerate().for_each(|(k, code)| put(at + k, code));
+        }
+        // Sums of integers this small are exact; anything else makes them not-a-number.
+        if L::sum(total).is_nan() { f32::NAN } else { largest / 127.0 }
     }
 }
 
@@ -158,6 +206,7 @@ pub(crate) unsafe fn attend<L: Lanes>(
             let (keys, values) = (Matrix::read(keys, PAGE_TOKENS), Matrix::read(values, stride));
             let rows = Matrix::read(queries.values, head_dim);
             product::<L>(rows, count, keys, head_dim, scores, false);
+            let scales = (ty == KvType::Q8).then(|| scales_of(page_of(page), head_dim));
             for (query, &position) in positions.iter().enumerate() {
                 let row = scores.from(query, 0).start;
                 let visible = first_visible(position).saturating_sub(base).min(PAGE_TOKENS)
@@ -168,7 +217,15 @@ pub(crate) unsafe fn attend<L: Lanes>(
                 }
                 let largest = &mut scratch.largest[query];
                 let old = *largest;
-                let sum = softmax::<L>(row, visible, queries.soft_cap, largest);
+                if let Some(keys) = scales {
+                    scale::<L>(row, keys);
+                }
+                let sum = softmax::<L>(row, visible.clone(), queries.soft_cap, largest);
+                if let Some(keys) = scales {
+                    scale::<L>(row, keys.add(PAGE_TOKENS));
+                    // Scales of tokens that this row does not see may be anything.
+                    hide(row, visible, 0.0);
+                }
                 let correction = (old - *largest).exp();
                 scratch.sums[query] = scratch.sums[query] * correction + sum;
                 if correction != 1.0 {
@@ -189,6 +246,22 @@ pub(crate) unsafe fn attend<L: Lanes>(
     }
 }
 
+/// Multiplies a page's scores or weights by their tokens' scales.
+#[inline(always)]
+unsafe fn scale<L: Lanes>(row: *mut f32, scales: *const f32) {
+    for at in (0..PAGE_TOKENS).step_by(16) {
+        unsafe { L::store(row.add(at), L::mul(L::load(row.add(at)), L::load(scales.add(at)))) };
+    }
+}
+
+/// Overwrites what is not visible.
+#[inline(always)]
+unsafe fn hide(row: *mut f32, visible: std::ops::Range<usize>, x: f32) {
+    let row = unsafe { std::slice::from_raw_parts_mut(row, PAGE_TOKENS) };
+    row[..visible.start].fill(x);
+    row[visible.end..].fill(x);
+}
+
 /// Turns the visible scores into weights under the new maximum, all others into zero; returns
 /// their sum.
 #[inline(always)]
@@ -205,10 +278,8 @@ unsafe fn softmax<L: Lanes>(
                 L::store(row.add(at), math::soft_cap::<L>(L::load(row.add(at)), cap));
             }
         }
-        let scores = std::slice::from_raw_parts_mut(row, PAGE_TOKENS);
         // Finite, and far below any score, so that no difference is NaN.
-        scores[..visible.start].fill(f32::MIN);
-        scores[visible.end..].fill(f32::MIN);
+        hide(row, visible.clone(), f32::MIN);
         for at in (0..PAGE_TOKENS).step_by(16) {
             top = L::max(top, L::load(row.add(at)));
         }
@@ -217,9 +288,7 @@ unsafe fn softmax<L: Lanes>(
         for at in (0..PAGE_TOKENS).step_by(16) {
             L::store(row.add(at), math::exp::<L>(L::sub(L::load(row.add(at)), shift)));
         }
-        let scores = std::slice::from_raw_parts_mut(row, PAGE_TOKENS);
-        scores[..visible.start].fill(0.0);
-        scores[visible.end..].fill(0.0);
+        hide(row, visible, 0.0);
         let mut sum = L::splat(0.0);
         for at in (0..PAGE_TOKENS).step_by(16) {
             sum = L::add(sum, L::load(row.add(at)));
@@ -228,7 +297,7 @@ unsafe fn softmax<L: Lanes>(
     }
 }
 
-/// Keys `[head_dim][64]` and values `[64][stride]` of a page as f32.
+/// Keys `[head_dim][64]` and values `[64][stride]` of a page as f32, in units of their scales.
 #[inline(always)]
 unsafe fn floats<L: Lanes>(
     page: *const u8,
@@ -237,7 +306,6 @@ unsafe fn floats<L: Lanes>(
     used: usize,
     scratch: &mut Scratch,
 ) -> (*const f32, *const f32) {
-    let stride = head_dim.next_multiple_of(16);
     unsafe {
         match ty {
             KvType::F32 => {
@@ -245,18 +313,30 @@ unsafe fn floats<L: Lanes>(
                 (keys, keys.add(head_dim * PAGE_TOKENS))
             }
             KvType::F16 => {
-                let keys = page.cast::<u16>();
-                let convert = |from: *const u16, count: usize, to: &mut [f32]| {
-                    for at in (0..count).step_by(16) {
-                        L::store(to.as_mut_ptr().add(at), L::load_f16(from.add(at)));
-                    }
-                };
-                convert(keys, head_dim * PAGE_TOKENS, &mut scratch.keys);
-                convert(keys.add(head_dim * PAGE_TOKENS), used * stride, &mut scratch.values);
-                (scratch.keys.as_ptr(), scratch.values.as_ptr())
+                let halves = page.cast::<u16>();
+                convert::<L>(head_dim, used, scratch, |at| L::load_f16(halves.add(at)))
             }
+            KvType::Q8 => convert::<L>(head_dim, used, scratch, |at| L::load_i8(page.add(at))),
         }
     }
+}
+
+/// Fills the scratch from a page whose values 16 from an index on `load` gives.
+#[inline(always)]
+unsafe fn convert<L: Lanes>(
+    head_dim: usize,
+    used: usize,
+    scratch: &mut Scratch,
+    load: impl Fn(usize) -> L::F,
+) -> (*const f32, *const f32) {
+    let keys = head_dim * PAGE_TOKENS;
+    for at in (0..keys).step_by(16) {
+        unsafe { L::store(scratch.keys.as_mut_ptr().add(at), load(at)) };
+    }
+    for at in (0..used * head_dim.next_multiple_of(16)).step_by(16) {
+        unsafe { L::store(scratch.values.as_mut_ptr().add(at), load(keys + at)) };
+    }
+    (scratch.keys.as_ptr(), scratch.values.as_ptr())
 }
 
 /// `out[rows][columns] (+)= a[rows][inner] . b[inner][columns]`, `columns` being those of `b` and a

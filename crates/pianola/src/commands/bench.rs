@@ -219,6 +219,7 @@ fn of_shape(
     }
     model::tell_fit(engine.plan(), &asked, console);
     console.detail(&format!("placement: {}", engine.placement()));
+    model::tell_kv(engine.plan(), asked.kv_memory, console);
     let matrices = engine.plan().graph.weights.iter();
     let matrices = matrices.filter(|weight| matches!(weight.shape, WeightShape::Matrix { .. }));
     let other = matrices.filter(|weight| weight.ty != ty).count();
@@ -421,7 +422,21 @@ fn print(subject: &Subject, rows: &[BenchRow]) -> Result<(), Failure> {
         }
         table.push(cells);
     }
-    console::print(&console::table(&table))
+    console::print(&console::table(&table))?;
+    for row in rows.iter().filter(|row| row.drafted > 0) {
+        let (right, all) = (row.accepted, row.drafted);
+        let share = 100.0 * right as f64 / all as f64;
+        let off = if subject.engine.is_speculation_off() {
+            "; switched off, because it lost"
+        } else {
+            ""
+        };
+        console::print_line(&format!(
+            "{}: {right} of {all} guesses right ({share:.0} %){off}",
+            row.test
+        ))?;
+    }
+    Ok(())
 }
 
 /// The founding experiment: the same tokens, with what recording once saves done anew for each.

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use clap::Args;
 use pianola_engine::{Comparison, Deviation, Engine};
+use pianola_plan::{KvType, KvTypeError};
 use serde_json::{Value, json};
 
 use super::perplexity::LOGIT_ROWS;
@@ -18,7 +19,7 @@ use crate::options::{ComputeOptions, level, positive, quantisation};
 /// Compare the predictions of two models, or of one model computed in two ways.
 ///
 /// A and B are models, each with ways to compute behind it, separated by commas: exact or fast,
-/// device=DEVICE, simd=LEVEL, quantize=TYPE, threads=N. A is the measure: the KL divergence of
+/// device=DEVICE, simd=LEVEL, kv-type=TYPE, quantize=TYPE, threads=N. A is the measure: the KL divergence of
 /// B's predictions from A's is given in nats, at every position of the second half of each window.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -43,7 +44,7 @@ pub struct Arguments {
     json: bool,
 }
 
-/// `MODEL[,exact|fast][,device=DEVICE][,simd=LEVEL][,quantize=TYPE][,threads=N]`
+/// `MODEL[,exact|fast][,device=DEVICE][,simd=LEVEL][,kv-type=TYPE][,quantize=TYPE][,threads=N]`
 #[derive(Clone, Debug)]
 struct Specification {
     written: String,
@@ -52,6 +53,7 @@ struct Specification {
     fast: bool,
     device: Choice,
     simd: Option<pianola_cpu::Level>,
+    kv_type: Option<KvType>,
     quantize: Option<pianola_formats::TensorType>,
     threads: Option<usize>,
 }
@@ -72,6 +74,7 @@ impl FromStr for Specification {
             fast: false,
             device: Choice::default(),
             simd: None,
+            kv_type: None,
             quantize: None,
             threads: None,
         };
@@ -81,12 +84,16 @@ impl FromStr for Specification {
                 None if word == "fast" => specification.fast = true,
                 Some(("device", name)) => specification.device = device::parse(name)?,
                 Some(("simd", name)) => specification.simd = Some(level(name)?),
+                Some(("kv-type", name)) => {
+                    let ty = name.parse().map_err(|error: KvTypeError| error.to_string())?;
+                    specification.kv_type = Some(ty);
+                }
                 Some(("quantize", name)) => specification.quantize = Some(quantisation(name)?),
                 Some(("threads", count)) => specification.threads = Some(positive(count)?),
                 _ => {
                     return Err(format!(
                         "'{word}' is no way to compute; known are exact, fast, device=DEVICE, simd=LEVEL, \
-                         quantize=TYPE and threads=N"
+                         kv-type=TYPE, quantize=TYPE and threads=N"
                     ));
                 }
             }
@@ -104,6 +111,7 @@ impl Specification {
             device: self.device.clone(),
             threads: self.threads,
             simd: self.simd,
+            kv_type: self.kv_type,
             exact: self.exact,
             fast: self.fast,
             quantize: self.quantize,

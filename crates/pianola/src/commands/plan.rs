@@ -23,12 +23,16 @@ use crate::shapes::ShapeOptions;
 Examples:
   pianola plan -m smollm2:135m
   pianola plan -m gemma3:270m --rows 512
+  pianola plan -m gemma3:270m --lanes 32 --context-tokens 1000 --kv-memory 4GiB
   pianola plan --shape gemma3:27b --quant q4_0 --context-tokens 8192 --json")]
 pub struct Arguments {
     #[command(flatten)]
     model: ModelOption,
     #[command(flatten)]
     shape: ShapeOptions,
+    /// Sequences in the play, each with its rows
+    #[arg(short = 'b', long, value_name = "N", default_value_t = 1, value_parser = positive)]
+    lanes: usize,
     /// Rows of the play: 1 is generation, more is a prompt
     #[arg(long, value_name = "T", default_value_t = 1, value_parser = positive)]
     rows: usize,
@@ -48,6 +52,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let mut options = arguments.compute.load(console)?;
     options.context = arguments.context;
+    options.lanes = arguments.lanes;
     let plan = match arguments.shape.shape {
         Some(shape) => Engine::plan_of_random(shape, arguments.shape.quant, &options)?,
         None => {
@@ -59,10 +64,11 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         }
     };
     model::tell_fit(&plan, &options, console);
-    let rows = arguments.rows;
-    if rows > plan.options.max_rows {
+    let (lanes, rows) = (arguments.lanes, arguments.rows);
+    let all = lanes.saturating_mul(rows);
+    if all > plan.options.max_rows {
         return Err(Failure::usage(format!(
-            "a play has at most {} rows, not {rows}; longer prompts are several plays",
+            "a play has at most {} rows, not {all}; longer prompts are several plays",
             plan.options.max_rows
         )));
     }
@@ -79,11 +85,11 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         true => Some(devices::ceilings(&Device::Cpu(options.cpu), plan.options.numeric)?),
         false => None,
     };
-    let text = PlanText { plan: &plan, ceilings, host, rows, context };
+    let text = PlanText { plan: &plan, ceilings, host, lanes, rows, context };
     let launches = match options.device() {
         Device::Cpu(_) => None,
         Device::Vulkan(gpu) => {
-            let found = pianola_vulkan::launches(&gpu, &plan, rows, 1);
+            let found = pianola_vulkan::launches(&gpu, &plan, all, lanes);
             Some(found.map_err(pianola_engine::EngineError::from)?)
         }
     };
@@ -119,7 +125,7 @@ fn launched(plan: &Plan, launches: &[OpLaunch]) -> String {
 }
 
 fn object(text: &PlanText<'_>) -> Value {
-    let PlanText { plan, ceilings, rows, context, .. } = *text;
+    let PlanText { plan, ceilings, lanes, rows, context, .. } = *text;
     let total = text.total();
     json!({
         "architecture": plan.graph.architecture,
@@ -128,10 +134,12 @@ fn object(text: &PlanText<'_>) -> Value {
         "arena_bytes": plan.arena.bytes,
         "kv_bytes": plan.kv_bytes(),
         "numeric": plan.options.numeric.to_string(),
+        "kv_types": plan.graph.kv_groups.iter().map(|group| group.ty.to_string()).collect::<Vec<_>>(),
         "context": plan.options.context,
         "layers": plan.layers(),
         "cpu_layers": plan.options.cpu_layers,
         "placement": plan.placement(),
+        "lanes": lanes,
         "rows": rows,
         "context_tokens": context,
         "ops": plan.ops.iter().map(|op| operation(text, plan, op)).collect::<Vec<_>>(),
@@ -143,7 +151,7 @@ fn object(text: &PlanText<'_>) -> Value {
             "operations_per_second": ceilings.operations_per_second,
         },
         "seconds": text.seconds(),
-        "tokens_per_second": rows as f64 / text.seconds(),
+        "tokens_per_second": (rows * lanes) as f64 / text.seconds(),
     })
 }
 

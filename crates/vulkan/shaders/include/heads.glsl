@@ -2,12 +2,17 @@
 //
 // A layer's pages are `[page][kv_head]`: keys `[vector][token]`, then values `[token][vector]`,
 // in vectors of 16 bytes. So a lane that scores a token and a lane that sums a vector of values
-// both stand beside lanes that read the next 16 bytes.
+// both stand beside lanes that read the next 16 bytes. Bytes have a scale for each token, behind
+// the values: `[token]` of keys, then of values. It is applied to a token's score and weight, so
+// that what is unpacked stays in units of its scale.
 //
 // The file that includes this declares `const uint WORKGROUP`.
 
 layout(constant_id = 1) const uint HEAD_DIM = 64;
-layout(constant_id = 2) const bool KV_HALF = true;
+// Mirrors `kv_code` in src/program/attend.rs.
+layout(constant_id = 2) const uint KV_TYPE = 1;
+const bool KV_HALF = KV_TYPE == 1;
+const bool KV_BYTES = KV_TYPE == 2;
 layout(constant_id = 3) const bool QUERY_NORM = false;
 layout(constant_id = 4) const bool KEY_NORM = false;
 // 0: none; 1: i with i + HEAD_DIM / 2; 2: 2 i with 2 i + 1.
@@ -42,16 +47,24 @@ layout(set = 1, binding = 4, std430) readonly buffer Vectors { float vectors[]; 
 layout(set = 1, binding = 5, std430) KV_ACCESS buffer Pages { uvec4 pages[]; };
 
 // Values in a vector of 16 bytes, and vectors in a head.
-const uint LENGTH = KV_HALF ? 8 : 4;
+const uint LENGTH = KV_BYTES ? 16 : KV_HALF ? 8 : 4;
 const uint VECTORS = HEAD_DIM / LENGTH;
+// Where the values and the scales of a head begin, and its end.
+const uint VALUES_AT = PAGE_TOKENS * VECTORS;
+const uint SCALES_AT = 2 * VALUES_AT;
+const uint HEAD_VECTORS = SCALES_AT + (KV_BYTES ? 2 * PAGE_TOKENS / 4 : 0);
 
 uint head_base(Heads heads, uint sequence, uint entry, uint kv_head) {
     const uint page = page_tables[heads.table + sequence * heads.entries + entry];
-    return (page * heads.kv_heads + kv_head) * (2 * PAGE_TOKENS * VECTORS);
+    return (page * heads.kv_heads + kv_head) * HEAD_VECTORS;
 }
 
 void unpack(uvec4 bits, out float x[LENGTH]) {
-    if (KV_HALF) {
+    if (KV_BYTES) {
+        [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+            x[i] = float(bitfieldExtract(int(bits[i / 4 % 4]), int(i % 4 * 8), 8));
+        }
+    } else if (KV_HALF) {
         [[unroll]] for (uint i = 0; i < LENGTH / 2; i++) {
             const vec2 pair = unpackHalf2x16(bits[i % 4]);
             x[2 * i] = pair.x;
@@ -66,12 +79,26 @@ void unpack(uvec4 bits, out float x[LENGTH]) {
 
 // A value as it is stored, and back. The bits pass through shared memory in between: a compiler
 // that sees both at once may take them for nothing and skip the rounding.
-uint stored_bits(float x) { return KV_HALF ? packHalf2x16(vec2(x, 0.0)) : floatBitsToUint(x); }
-float from_bits(uint bits) { return KV_HALF ? unpackHalf2x16(bits).x : uintBitsToFloat(bits); }
+uint stored_bits(float x) {
+    return KV_BYTES ? uint(int(roundEven(x))) : KV_HALF ? packHalf2x16(vec2(x, 0.0)) : floatBitsToUint(x);
+}
+float from_bits(uint bits) {
+    return KV_BYTES ? float(int(bits)) : KV_HALF ? unpackHalf2x16(bits).x : uintBitsToFloat(bits);
+}
 
+// The scale of a head whose largest magnitude is given, and what brings its values to units of it:
+// below this it would overflow, and such values are as good as zero.
+float scale_of(float largest) { return largest / 127.0; }
+float inverse_of(float largest) { return largest > 1e-30 ? 127.0 / largest : 0.0; }
+
+// Values in units of their scale.
 uvec4 pack(float x[LENGTH]) {
     uvec4 bits = uvec4(0);
-    if (KV_HALF) {
+    if (KV_BYTES) {
+        [[unroll]] for (uint i = 0; i < LENGTH; i++) {
+            bits[i / 4 % 4] |= (stored_bits(x[i]) & 255u) << (i % 4 * 8);
+        }
+    } else if (KV_HALF) {
         [[unroll]] for (uint i = 0; i < LENGTH / 2; i++) {
             bits[i % 4] = packHalf2x16(vec2(x[2 * i], x[2 * i + 1]));
         }
@@ -81,6 +108,12 @@ uvec4 pack(float x[LENGTH]) {
         }
     }
     return bits;
+}
+
+// `which` is 0 for the key, 1 for the value.
+void store_scale(uint base, uint which, uint token, float scale) {
+    const uint at = which * PAGE_TOKENS + token;
+    pages[base + SCALES_AT + at / 4][at % 4] = floatBitsToUint(scale);
 }
 
 // Both elements that a rotation mixes, by the index of their pair.

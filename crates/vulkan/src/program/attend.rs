@@ -36,6 +36,15 @@ struct AttentionConstants {
     cap: f32,
 }
 
+/// The number by which kernels know a type.
+fn kv_code(ty: KvType) -> u32 {
+    match ty {
+        KvType::F32 => 0,
+        KvType::F16 => 1,
+        KvType::Q8 => 2,
+    }
+}
+
 impl Programmer<'_> {
     pub(super) fn attend(&self, op: usize, attend: &Attend, rows: u32, out: &mut Vec<Dispatch>) {
         let spec = &attend.spec;
@@ -70,7 +79,7 @@ impl Programmer<'_> {
         let pages = self.resources.pages[spec.kv.group][spec.kv.layer];
         let mut constants = vec![
             (1, spec.head_dim as u32),
-            (2, u32::from(group.ty == KvType::F16)),
+            (2, kv_code(group.ty)),
             (3, u32::from(attend.query_norm.is_some())),
             (4, u32::from(attend.key_norm.is_some())),
             (5, rope),

@@ -1,0 +1,353 @@
+//! One step: who gets rows, what is played, and what becomes of the logits.
+
+use super::{Listener, Running, Scheduler};
+use crate::draft::Guess;
+use crate::error::EngineError;
+use crate::lane::Lane;
+use crate::load::{Engine, Text};
+use crate::request::{Answer, Event, Finish, Request};
+use crate::sampler::{Sampling, uniform};
+use crate::schedule::{Room, Share, Want, share};
+use crate::speculate::{Speculation, look_up};
+use pianola_plan::{DeviceError, Draw};
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+/// Tokens that end a lane's answer.
+fn stop_tokens<'a>(text: Option<&'a Text>, lane: &Lane) -> &'a [u32] {
+    match text {
+        Some(text) if !lane.request.ignore_end => text.tokenizer.stop_tokens(),
+        _ => &[],
+    }
+}
+
+/// An empty list in the memory of another, whose items lived for another time.
+fn recycled<'a>(mut draws: Vec<Draw<'_>>) -> Vec<Draw<'a>> {
+    draws.clear();
+    draws.into_iter().map(|_| unreachable!("it is empty")).collect()
+}
+
+impl Engine {
+    /// Plays one step for all that run, and tells `listener` what came of it. Does nothing if there
+    /// is nothing to do. An error is of the device: every request under way has then failed, and
+    /// was told.
+    pub fn step(&mut self, listener: &mut Listener<'_>) -> Result<(), EngineError> {
+        self.admit();
+        let begun = Instant::now();
+        self.guess();
+        self.divide();
+        let plays = self.plays();
+        self.reserve(plays);
+        if self.scheduler.running.is_empty() {
+            return Ok(());
+        }
+        self.write_step();
+        let on_device = self.is_chosen_on_device();
+        let played = match on_device {
+            true => self.play_choosing(plays),
+            false => self.recording.play(&self.step),
+        };
+        if let Err(error) = played {
+            self.fail_all(&error.to_string(), listener);
+            return Err(error.into());
+        }
+        let before = self.scheduler.counters.generated_tokens;
+        let generating = self.scheduler.running.iter().all(|running| running.share.pending == 1);
+        let guessed = self.scheduler.running.iter().any(|running| running.share.drafts > 0);
+        let (rows, logits) = (self.step.rows.len(), self.step.logits.len());
+        self.read_step(on_device, listener);
+        let scheduler = &mut self.scheduler;
+        let tokens = (scheduler.counters.generated_tokens - before) as usize;
+        scheduler.counters.steps += 1;
+        scheduler.counters.rows += (rows + (plays - 1) * logits) as u64;
+        // Without logits a GPU may still be at it.
+        if logits > 0 {
+            let time = begun.elapsed();
+            scheduler.chunks.took(rows, time.as_secs_f64());
+            if generating {
+                scheduler.plays.took(plays, time.as_secs_f64());
+                scheduler.gauge.took(guessed, tokens, time);
+            }
+        }
+        Ok(())
+    }
+
+    /// Guesses what comes next, for those who generate.
+    fn guess(&mut self) {
+        let context = self.context();
+        let cache = &self.cache;
+        let Scheduler { running, speculation, gauge, drafter, .. } = &mut self.scheduler;
+        running.iter_mut().for_each(|running| running.guesses.clear());
+        if *speculation == Speculation::Off || !gauge.guesses() {
+            return;
+        }
+        let mut asked = Vec::new();
+        for running in running {
+            let Running { lane, slot, guesses, boldness, .. } = running;
+            // The last token that may come need not be guessed.
+            let most = boldness.guesses().min(lane.left(context).saturating_sub(1));
+            if lane.tokens.len() - cache.len(*slot) != 1 || most == 0 {
+                continue;
+            }
+            match speculation {
+                Speculation::Off => {}
+                Speculation::Lookup => look_up(&lane.tokens, most, guesses),
+                Speculation::Draft => {
+                    let Lane { tokens, sampler, .. } = lane;
+                    asked.push(Guess { slot: *slot, tokens, sampler, most, guesses });
+                }
+            }
+        }
+        let failed = drafter.as_mut().is_some_and(|drafter| drafter.guess(&mut asked).is_err());
+        if failed {
+            // Answers do not depend on it.
+            *speculation = Speculation::Off;
+        }
+    }
+
+    /// Decides how many rows each gets.
+    fn divide(&mut self) {
+        let options = self.recording.plan().options;
+        let Scheduler { running, chunks, wants, shares, .. } = &mut self.scheduler;
+        let room = Room {
+            rows: options.max_rows,
+            logits: options.max_logit_rows,
+            chunk: chunks.rows(options.max_rows),
+        };
+        let want = |running: &Running| Want {
+            pending: running.lane.tokens.len() - self.cache.len(running.slot),
+            drafts: running.guesses.len(),
+        };
+        wants.clear();
+        wants.extend(running.iter().map(want));
+        share(wants, room, shares);
+        for (running, &share) in running.iter_mut().zip(shares.iter()) {
+            running.share = share;
+        }
+    }
+
+    /// Plays of the next submission: several where the device chooses tokens and everybody
+    /// generates one by one.
+    fn plays(&self) -> usize {
+        let context = self.context();
+        let Scheduler { running, plays, .. } = &self.scheduler;
+        let most = self.recording.most_plays();
+        let alone = |running: &Running| running.share == Share { pending: 1, drafts: 0 };
+        if most == 1 || running.is_empty() || !running.iter().all(alone) {
+            return 1;
+        }
+        let left = running.iter().map(|running| running.lane.left(context)).min().unwrap_or(1);
+        plays.plays(left, most)
+    }
+
+    fn write_step(&mut self) {
+        let context = self.context();
+        self.step.clear();
+        for Running { lane, slot, share, guesses, .. } in &self.scheduler.running {
+            let start = self.cache.len(*slot);
+            let end = start + share.pending;
+            for (position, &token) in lane.tokens.iter().enumerate().take(end).skip(start) {
+                let wanted = position + 1 == lane.tokens.len() && lane.left(context) > 0;
+                self.step.push(token, *slot as u32, position as u32, wanted);
+            }
+            for (index, &guess) in guesses.iter().take(share.drafts).enumerate() {
+                self.step.push(guess, *slot as u32, (end + index) as u32, true);
+            }
+        }
+    }
+
+    /// Whether the device can choose as all who want a token asked for.
+    fn is_chosen_on_device(&self) -> bool {
+        !self.step.logits.is_empty()
+            && self.scheduler.running.iter().map(|running| &running.lane).all(|lane| {
+                let stop_tokens = stop_tokens(self.text.as_deref(), lane);
+                self.recording.cannot_choose(lane.sampler.sampling(), stop_tokens).is_none()
+            })
+    }
+
+    /// Why the device cannot choose tokens so; the processor then does, from the logits.
+    pub fn cannot_choose(&self, sampling: &Sampling) -> Option<&'static str> {
+        let stops = self.text.as_ref().map_or(&[][..], |text| text.tokenizer.stop_tokens());
+        self.recording.cannot_choose(sampling, stops)
+    }
+
+    fn play_choosing(&mut self, plays: usize) -> Result<(), DeviceError> {
+        let Engine { recording, cache, scheduler, step, text, .. } = self;
+        let Scheduler { running, draws: kept, .. } = scheduler;
+        for Running { lane, slot, share, guesses, uniforms, history, .. } in running.iter_mut() {
+            let drafts = &guesses[..share.drafts];
+            let seed = lane.sampler.sampling().seed;
+            let first = lane.tokens.len();
+            let numbers = first..first + drafts.len().max(plays - 1) + 1;
+            uniforms.clear();
+            uniforms.extend(numbers.map(|position| uniform(seed, position as u64) as f32));
+            history.clear();
+            // Only the end of it counts, and no more of it is there to be looked at.
+            let known = first.saturating_sub(lane.sampler.sampling().penalty_window);
+            if lane.sampler.sampling().penalises() {
+                history.extend_from_slice(&lane.tokens[known..]);
+                history.extend_from_slice(drafts);
+            }
+            debug_assert!(cache.len(*slot) + share.pending <= first);
+        }
+        let mut draws = recycled(std::mem::take(kept));
+        for Running { lane, slot, share, uniforms, history, .. } in running.iter() {
+            let whole = cache.len(*slot) + share.pending == lane.tokens.len();
+            if !whole || lane.left(recording.plan().options.context) == 0 {
+                continue;
+            }
+            let stop_tokens = stop_tokens(text.as_deref(), lane);
+            for row in 0..=share.drafts {
+                let known = history.len().saturating_sub(share.drafts - row);
+                draws.push(Draw {
+                    sampling: lane.sampler.sampling(),
+                    stop_tokens,
+                    history: &history[..known],
+                    uniforms: &uniforms[row..row + plays],
+                });
+            }
+        }
+        let played = recording.play_choosing(step, &draws);
+        *kept = recycled(draws);
+        played
+    }
+
+    /// Hands the tokens that the step brought on, chosen from its logits or by the device.
+    fn read_step(&mut self, on_device: bool, listener: &mut Listener<'_>) {
+        let mut row = 0;
+        let mut at = 0;
+        while at < self.scheduler.running.len() {
+            let id = self.scheduler.running[at].lane.id;
+            match self.advance(at, &mut row, on_device, listener) {
+                Ok(None) => at += 1,
+                Ok(Some(finish)) => self.tell_end(at, finish, listener),
+                Err(error) => {
+                    self.end(at);
+                    let _ = listener(id, Event::Failed(error));
+                }
+            }
+        }
+    }
+
+    /// Takes the tokens of one lane, whose logits begin at `row`. Returns why it ends, if it does.
+    fn advance(
+        &mut self,
+        at: usize,
+        row: &mut usize,
+        on_device: bool,
+        listener: &mut Listener<'_>,
+    ) -> Result<Option<Finish>, EngineError> {
+        let context = self.context();
+        let Engine { recording, cache, scheduler, text, .. } = self;
+        let Scheduler { running, counters, .. } = scheduler;
+        let Running { lane, slot, share, guesses, boldness, .. } = &mut running[at];
+        let start = cache.len(*slot);
+        cache.append(*slot, &lane.tokens[start..start + share.pending]);
+        let mut tell = |lane: &Lane, text: &str| match listener(lane.id, Event::Text(text)) {
+            ControlFlow::Continue(()) => None,
+            ControlFlow::Break(()) => Some(Finish::Cancelled),
+        };
+        if start + share.pending < lane.tokens.len() {
+            return Ok(tell(lane, ""));
+        }
+        if lane.left(context) == 0 {
+            return Ok(Some(Finish::MaxTokens));
+        }
+        let first_row = *row;
+        *row += 1 + share.drafts;
+        let mut taken = 0;
+        loop {
+            let broken = EngineError::NotANumber { position: lane.tokens.len() };
+            // Of several plays the tokens are those of one row; guesses have a row each.
+            let (token, more) = match on_device {
+                true if share.drafts == 0 => match recording.chosen(first_row) {
+                    Some(chosen) => (chosen[taken], taken + 1 < chosen.len()),
+                    None => return Err(broken),
+                },
+                true => match recording.chosen(first_row + taken) {
+                    Some(chosen) => (chosen[0], false),
+                    None => return Err(broken),
+                },
+                false => {
+                    let logits = recording.logits(first_row + taken);
+                    // Weights or kernels are broken, and any token would be a lie. No early exit,
+                    // which would keep the loop from being vectorised.
+                    if logits.iter().fold(false, |found, logit| found | logit.is_nan()) {
+                        return Err(broken);
+                    }
+                    (lane.sampler.sample(logits, lane.tokens.len() as u64), false)
+                }
+            };
+            let right = taken < share.drafts && guesses[taken] == token;
+            taken += 1;
+            counters.generated_tokens += 1;
+            let ended = lane.take(token, text.as_deref(), context);
+            // An end brings its text together with what was held back.
+            let ended = if ended.is_some() { ended } else { tell(lane, lane.text()) };
+            if ended.is_none() && (right || more) {
+                // Its keys and values are there already.
+                cache.append(*slot, &[token]);
+                continue;
+            }
+            let right = taken - usize::from(!right);
+            if share.drafts > 0 {
+                boldness.learn(share.drafts, right);
+                lane.timing.drafted_tokens += share.drafts;
+                lane.timing.accepted_tokens += right;
+                counters.drafted_tokens += share.drafts as u64;
+                counters.accepted_tokens += right as u64;
+            }
+            return Ok(ended);
+        }
+    }
+
+    fn tell_end(&mut self, at: usize, finish: Finish, listener: &mut Listener<'_>) {
+        let mut lane = self.end(at).lane;
+        let answer = lane.finish(finish);
+        // Nobody breaks off an answer that is over.
+        if finish != Finish::Cancelled && !lane.text().is_empty() {
+            let _ = listener(lane.id, Event::Text(lane.text()));
+        }
+        let _ = listener(lane.id, Event::Finished(answer));
+    }
+
+    /// The device failed: nothing that runs can go on.
+    fn fail_all(&mut self, reason: &str, listener: &mut Listener<'_>) {
+        while !self.scheduler.running.is_empty() {
+            let at = self.scheduler.running.len() - 1;
+            let slot = self.scheduler.running[at].slot;
+            let lane = self.scheduler.running.remove(at).lane;
+            // What the failed step left in its pages is not to be trusted.
+            self.cache.forget(slot, self.recording.as_mut());
+            self.scheduler.free.push(slot);
+            let _ = listener(lane.id, Event::Failed(EngineError::Step(reason.to_string())));
+        }
+    }
+
+    /// Generates one answer; `emit` gets the text as it becomes certain and may break off. It is
+    /// also called with nothing, after each part of the prompt and where a token completed no text,
+    /// so that breaking off need not wait. A model without a tokeniser emits its tokens' ids, each
+    /// with a space behind it. Other requests that were submitted go on meanwhile, unheard.
+    pub fn generate(
+        &mut self,
+        request: &Request,
+        emit: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Answer, EngineError> {
+        let mine = self.submit(request.clone())?;
+        let mut result = None;
+        loop {
+            self.step(&mut |id, event| {
+                match event {
+                    _ if id != mine => {}
+                    Event::Text(text) => return emit(text),
+                    Event::Finished(answer) => result = Some(Ok(answer)),
+                    Event::Failed(error) => result = Some(Err(error)),
+                }
+                ControlFlow::Continue(())
+            })?;
+            if let Some(result) = result {
+                return result;
+            }
+        }
+    }
+}
