@@ -214,8 +214,7 @@ void emit(uint row, uint first_head) {
         }
     }
     if (FRAGMENT_ROWS > 0) {
-        // A mean of values is no larger than they are, and those are stored in no more than half
-        // floats: no scale is needed.
+        // A mean of values is no larger than they are, and those are half floats: no scale is needed.
         for (uint v = gl_LocalInvocationIndex; v < HEADS * HEAD_DIM / 4; v += WORKGROUP) {
             const uint j = 4 * v / HEAD_DIM, d = 4 * v % HEAD_DIM;
             const uvec2 words = halves_of(vec4(head[j][d], head[j][d + 1], head[j][d + 2], head[j][d + 3]));

@@ -16,9 +16,13 @@ use crate::policy::{Limits, rows};
 use crate::tuning::{RowsKey, Tuning};
 use crate::weights::Weights;
 use pianola_formats::TensorType;
+<<<<<<< HEAD
 use pianola_plan::{
     DeviceError, DeviceKind, Kernel, Op, Plan, Project, RowSet, Step, TensorId, bucket,
 };
+=======
+use pianola_plan::{DeviceError, DeviceKind, Kernel, KvType, Op, Plan, Project, RowSet, TensorId};
+>>>>>>> gpu
 use project::Way;
 
 /// One kernel launch.
@@ -161,7 +165,11 @@ impl Programmer<'_> {
         match &self.plan.ops[op - 1].kernel {
             Kernel::Attend(attend) => {
                 let whole = attend.spec.head_dim.is_multiple_of(32);
-                if bare && attend.output == project.input && whole { left } else { Input::Own }
+                // A mean of half floats is no larger than they are: it needs no scale.
+                let kv = self.plan.graph.kv_groups[attend.spec.kv.group].ty;
+                let fits = left == Input::Codes || kv == KvType::F16;
+                let read = bare && attend.output == project.input;
+                if read && whole && fits { left } else { Input::Own }
             }
             Kernel::Project(_) if rows != 1 => Input::Own,
             Kernel::Project(before) => {
