@@ -16,13 +16,9 @@ use crate::policy::{Limits, rows};
 use crate::tuning::{RowsKey, Tuning};
 use crate::weights::Weights;
 use pianola_formats::TensorType;
-<<<<<<< HEAD
 use pianola_plan::{
-    DeviceError, DeviceKind, Kernel, Op, Plan, Project, RowSet, Step, TensorId, bucket,
+    DeviceError, DeviceKind, Kernel, KvType, Op, Plan, Project, RowSet, Step, TensorId, bucket,
 };
-=======
-use pianola_plan::{DeviceError, DeviceKind, Kernel, KvType, Op, Plan, Project, RowSet, TensorId};
->>>>>>> gpu
 use project::Way;
 
 /// One kernel launch.
