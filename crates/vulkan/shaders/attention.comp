@@ -21,6 +21,8 @@ const uint WORKGROUP = 128;
 
 layout(constant_id = 6) const uint HEADS = 1;
 layout(constant_id = 7) const uint SPLITS = 1;
+// Pages of a part, at least.
+layout(constant_id = 14) const uint LEAST_PAGES = 1;
 layout(constant_id = 8) const bool FUSED = false;
 // There is one row.
 layout(constant_id = 13) const bool SINGLE = false;
@@ -242,7 +244,7 @@ void main() {
     const uint first = window != 0 && end > window ? end - window : 0;
     const uint first_page = first / PAGE_TOKENS;
     const uint page_count = source.position / PAGE_TOKENS + 1 - first_page;
-    const uint share = (page_count + SPLITS - 1) / SPLITS;
+    const uint share = max((page_count + SPLITS - 1) / SPLITS, LEAST_PAGES);
     const uint splits = (page_count + share - 1) / share;
     // The first part is always needed: it does not wait to learn where the row stands.
     if (split > 0 && split >= splits) {

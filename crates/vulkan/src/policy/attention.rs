@@ -3,17 +3,17 @@
 use super::Limits;
 
 /// Query heads that one workgroup serves: the largest divisor of the heads that share a key head
-/// which registers and shared memory bear. A large card has nothing better to do in a play of one
-/// row than to give each head a workgroup of its own; what they read twice comes from its caches.
+/// which registers and shared memory bear. A large card has nothing better to do in a play of few
+/// rows than to give each head a workgroup of its own; what they read twice comes from its caches.
 pub(crate) fn heads(limits: &Limits, rows: u32, queries_a_key: u32) -> u32 {
-    let most = if rows == 1 && limits.parallelism >= 1 << 16 { 1 } else { 4 };
+    let most = if early(limits, rows) { 1 } else { 4 };
     (1..=most).rev().find(|&heads| queries_a_key.is_multiple_of(heads)).unwrap_or(1)
 }
 
-/// Whether values are fetched before the scores are known. A play of one row on a large card waits
+/// Whether values are fetched before the scores are known. A play of few rows on a large card waits
 /// for memory more than for anything else, and has registers to spare.
 pub(crate) fn early(limits: &Limits, rows: u32) -> bool {
-    rows == 1 && limits.parallelism >= 1 << 16
+    rows <= 8 && limits.parallelism >= 1 << 16
 }
 
 /// Lanes of an attention's workgroup.
@@ -25,11 +25,17 @@ const MOST_SPLITS: u32 = 32;
 
 /// Parts that the visible pages of a row are cut into, where a row has `groups` workgroups for each
 /// part. Few rows would leave most of a GPU idle; many fill it by themselves. A part is a chain of
-/// waits for memory, so that there should be several times as many as run at once.
+/// waits for memory, so that there may be several times as many as run at once.
 pub(crate) fn splits(limits: &Limits, rows: u32, groups: u32, pages: u32) -> u32 {
     let wanted = SURPLUS * limits.parallelism / (rows * groups * WORKGROUP).max(1);
     let most = wanted.max(MOST_SPLITS / rows).clamp(1, MOST_SPLITS);
     (1 << most.ilog2()).min(pages.max(1))
+}
+
+/// Fewest pages of a part: a second page costs less than another workgroup, which forms its queries
+/// anew and whose result has to be combined, unless workgroups are few.
+pub(crate) fn least_pages(rows: u32) -> u32 {
+    if rows == 1 { 1 } else { 2 }
 }
 
 #[cfg(test)]

@@ -70,15 +70,21 @@ impl FragmentsShape {
 }
 
 /// The tile for a product of `rows` weight rows (of both parts of a gate) with `count` rows. Eight
-/// subgroups share a piece, so that even products of few weight rows keep the device reading.
+/// subgroups share a piece, so that even products of few weight rows keep the device reading; half
+/// of them are enough where there are many.
 pub(crate) fn choose(limits: &Limits, rows: u32, count: u32, gate: bool) -> FragmentsShape {
     let tokens_each = match count {
         0..=16 => 16,
         17..=32 => 32,
         _ => 64,
     };
-    // Sums of 64 rows of the operand fill the registers: workgroups of half the size.
-    let split = if tokens_each == 64 { 4 } else { 8 };
+    let filled = rows.div_ceil(32) * 4 * limits.subgroup >= limits.parallelism;
+    let split = match tokens_each {
+        16 if filled => 4,
+        // Sums of 64 rows of the operand fill the registers: workgroups of half the size.
+        64 => 4,
+        _ => 8,
+    };
     let lanes = rows.div_ceil(32) * split * limits.subgroup;
     // A gate's parts alternate within a piece.
     let narrow = !gate && tokens_each < 64 && lanes < limits.parallelism / 2;

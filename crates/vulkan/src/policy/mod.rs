@@ -60,7 +60,9 @@ pub(crate) fn tile_tokens(rows: u32) -> u32 {
     }
 }
 
-/// Lanes of a workgroup that forms one row of `width` values: a pass takes four a lane.
-pub(crate) fn prologue_workgroup(width: u32) -> u32 {
-    if width >= 8192 { 512 } else { 256 }
+/// Lanes of a workgroup that forms one row of `width` values: a pass takes four a lane, and passes
+/// are waits for memory.
+pub(crate) fn prologue_workgroup(limits: &Limits, width: u32) -> u32 {
+    let usual = if width >= 8192 { 512 } else { 256 };
+    if limits.parallelism >= 1 << 16 && width >= 4096 { 2 * usual } else { usual }
 }

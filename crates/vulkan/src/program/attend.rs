@@ -105,6 +105,7 @@ impl Programmer<'_> {
             (9, u32::from(next == Input::Codes)),
             (10, u32::from(attention::early(&self.limits, rows))),
             (13, u32::from(rows == 1)),
+            (14, attention::least_pages(rows)),
             (12, if next == Input::Fragments { fragment_rows(rows) } else { 0 }),
         ]);
         let mut bindings = bindings;

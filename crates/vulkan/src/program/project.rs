@@ -276,7 +276,7 @@ impl Programmer<'_> {
         let logits = self.is_head(project);
         let (mut bindings, prologue, sum) = self.prologue_constants(project)?;
         bindings.extend([self.weights.vectors, self.resources.operand, self.resources.metas]);
-        let workgroup = policy::prologue_workgroup(self.blocks(project) * 32);
+        let workgroup = policy::prologue_workgroup(&self.limits, self.blocks(project) * 32);
         let mut constants =
             vec![(0, workgroup), (1, form as u32), (2, u32::from(logits)), (3, u32::from(keep))];
         if form == Form::Fragments {
