@@ -95,6 +95,10 @@ impl Recording for HybridRecording {
         Ok(())
     }
 
+    fn record_ahead(&mut self) -> Result<(), DeviceError> {
+        self.gpu.record_ahead()
+    }
+
     fn logits(&mut self, index: usize) -> &mut [f32] {
         self.gpu.logits(index)
     }

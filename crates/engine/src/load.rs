@@ -251,6 +251,11 @@ impl Engine {
             }
             Some(vulkan) => Box::new(VulkanRecording::new(plan, source, vulkan, progress)?),
         };
+        let mut recording = recording;
+        // Requests that come and go bring steps of every size, and none should wait for its own.
+        if lanes > 1 {
+            recording.record_ahead()?;
+        }
         let timing = LoadTiming { weights: start.elapsed().as_secs_f64(), ..LoadTiming::default() };
         Ok(Engine {
             name,

@@ -81,7 +81,7 @@ pub(crate) struct ChunkPace {
 
 impl ChunkPace {
     /// Longest that a prompt's part may keep others waiting, in seconds.
-    const PATIENCE: f64 = 0.1;
+    const PATIENCE: f64 = 0.15;
     /// Fewest rows: less would waste the read of the weights.
     const FEWEST: usize = 32;
 

@@ -164,6 +164,17 @@ pub trait Recording: Send {
         None
     }
 
+    /// Makes everything ready that any step may need, where the first step of its kind would
+    /// otherwise wait for it.
+    fn record_ahead(&mut self) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// Most rows with logits that [`Recording::play_choosing`] takes.
+    fn most_choices(&self) -> usize {
+        0
+    }
+
     /// Points entry `index` of a sequence's page table at `page`.
     fn map_page(&mut self, group: usize, sequence: usize, index: usize, page: u32);
 

@@ -147,7 +147,7 @@ impl VulkanRecording {
     }
 
     /// Records what choosing for this many rows needs and is not there yet.
-    fn prepare_choice(&mut self, take: usize, logits: usize) -> Result<(), DeviceError> {
+    pub(crate) fn prepare_choice(&mut self, take: usize, logits: usize) -> Result<(), DeviceError> {
         let wanted = logit_bucket(logits, &self.plan);
         if self.chooser.recorded[take].contains_key(&wanted) {
             return Ok(());

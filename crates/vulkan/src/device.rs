@@ -3,6 +3,7 @@
 use crate::ablate::{Ablated, Ablation};
 use crate::choose::Chooser;
 use crate::commands::Recorder;
+use crate::describe::GpuKind;
 use crate::gpu::Gpu;
 use crate::measure::rough_rate;
 use crate::memory::{Memory, Placement, Purpose, Region};
@@ -14,6 +15,7 @@ use crate::profile::Profiler;
 use crate::program::{Body, Dispatch, Programmer, Resources, Scratch};
 use crate::receive::Inlet;
 use crate::sample::MOST_PLAYS;
+use crate::sample::MOST_ROWS;
 use crate::step::{STEP_BYTES, write_step};
 use crate::tuning::Tuning;
 use crate::upload::Uploader;
@@ -21,8 +23,8 @@ use crate::weights::{self, Weights};
 use ash::vk;
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    DeviceError, DeviceKind, Draw, KernelTime, KvSlot, PAGE_TOKENS, Plan, PlayStatistics,
-    Recording, Sampling, Step,
+    BUCKETS, DeviceError, DeviceKind, Draw, KernelTime, KvSlot, PAGE_TOKENS, Plan, PlanOptions,
+    PlayStatistics, Recording, Sampling, Step, bucket,
 };
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -344,6 +346,31 @@ impl VulkanRecording {
         Ok(())
     }
 
+    /// Records all that steps of this plan may need. Not on software drivers, where compiling takes
+    /// longer than what it saves.
+    fn prepare_all(&mut self) -> Result<(), DeviceError> {
+        if self.gpu.description().kind == GpuKind::Software {
+            return Ok(());
+        }
+        let PlanOptions { max_rows, max_logit_rows, sequences, .. } = self.plan.options;
+        let most = |rows: usize| bucket(rows).unwrap_or(max_rows) as u32;
+        for take in 0..self.takes.len() {
+            for rows in BUCKETS.map(|rows| rows as u32) {
+                if (2..=most(max_rows)).contains(&rows) {
+                    self.prepare(take, Body { rows, apart: false }, 0)?;
+                }
+                if rows <= most(sequences) {
+                    self.prepare(take, Body { rows, apart: true }, 0)?;
+                }
+            }
+            for logits in 1..=max_logit_rows {
+                self.prepare(take, Body::SINGLE, logits)?;
+                self.prepare_choice(take, logits)?;
+            }
+        }
+        Ok(())
+    }
+
     /// The take that is next: done with what it played, and with all recorded that `step` needs.
     pub(crate) fn turn(&mut self, step: &Step) -> Result<usize, DeviceError> {
         let take = self.next;
@@ -527,6 +554,10 @@ impl Recording for VulkanRecording {
         Ok(())
     }
 
+    fn record_ahead(&mut self) -> Result<(), DeviceError> {
+        self.prepare_all()
+    }
+
     fn logits(&mut self, index: usize) -> &mut [f32] {
         assert!(index < self.plan.options.max_logit_rows);
         let vocabulary = self.plan.graph.vocabulary;
@@ -539,6 +570,10 @@ impl Recording for VulkanRecording {
 
     fn cannot_choose(&self, sampling: &Sampling, stop_tokens: &[u32]) -> Option<&'static str> {
         self.why_not(sampling, stop_tokens)
+    }
+
+    fn most_choices(&self) -> usize {
+        self.plan.options.max_logit_rows.min(MOST_ROWS)
     }
 
     fn most_plays(&self) -> usize {

@@ -9,7 +9,7 @@ use crate::request::{Answer, Event, Finish, Request};
 use crate::sampler::{Sampling, uniform};
 use crate::schedule::{Room, Share, Want, share};
 use crate::speculate::{Speculation, look_up};
-use pianola_plan::{DeviceError, Draw};
+use pianola_plan::{DeviceError, DeviceKind, Draw, bucket};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -109,17 +109,20 @@ impl Engine {
     fn divide(&mut self) {
         let options = self.recording.plan().options;
         let Scheduler { running, chunks, wants, shares, .. } = &mut self.scheduler;
-        let room = Room {
-            rows: options.max_rows,
-            logits: options.max_logit_rows,
-            chunk: chunks.rows(options.max_rows),
-        };
         let want = |running: &Running| Want {
             pending: running.lane.tokens.len() - self.cache.len(running.slot),
             drafts: running.guesses.len(),
         };
         wants.clear();
         wants.extend(running.iter().map(want));
+        let mut chunk = chunks.rows(options.max_rows);
+        if options.device == DeviceKind::Vulkan {
+            // Rows are rounded up there in any case.
+            let generating = wants.iter().filter(|want| want.pending == 1).count();
+            let rounded = bucket(chunk + generating).unwrap_or(options.max_rows);
+            chunk = rounded.saturating_sub(generating);
+        }
+        let room = Room { rows: options.max_rows, logits: options.max_logit_rows, chunk };
         share(wants, room, shares);
         for (running, &share) in running.iter_mut().zip(shares.iter()) {
             running.share = share;
@@ -158,7 +161,7 @@ impl Engine {
 
     /// Whether the device can choose as all who want a token asked for.
     fn is_chosen_on_device(&self) -> bool {
-        !self.step.logits.is_empty()
+        (1..=self.recording.most_choices()).contains(&self.step.logits.len())
             && self.scheduler.running.iter().map(|running| &running.lane).all(|lane| {
                 let stop_tokens = stop_tokens(self.text.as_deref(), lane);
                 self.recording.cannot_choose(lane.sampler.sampling(), stop_tokens).is_none()

@@ -122,8 +122,10 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         (None, Some(_)) => DEFAULT_LANES,
         (None, None) => 1,
     };
-    // What is compared with other programs is measured one token a submission.
-    options.tokens_per_submit = Some(arguments.compute.tokens_per_submit.unwrap_or(1));
+    // A single sequence is compared with other programs one token a submission; lanes are played as
+    // a service would play them.
+    let one = (options.lanes == 1).then_some(1);
+    options.tokens_per_submit = arguments.compute.tokens_per_submit.or(one);
     let mut subject = match arguments.shape.shape {
         Some(shape) => of_shape(shape, arguments, options, console)?,
         None => of_file(arguments, options, console)?,

@@ -86,8 +86,10 @@ pub(crate) fn choose(limits: &Limits, rows: u32, count: u32, gate: bool) -> Frag
         _ => 8,
     };
     let lanes = rows.div_ceil(32) * split * limits.subgroup;
+    // Fewer rows of the operand are read anew by more workgroups at less cost.
+    let few = if tokens_each == 16 { limits.parallelism } else { limits.parallelism / 2 };
     // A gate's parts alternate within a piece.
-    let narrow = !gate && tokens_each < 64 && lanes < limits.parallelism / 2;
+    let narrow = !gate && tokens_each < 64 && lanes < few;
     FragmentsShape {
         rows_each: if narrow { SIDE } else { 2 * SIDE },
         tokens_each,
@@ -121,7 +123,8 @@ mod tests {
         }
         // Few weight rows make small tiles.
         assert_eq!(choose(&limits, 5376, 8, false).rows_each, 16);
-        assert_eq!(choose(&limits, 8192, 8, false).rows_each, 32);
+        assert_eq!(choose(&limits, 8192, 8, false).rows_each, 16);
+        assert_eq!(choose(&limits, 8192, 32, false).rows_each, 32);
     }
 
     #[test]

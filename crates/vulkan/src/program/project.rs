@@ -281,6 +281,9 @@ impl Programmer<'_> {
             vec![(0, workgroup), (1, form as u32), (2, u32::from(logits)), (3, u32::from(keep))];
         if form == Form::Fragments {
             constants.push((4, fragment_rows(rows)));
+            // Rows beyond the plan's have no place.
+            let all = !logits && rows as usize <= self.plan.options.max_rows;
+            constants.push((5, u32::from(all)));
         }
         constants.extend(self.prologue_specials(project, sum, workgroup));
         let variant = Variant { shader: Shader::Prologue, constants };
@@ -526,8 +529,8 @@ impl Programmer<'_> {
             (15, u32::from(shape.early)),
         ]);
         let variant = Variant { shader: Shader::ProjectFragments, constants };
-        let groups = [count.div_ceil(shape.tokens_each), workgroups, 1];
-        Dispatch::new(variant, bindings, bytemuck::bytes_of(&product), groups, op)
+        debug_assert!(count <= shape.tokens_each);
+        Dispatch::new(variant, bindings, bytemuck::bytes_of(&product), [1, workgroups, 1], op)
     }
 }
 
