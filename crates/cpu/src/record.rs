@@ -3,7 +3,7 @@
 use crate::memory::Memory;
 use crate::pack::BLOCK;
 use crate::simd::kernels::Kernels;
-use crate::simd::product::FloatRows;
+use crate::simd::product::{BlockMeta, FloatRows};
 use crate::stage::{
     Activations, Angles, Embed, Heads, Norm, Product, Prologue, Slab, Stage, Weights,
 };
@@ -37,8 +37,8 @@ fn activation_values(plan: &Plan) -> usize {
 /// Bytes of memory for [`Activations`].
 pub(crate) fn activation_bytes(plan: &Plan) -> usize {
     let values = activation_values(plan);
-    // f32, int8, f32 per 32, i32 per 16.
-    4 * values + values + 4 * (values / 32 + 16) + 4 * (values / 16 + 32) + 256
+    // f32, int8, and what is known of 32 of these.
+    4 * values + values + size_of::<BlockMeta>() * (values / BLOCK + 16) + 256
 }
 
 pub(crate) struct Recorder<'a> {
@@ -120,17 +120,15 @@ impl Recorder<'_> {
         let values = activation_values(self.plan);
         let aligned = |bytes: usize| bytes.next_multiple_of(64);
         let codes = aligned(4 * values);
-        let scales = codes + aligned(values);
-        let sums = scales + aligned(4 * (values / 32));
-        assert!(sums + 4 * (values / 16) <= self.activations.len());
+        let metas = codes + aligned(values);
+        assert!(metas + size_of::<BlockMeta>() * (values / BLOCK) <= self.activations.len());
         let start = self.activations.start();
-        // SAFETY: the four arrays lie inside the memory, one behind another.
+        // SAFETY: the three arrays lie inside the memory, one behind another.
         unsafe {
             Activations {
                 floats: start.cast(),
                 codes: start.add(codes).cast(),
-                scales: start.add(scales).cast(),
-                sums: start.add(sums).cast(),
+                metas: start.add(metas).cast(),
             }
         }
     }

@@ -254,7 +254,7 @@ fn logits_are_the_same_alone_and_among_31_others() {
         };
         let mut engine = Engine::load(&model(name), options, &mut |_, _| ()).unwrap();
         // Decoding lanes beside prompts of many lengths.
-        let length = |lane: u32| if lane % 3 == 0 { 1 } else { 1 + lane % 20 };
+        let length = |lane: u32| if lane.is_multiple_of(3) { 1 } else { 1 + lane % 20 };
         let prompt = |lane: u32| (0..length(lane)).map(|at| lane * 31 + at * 7 + 5).collect();
         let prompts: Vec<Vec<u32>> = (0..32).map(prompt).collect();
         let together = last_logits(&mut engine, &prompts, true);

@@ -2,7 +2,7 @@
 
 use super::lanes::Lanes;
 use super::math;
-use super::product::{Matrix, float_block};
+use super::product::{Bytes, Halves, Matrix, Right, float_block};
 use super::rows;
 use pianola_plan::{KvType, PAGE_TOKENS, RopePairing};
 
@@ -154,6 +154,9 @@ pub(crate) struct Scratch {
     sums: Vec<f32>,
 }
 
+/// Queries for which a page is not worth converting as a whole.
+const DIRECT_QUERIES: usize = 4;
+
 /// Queries a worker takes on at once.
 pub(crate) const MAX_QUERIES: usize = 32;
 
@@ -201,11 +204,23 @@ pub(crate) unsafe fn attend<L: Lanes>(
         let used = (end - base).min(PAGE_TOKENS);
         // SAFETY: see the function's promise; scratch is sized for `head_dim`.
         unsafe {
-            let (keys, values) = floats::<L>(page_of(page), ty, head_dim, used, scratch);
+            let stored = Stored::of::<L>(page_of(page), ty, head_dim, used, count, scratch);
             let scores = Matrix { start: scratch.scores.as_mut_ptr(), stride: PAGE_TOKENS };
-            let (keys, values) = (Matrix::read(keys, PAGE_TOKENS), Matrix::read(values, stride));
             let rows = Matrix::read(queries.values, head_dim);
-            product::<L>(rows, count, keys, head_dim, scores, false);
+            match stored {
+                Stored::Floats { keys, .. } => {
+                    let keys = Matrix::read(keys, PAGE_TOKENS);
+                    product::<L>(rows, count, keys, head_dim, scores, false);
+                }
+                Stored::Halves(start) => {
+                    let keys = Halves { start, stride: PAGE_TOKENS };
+                    product::<L>(rows, count, keys, head_dim, scores, false);
+                }
+                Stored::Bytes(start) => {
+                    let keys = Bytes { start, stride: PAGE_TOKENS };
+                    product::<L>(rows, count, keys, head_dim, scores, false);
+                }
+            }
             let scales = (ty == KvType::Q8).then(|| scales_of(page_of(page), head_dim));
             for (query, &position) in positions.iter().enumerate() {
                 let row = scores.from(query, 0).start;
@@ -235,7 +250,20 @@ pub(crate) unsafe fn attend<L: Lanes>(
                 }
             }
             let output = Matrix { start: scratch.output.as_mut_ptr(), stride };
-            product::<L>(scores, count, values, used, output, true);
+            let keys = head_dim * PAGE_TOKENS;
+            match stored {
+                Stored::Floats { values, .. } => {
+                    product::<L>(scores, count, Matrix::read(values, stride), used, output, true);
+                }
+                Stored::Halves(start) => {
+                    let values = Halves { start: start.add(keys), stride };
+                    product::<L>(scores, count, values, used, output, true);
+                }
+                Stored::Bytes(start) => {
+                    let values = Bytes { start: start.add(keys), stride };
+                    product::<L>(scores, count, values, used, output, true);
+                }
+            }
         }
     }
     for (query, &sum) in scratch.sums[..count].iter().enumerate() {
@@ -297,26 +325,42 @@ unsafe fn softmax<L: Lanes>(
     }
 }
 
-/// Keys `[head_dim][64]` and values `[64][stride]` of a page as f32, in units of their scales.
-#[inline(always)]
-unsafe fn floats<L: Lanes>(
-    page: *const u8,
-    ty: KvType,
-    head_dim: usize,
-    used: usize,
-    scratch: &mut Scratch,
-) -> (*const f32, *const f32) {
-    unsafe {
-        match ty {
-            KvType::F32 => {
-                let keys = page.cast::<f32>();
-                (keys, keys.add(head_dim * PAGE_TOKENS))
+/// A head's keys `[head_dim][64]` and values `[64][stride]` of a page, in units of their scales.
+enum Stored {
+    /// As they lie in the page, or converted in the scratch.
+    Floats { keys: *const f32, values: *const f32 },
+    /// In the page, the values behind the keys.
+    Halves(*const u16),
+    /// Likewise.
+    Bytes(*const u8),
+}
+
+impl Stored {
+    /// Few queries are done sooner with values that are converted as they are met; for more the
+    /// page is converted once.
+    #[inline(always)]
+    unsafe fn of<L: Lanes>(
+        page: *const u8,
+        ty: KvType,
+        head_dim: usize,
+        used: usize,
+        queries: usize,
+        scratch: &mut Scratch,
+    ) -> Stored {
+        let few = queries <= DIRECT_QUERIES;
+        let (floats, halves) = (page.cast::<f32>(), page.cast::<u16>());
+        unsafe {
+            match ty {
+                KvType::F32 => {
+                    Stored::Floats { keys: floats, values: floats.add(head_dim * PAGE_TOKENS) }
+                }
+                KvType::F16 if few => Stored::Halves(halves),
+                KvType::Q8 if few => Stored::Bytes(page),
+                KvType::F16 => {
+                    convert::<L>(head_dim, used, scratch, |at| L::load_f16(halves.add(at)))
+                }
+                KvType::Q8 => convert::<L>(head_dim, used, scratch, |at| L::load_i8(page.add(at))),
             }
-            KvType::F16 => {
-                let halves = page.cast::<u16>();
-                convert::<L>(head_dim, used, scratch, |at| L::load_f16(halves.add(at)))
-            }
-            KvType::Q8 => convert::<L>(head_dim, used, scratch, |at| L::load_i8(page.add(at))),
         }
     }
 }
@@ -328,7 +372,7 @@ unsafe fn convert<L: Lanes>(
     used: usize,
     scratch: &mut Scratch,
     load: impl Fn(usize) -> L::F,
-) -> (*const f32, *const f32) {
+) -> Stored {
     let keys = head_dim * PAGE_TOKENS;
     for at in (0..keys).step_by(16) {
         unsafe { L::store(scratch.keys.as_mut_ptr().add(at), load(at)) };
@@ -336,7 +380,7 @@ unsafe fn convert<L: Lanes>(
     for at in (0..used * head_dim.next_multiple_of(16)).step_by(16) {
         unsafe { L::store(scratch.values.as_mut_ptr().add(at), load(keys + at)) };
     }
-    (scratch.keys.as_ptr(), scratch.values.as_ptr())
+    Stored::Floats { keys: scratch.keys.as_ptr(), values: scratch.values.as_ptr() }
 }
 
 /// `out[rows][columns] (+)= a[rows][inner] . b[inner][columns]`, `columns` being those of `b` and a
@@ -345,16 +389,16 @@ unsafe fn convert<L: Lanes>(
 unsafe fn product<L: Lanes>(
     a: Matrix,
     rows: usize,
-    b: Matrix,
+    b: impl Right<L>,
     inner: usize,
     out: Matrix,
     add: bool,
 ) {
-    let columns = b.stride;
+    let columns = b.columns();
     let mut column = 0;
     while column < columns {
         let wide = columns - column >= 64;
-        let b = b.from(0, column);
+        let b = b.behind_column(column);
         let mut row = 0;
         while row < rows {
             let (a, out) = (a.from(row, 0), out.from(row, column));
@@ -364,7 +408,11 @@ unsafe fn product<L: Lanes>(
                         float_block::<L, 4, 4>(a, b, inner, out, add);
                         4
                     }
-                    (true, 2..) => {
+                    (true, 3) => {
+                        float_block::<L, 3, 4>(a, b, inner, out, add);
+                        3
+                    }
+                    (true, 2) => {
                         float_block::<L, 2, 4>(a, b, inner, out, add);
                         2
                     }

@@ -3,7 +3,7 @@
 use super::attend::{self, HeadPrologue, Queries, Scratch};
 use super::lanes::Lanes;
 use super::math;
-use super::product::{self, FloatRows, QuantizedRows};
+use super::product::{self, BlockMeta, FloatRows, QuantizedRows};
 use super::rows;
 use super::tile::{Bits4, Bits5, Bits6, Bits8, EightBit, Half, HalfWithMin, SixBit};
 use pianola_formats::TensorType;
@@ -25,7 +25,7 @@ pub(crate) struct Kernels {
     pub float_rows: unsafe fn(*const f32, usize, &FloatRows, usize, usize, *mut f32),
     pub rms_norm: unsafe fn(*const f32, *const f32, f32, usize, *mut f32),
     pub add: unsafe fn(*const f32, *const f32, usize, *mut f32),
-    pub quantize: unsafe fn(*const f32, usize, *mut i8, *mut f32, *mut i32),
+    pub quantize: unsafe fn(*const f32, usize, *mut i8, *mut BlockMeta),
     pub gate: unsafe fn(*mut f32, *const f32, Activation),
     pub soft_cap: unsafe fn(*mut f32, f32),
     pub prepare: unsafe fn(*const f32, usize, &HeadPrologue, *mut f32),
@@ -152,8 +152,8 @@ macro_rules! kernels {
                     rows::rms_norm::<L>(x, weight, epsilon, width, out);
                 add(base: *const f32, delta: *const f32, width: usize, out: *mut f32) =
                     rows::add(base, delta, width, out);
-                quantize(x: *const f32, width: usize, codes: *mut i8, scales: *mut f32, sums: *mut i32) =
-                    rows::quantize::<L>(x, width, codes, scales, sums);
+                quantize(x: *const f32, width: usize, codes: *mut i8, metas: *mut BlockMeta) =
+                    rows::quantize::<L>(x, width, codes, metas);
                 gate(x: *mut f32, up: *const f32, activation: Activation) =
                     rows::gate::<L>(x, up, activation);
                 soft_cap(x: *mut f32, cap: f32) = super::soft_cap::<L>(x, cap);

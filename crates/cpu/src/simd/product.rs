@@ -10,11 +10,36 @@ use crate::pack::{BLOCK, SUPER, TILE};
 pub(crate) struct QuantizedRows {
     /// `[rows][columns]`
     pub codes: *const i8,
-    /// `[rows][columns / 32]`, the value of one step.
-    pub scales: *const f32,
-    /// `[rows][columns / 16]`, sums of 16 codes.
-    pub sums: *const i32,
+    /// `[rows][columns / 32]`
+    pub metas: *const BlockMeta,
     pub columns: usize,
+}
+
+/// What is known of a block of 32 int8 activations.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct BlockMeta {
+    /// Value of one step.
+    pub step: f32,
+    /// Sum of the block's values, as rounded.
+    pub weight: f32,
+    /// Sums of the codes of either half.
+    pub low: i32,
+    pub high: i32,
+}
+
+/// Does something for every row below `$rows`, at most eight. Written out, because sums that a loop
+/// indexes are kept in memory, and a closure would not be compiled for the kernel's instructions.
+macro_rules! each_row {
+    ($rows:ident, $row:ident, $body:block) => {
+        each_row!($rows, $row, $body, 0 1 2 3 4 5 6 7)
+    };
+    ($rows:ident, $row:ident, $body:block, $($index:literal)*) => {
+        $(if $index < $rows {
+            let $row: usize = $index;
+            $body
+        })*
+    };
 }
 
 /// Rows of f32 activations, `stride` apart.
@@ -32,7 +57,8 @@ const LINE: usize = 64;
 const AHEAD: usize = 4 << 10;
 
 /// `out[row][lane] = tile row lane . activation row first + row`, `R` rows at once: the codes are
-/// unpacked once and met by each row in turn.
+/// unpacked once and met by each row in turn. `fresh` says that the tile comes from memory, so that
+/// the next should be asked for.
 ///
 /// # Safety
 /// `tile` is a whole tile of the type that `C`, `S` and `ZERO` name with `activations.columns`
@@ -42,19 +68,22 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
     tile: *const u8,
     activations: &QuantizedRows,
     first: usize,
+    fresh: bool,
     out: *mut f32,
 ) {
     unsafe {
         let columns = activations.columns;
         let blocks = columns / BLOCK;
         let scales = tile.add(blocks * C::BYTES);
-        // Few rows are done with a tile sooner than the next arrives by itself.
+        // The first rows are done with a tile sooner than the next arrives by itself.
         let ahead = tile.wrapping_add(AHEAD);
-        let lines = if R <= 2 { (C::BYTES + S::BYTES).div_ceil(LINE) } else { 0 };
+        let lines = if fresh { (C::BYTES + S::BYTES).div_ceil(LINE) } else { 0 };
         let mut sums = [L::splat(0.0); R];
         let mut shared = [L::splat(0.0); 2];
         let codes_of: [*const i8; R] =
             std::array::from_fn(|row| activations.codes.add((first + row) * columns));
+        let metas_of: [*const BlockMeta; R] =
+            std::array::from_fn(|row| activations.metas.add((first + row) * blocks));
         for block in 0..blocks {
             for line in 0..lines {
                 L::prefetch(ahead.wrapping_add((block * lines + line) * LINE));
@@ -67,11 +96,9 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
             let high_scale =
                 if S::HALVES { S::scale::<L>(scales, shared, block, 1) } else { low_scale };
             let min = S::min::<L>(scales, shared, block);
-            for row in 0..R {
+            each_row!(R, row, {
                 let words = codes_of[row].add(block * BLOCK).cast::<i32>();
-                let step = *activations.scales.add((first + row) * blocks + block);
-                let halves = activations.sums.add(2 * ((first + row) * blocks + block));
-                let (low_sum, high_sum) = (*halves, *halves.add(1));
+                let BlockMeta { step, weight, low, high } = *metas_of[row].add(block);
                 let dot = |mut sum: L::I, groups: std::ops::Range<usize>| {
                     for group in groups {
                         let word = words.add(group).read_unaligned();
@@ -83,21 +110,19 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
                     }
                     L::to_f32(sum)
                 };
-                let step_lanes = L::splat(step);
                 if S::HALVES {
-                    let low = dot(L::splat_i32(-ZERO * low_sum), 0..4);
-                    let high = dot(L::splat_i32(-ZERO * high_sum), 4..8);
+                    let low = dot(L::splat_i32(-ZERO * low), 0..4);
+                    let high = dot(L::splat_i32(-ZERO * high), 4..8);
                     let both = L::fma(low, low_scale, L::mul(high, high_scale));
-                    sums[row] = L::fma(both, step_lanes, sums[row]);
+                    sums[row] = L::fma(both, L::splat(step), sums[row]);
                 } else {
-                    let whole = dot(L::splat_i32(-ZERO * (low_sum + high_sum)), 0..8);
-                    sums[row] = L::fma(whole, L::mul(low_scale, step_lanes), sums[row]);
+                    let whole = dot(L::splat_i32(-ZERO * (low + high)), 0..8);
+                    sums[row] = L::fma(whole, L::mul(low_scale, L::splat(step)), sums[row]);
                 }
                 if S::MINS {
-                    let weight = step * (low_sum + high_sum) as f32;
                     sums[row] = L::fma(min, L::splat(weight), sums[row]);
                 }
-            }
+            });
         }
         for (row, sum) in sums.into_iter().enumerate() {
             L::store(out.add(row * TILE), sum);
@@ -120,19 +145,43 @@ pub(crate) unsafe fn quantized_rows<L: Lanes, C: Codes, S: Scales, const ZERO: i
     let mut row = 0;
     unsafe {
         while row + 8 <= rows {
-            quantized::<L, C, S, ZERO, 8>(tile, activations, first + row, out.add(row * TILE));
+            quantized::<L, C, S, ZERO, 8>(
+                tile,
+                activations,
+                first + row,
+                row == 0,
+                out.add(row * TILE),
+            );
             row += 8;
         }
         if row + 4 <= rows {
-            quantized::<L, C, S, ZERO, 4>(tile, activations, first + row, out.add(row * TILE));
+            quantized::<L, C, S, ZERO, 4>(
+                tile,
+                activations,
+                first + row,
+                row == 0,
+                out.add(row * TILE),
+            );
             row += 4;
         }
         if row + 2 <= rows {
-            quantized::<L, C, S, ZERO, 2>(tile, activations, first + row, out.add(row * TILE));
+            quantized::<L, C, S, ZERO, 2>(
+                tile,
+                activations,
+                first + row,
+                row == 0,
+                out.add(row * TILE),
+            );
             row += 2;
         }
         if row < rows {
-            quantized::<L, C, S, ZERO, 1>(tile, activations, first + row, out.add(row * TILE));
+            quantized::<L, C, S, ZERO, 1>(
+                tile,
+                activations,
+                first + row,
+                row == 0,
+                out.add(row * TILE),
+            );
         }
     }
 }
@@ -196,6 +245,78 @@ impl Matrix {
     }
 }
 
+/// The right factor of a float product, in whatever type it is stored.
+pub(crate) trait Right<L: Lanes>: Copy {
+    /// Columns of a row.
+    fn columns(self) -> usize;
+    /// The part from `column` on.
+    fn behind_column(self, column: usize) -> Self;
+    /// 16 values of `row`, from `column` on.
+    ///
+    /// # Safety
+    /// They are there.
+    unsafe fn load(self, row: usize, column: usize) -> L::F;
+}
+
+impl<L: Lanes> Right<L> for Matrix {
+    #[inline(always)]
+    fn columns(self) -> usize {
+        self.stride
+    }
+    #[inline(always)]
+    fn behind_column(self, column: usize) -> Matrix {
+        self.from(0, column)
+    }
+    #[inline(always)]
+    unsafe fn load(self, row: usize, column: usize) -> L::F {
+        unsafe { L::load(self.at(row, column)) }
+    }
+}
+
+/// Rows of f16 values, `stride` apart.
+#[derive(Clone, Copy)]
+pub(crate) struct Halves {
+    pub start: *const u16,
+    pub stride: usize,
+}
+
+impl<L: Lanes> Right<L> for Halves {
+    #[inline(always)]
+    fn columns(self) -> usize {
+        self.stride
+    }
+    #[inline(always)]
+    fn behind_column(self, column: usize) -> Halves {
+        Halves { start: self.start.wrapping_add(column), ..self }
+    }
+    #[inline(always)]
+    unsafe fn load(self, row: usize, column: usize) -> L::F {
+        unsafe { L::load_f16(self.start.add(row * self.stride + column)) }
+    }
+}
+
+/// Rows of int8 values, `stride` apart.
+#[derive(Clone, Copy)]
+pub(crate) struct Bytes {
+    pub start: *const u8,
+    pub stride: usize,
+}
+
+impl<L: Lanes> Right<L> for Bytes {
+    #[inline(always)]
+    fn columns(self) -> usize {
+        self.stride
+    }
+    #[inline(always)]
+    fn behind_column(self, column: usize) -> Bytes {
+        Bytes { start: self.start.wrapping_add(column), ..self }
+    }
+    #[inline(always)]
+    unsafe fn load(self, row: usize, column: usize) -> L::F {
+        unsafe { L::load_i8(self.start.add(row * self.stride + column)) }
+    }
+}
+
 /// `out[row][..16 * N] (+)= a[row][k] * b[k][..16 * N]`, the one f32 product: weights, scores and
 /// values of attention all have this form.
 ///
@@ -204,7 +325,7 @@ impl Matrix {
 #[inline(always)]
 pub(crate) unsafe fn float_block<L: Lanes, const R: usize, const N: usize>(
     a: Matrix,
-    b: Matrix,
+    b: impl Right<L>,
     inner: usize,
     out: Matrix,
     add: bool,
@@ -221,7 +342,7 @@ pub(crate) unsafe fn float_block<L: Lanes, const R: usize, const N: usize>(
         for k in 0..inner {
             let mut right = [L::splat(0.0); N];
             for (column, right) in right.iter_mut().enumerate() {
-                *right = L::load(b.at(k, column * 16));
+                *right = b.load(k, column * 16);
             }
             for (row, sums) in sums.iter_mut().enumerate() {
                 let left = L::splat(*a.at(row, k));

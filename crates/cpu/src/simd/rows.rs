@@ -2,6 +2,7 @@
 
 use super::lanes::Lanes;
 use super::math;
+use super::product::BlockMeta;
 use crate::pack::BLOCK;
 use pianola_plan::{Activation, RopePairing};
 
@@ -66,8 +67,7 @@ pub(crate) unsafe fn quantize<L: Lanes>(
     x: *const f32,
     width: usize,
     codes: *mut i8,
-    scales: *mut f32,
-    sums: *mut i32,
+    metas: *mut BlockMeta,
 ) {
     unsafe {
         for block in 0..width / BLOCK {
@@ -87,9 +87,9 @@ pub(crate) unsafe fn quantize<L: Lanes>(
             // Sums of integers this small are exact in f32; NaN anywhere makes them NaN, and the
             // scale carries it on.
             let (low, high) = (L::sum(low), L::sum(high));
-            *scales.add(block) = if (low + high).is_nan() { f32::NAN } else { step };
-            *sums.add(2 * block) = low as i32;
-            *sums.add(2 * block + 1) = high as i32;
+            let step = if (low + high).is_nan() { f32::NAN } else { step };
+            let weight = step * (low + high);
+            *metas.add(block) = BlockMeta { step, weight, low: low as i32, high: high as i32 };
         }
     }
 }

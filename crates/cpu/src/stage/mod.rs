@@ -18,6 +18,7 @@ use crate::kv::KvMemory;
 use crate::pack::{PackedMatrix, TILE};
 use crate::simd::attend::Scratch;
 use crate::simd::kernels::Kernels;
+use crate::simd::product::BlockMeta;
 use pianola_plan::{RopeSpec, Row};
 use product::ROWS_AT_ONCE;
 use std::ops::Range;
@@ -45,8 +46,7 @@ pub(crate) type Norm = (*const f32, f32);
 pub(crate) struct Activations {
     pub floats: *mut f32,
     pub codes: *mut i8,
-    pub scales: *mut f32,
-    pub sums: *mut i32,
+    pub metas: *mut BlockMeta,
 }
 
 pub(crate) struct Embed {

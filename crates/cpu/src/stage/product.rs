@@ -150,8 +150,8 @@ impl Product {
             let (start, count, out) = (rows.start, rows.len(), output.as_mut_ptr());
             match part.quantized {
                 Some(product) => {
-                    let Activations { codes, scales, sums, .. } = self.activations;
-                    let rows = QuantizedRows { codes, scales, sums, columns: self.columns };
+                    let Activations { codes, metas, .. } = self.activations;
+                    let rows = QuantizedRows { codes, metas, columns: self.columns };
                     product(matrix.tile(tile.index).as_ptr(), &rows, start, count, out);
                 }
                 None => {

@@ -60,11 +60,10 @@ impl Prologue {
     }
 
     unsafe fn quantize(&self, play: &Play<'_>, x: *const f32, row: usize) {
-        let Activations { codes, scales, sums, .. } = self.activations;
+        let Activations { codes, metas, .. } = self.activations;
         let (width, blocks) = (self.width, self.width / BLOCK);
         unsafe {
-            let (codes, scales) = (codes.add(row * width), scales.add(row * blocks));
-            (play.kernels.quantize)(x, width, codes, scales, sums.add(2 * row * blocks));
+            (play.kernels.quantize)(x, width, codes.add(row * width), metas.add(row * blocks));
         }
     }
 
@@ -74,7 +73,7 @@ impl Prologue {
         for at in 0..self.width {
             unsafe {
                 let code = f32::from(*self.activations.codes.add(row * self.width + at));
-                let step = *self.activations.scales.add(row * blocks + at / BLOCK);
+                let step = (*self.activations.metas.add(row * blocks + at / BLOCK)).step;
                 *out.add(at) = *x.add(at) - code * step;
             }
         }
