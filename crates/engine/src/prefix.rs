@@ -380,7 +380,7 @@ mod tests {
     fn a_window_needs_its_own_pages_only() {
         let (mut tree, at) = tree(320);
         // The window at 320 tokens reaches back to 221, in the fourth page.
-        let alone = |page: u32| page >= 100 && page < 103;
+        let alone = |page: u32| (100..103).contains(&page);
         tree.evict(1, 3, &alone, &mut |_, _| ());
         assert_eq!(tree.find(&tokens(400), &visible).tokens, 320);
         tree.evict(1, 1, &|page| page == 103, &mut |_, _| ());
