@@ -29,7 +29,8 @@ impl BenchOptions {
     /// Tokens of context that the tests need.
     pub fn context(&self) -> usize {
         match self.lanes.iter().max() {
-            None => self.prompt.max(self.generate),
+            // Behind the first token, which is the prompt.
+            None => self.prompt.max(self.generate + 1),
             Some(&lanes) => {
                 let longest = (0..lanes).map(|lane| self.prompt_of(lane)).max().unwrap_or(0);
                 longest.max(1) + self.generate

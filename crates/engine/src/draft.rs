@@ -55,11 +55,27 @@ impl Drafter {
         lanes.iter().for_each(|lane| self.align(lane));
         let longest = lanes.iter().map(|lane| lane.most).max().unwrap_or(0);
         for _ in 0..longest {
+            // A play without a guess was a prompt's part; the next comes with the next step.
             if !self.play(lanes)? {
                 return Ok(());
             }
         }
         Ok(())
+    }
+
+    /// The lane of a slot is over; what was played of it is kept while there is room.
+    pub fn release(&mut self, slot: usize) {
+        self.played[slot].clear();
+        self.engine.cache.release(slot, self.engine.recording.as_mut());
+    }
+
+    /// Forgets all that is kept.
+    pub fn reset(&mut self) {
+        for slot in 0..self.played.len() {
+            self.played[slot].clear();
+            self.engine.cache.forget(slot, self.engine.recording.as_mut());
+        }
+        self.engine.cache.clear();
     }
 
     /// Makes the pages of a slot those of its lane's tokens, keeping what they begin with.
@@ -80,8 +96,8 @@ impl Drafter {
         }
     }
 
-    /// Plays what lanes lack, and adds a guess to each that then has all its tokens. False if there
-    /// was nothing to do.
+    /// Plays what lanes lack, and adds a guess to each that then has all its tokens. False if none
+    /// was added.
     fn play(&mut self, lanes: &mut [Guess<'_>]) -> Result<bool, EngineError> {
         let Engine { cache, recording, step, .. } = self.engine.as_mut();
         let options = recording.plan().options;
@@ -126,6 +142,6 @@ impl Drafter {
             let played = self.played[lane.slot].len().min(lane.tokens.len());
             cache.append(lane.slot, &lane.tokens[certain..played]);
         }
-        Ok(true)
+        Ok(!owners.is_empty())
     }
 }

@@ -94,7 +94,7 @@ impl Engine {
         self.return_slot(slot);
         let mut pooled = pooled?;
         let squares: f64 = pooled.iter().map(|&value| f64::from(value).powi(2)).sum();
-        if squares.is_nan() {
+        if !squares.is_finite() {
             return Err(EngineError::NotANumber { position: tokens.len() });
         }
         let length = squares.sqrt().max(f64::MIN_POSITIVE);

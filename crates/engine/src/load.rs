@@ -244,14 +244,13 @@ impl Engine {
         let lanes = plan.options.sequences;
         let scheduler = Scheduler::new(lanes, options.queue, options.tokens_per_submit);
         let device = options.device();
-        let recording: Box<dyn Probe> = match options.gpu {
+        let mut recording: Box<dyn Probe> = match options.gpu {
             None => Box::new(CpuRecording::new(plan, source, options.cpu, progress)?),
             Some(vulkan) if plan.options.cpu_layers > 0 => {
                 Box::new(HybridRecording::new(plan, source, options.cpu, vulkan, progress)?)
             }
             Some(vulkan) => Box::new(VulkanRecording::new(plan, source, vulkan, progress)?),
         };
-        let mut recording = recording;
         // Requests that come and go bring steps of every size, and none should wait for its own.
         if lanes > 1 {
             recording.record_ahead()?;

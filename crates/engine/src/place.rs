@@ -121,17 +121,27 @@ pub(crate) fn on_gpu(
         context: asked.context,
         model_context: options.context,
     };
-    // Layers and context are chosen for the fewest pages; what is then left goes to more of them.
-    let kv_bytes = |context: usize| options.kv_bytes.or_else(|| Some(enough_kv(&largest, context)));
-    let mut fits = |choice: Choice| match plan(choice, kv_bytes(choice.context)) {
+    // Layers and context are chosen for few pages, and what is then left goes to more of them.
+    let kv_bytes = |lanes: usize, context: usize| {
+        options.kv_bytes.or_else(|| Some(enough_kv(&largest, lanes, context)))
+    };
+    let fits = |lanes: usize, choice: Choice| match plan(choice, kv_bytes(lanes, choice.context)) {
         Ok(plan) => Ok::<bool, EngineError>(budget.holds(&plan)?),
         Err(PlanError::KvBudget { .. }) => Ok(false),
         Err(error) => Err(error.into()),
     };
-    let Some(choice) = choose(wish, &mut fits)? else {
+    let lanes = options.sequences;
+    let found = choose(wish, &mut |choice| fits(lanes, choice))?;
+    // Before a layer leaves the GPU, lanes make do with the pages of one.
+    let (lanes, found) = match found {
+        Some(choice) if choice.cpu_layers == wish.cpu_layers().0 => (lanes, Some(choice)),
+        _ => (1, choose(wish, &mut |choice| fits(1, choice))?),
+    };
+    let Some(choice) = found else {
         let least = Choice { cpu_layers: wish.cpu_layers().1, context: wish.contexts().0 };
         // A budget of the user's that holds no sequence says so itself.
-        return Err(no_room(&plan(least, options.kv_bytes)?, &budget, asked, gpu));
+        let plan = plan(least, kv_bytes(1, least.context))?;
+        return Err(no_room(&plan, &budget, asked, gpu));
     };
     if options.kv_bytes.is_some() {
         return Ok(plan(choice, options.kv_bytes)?);
@@ -142,7 +152,7 @@ pub(crate) fn on_gpu(
     }
     /// Steps in which what is left is searched.
     const STEPS: u64 = 64;
-    let (least, most) = (enough_kv(&largest, choice.context), most.kv_bytes());
+    let (least, most) = (enough_kv(&largest, lanes, choice.context), most.kv_bytes());
     let share = |step: u64| Some(least + (most.saturating_sub(least) / STEPS) * step);
     let (mut low, mut high) = (0, STEPS);
     while low < high {
@@ -155,17 +165,17 @@ pub(crate) fn on_gpu(
     Ok(plan(choice, share(low))?)
 }
 
-/// Bytes of pages with which one sequence of `context` tokens has room, and every lane for a
-/// short one.
-fn enough_kv(plan: &Plan, context: usize) -> u64 {
-    let PlanOptions { sequences, max_rows, .. } = plan.options;
+/// Bytes of pages with which one sequence of `context` tokens has room, and so many lanes for a
+/// short one each.
+fn enough_kv(plan: &Plan, lanes: usize, context: usize) -> u64 {
+    let max_rows = plan.options.max_rows;
     let groups = &plan.graph.kv_groups;
     let bytes = |sequences: usize, context: usize| {
         let demand = KvDemand { sequences, context, chunk: max_rows };
         let pages = demand.pages(groups, None).unwrap_or_default();
         u64::try_from(kv_bytes(groups, &pages)).unwrap_or(u64::MAX)
     };
-    bytes(1, context).max(bytes(sequences, context.min(LEAST_CONTEXT)))
+    bytes(1, context).max(bytes(lanes, context.min(LEAST_CONTEXT)))
 }
 
 /// Plans `graph` for the processor, with KV pages in what the weights leave of its memory.
@@ -181,8 +191,9 @@ pub(crate) fn on_cpu(
     let budget = options.kv_bytes.or_else(|| {
         let (_, available) = pianola_cpu::describe().memory?;
         let taken = largest.weight_bytes() + largest.arena.bytes as u64;
-        // An eighth is left to others. Weights that do not fit are refused when they are loaded.
-        (available - available / 8).checked_sub(taken)
+        // Weights that do not fit are refused when they are loaded; an eighth is left to others.
+        let fits = taken <= available;
+        fits.then(|| (available - available / 8).saturating_sub(taken))
     });
     let wish = Wish {
         layers: 0,

@@ -69,7 +69,7 @@ pub struct Timing {
     pub drafted_tokens: usize,
     /// See `drafted_tokens`.
     pub accepted_tokens: usize,
-    /// Times that the request made room for an older one and was computed anew.
+    /// Times that the request made room for an older one, or an embedding, and was computed anew.
     pub preemptions: usize,
 }
 
@@ -87,7 +87,9 @@ pub struct Answer {
 /// What happens to a request.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// Text that became certain; nothing where a token completed none, or the prompt is under way.
+    /// A part of the prompt was processed.
+    Prompt,
+    /// A token came, and this text became certain; none where the token completed none.
     Text(&'a str),
     /// The answer is whole.
     Finished(Answer),

@@ -53,6 +53,13 @@ impl Sampler {
     /// A sampler over the ids 0 to `vocabulary` - 1. Logits rows may be longer (a padded head):
     /// the columns beyond are never chosen.
     pub fn new(sampling: Sampling, vocabulary: usize) -> Result<Self, SamplingError> {
+        Sampler::check(&sampling, vocabulary)?;
+        let history = History::default();
+        Ok(Self { sampling, vocabulary, history, candidates: Candidates::default() })
+    }
+
+    /// Whether one can sample so from a vocabulary.
+    pub fn check(sampling: &Sampling, vocabulary: usize) -> Result<(), SamplingError> {
         sampling.validate()?;
         if vocabulary == 0 || u32::try_from(vocabulary).is_err() {
             return Err(SamplingError::Vocabulary(vocabulary));
@@ -62,8 +69,7 @@ impl Sampler {
                 return Err(SamplingError::UnknownToken { token, vocabulary });
             }
         }
-        let history = History::default();
-        Ok(Self { sampling, vocabulary, history, candidates: Candidates::default() })
+        Ok(())
     }
 
     /// The options this sampler was made with.

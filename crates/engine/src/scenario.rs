@@ -138,9 +138,7 @@ pub fn run_scenario(
                 return ControlFlow::Continue(());
             };
             match event {
-                // Nothing comes while the prompt is under way; a model without a tokeniser says
-                // its tokens, so that every token has a text.
-                Event::Text("") => {}
+                Event::Prompt => {}
                 Event::Text(_) => {
                     let now = Instant::now();
                     match last.replace(now) {

@@ -8,8 +8,8 @@
 //!                                     anew later from what is still kept of it
 //! ```
 //!
-//! The order is that of arrival, throughout: the oldest is admitted first and never preempted, so
-//! every request that fits the context is served in the end.
+//! The order is that of arrival, throughout: the oldest is admitted first and never preempted by
+//! another, so every request that fits the context is served in the end.
 
 mod step;
 
@@ -57,7 +57,7 @@ pub struct EngineCounters {
     pub cached_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
-    /// Times that a request made room for an older one.
+    /// Times that a request made room for an older one, or for an embedding.
     pub preemptions: u64,
     /// Tokens that were guessed ahead, and those of them that were right.
     pub drafted_tokens: u64,
@@ -87,8 +87,7 @@ impl Limits {
         if needed > context {
             return Err(EngineError::ContextLength { needed, context, model });
         }
-        Sampler::new(request.sampling.clone(), vocabulary)?;
-        Ok(())
+        Ok(Sampler::check(&request.sampling, vocabulary)?)
     }
 
     /// Whether these are tokens of the vocabulary.
@@ -118,6 +117,8 @@ pub(crate) struct Scheduler {
     pub speculation: Speculation,
     gauge: Gauge,
     pub drafter: Option<Drafter>,
+    /// Why the drafter was given up.
+    draft_failure: Option<String>,
     counters: EngineCounters,
     wants: Vec<Want>,
     shares: Vec<Share>,
@@ -138,11 +139,18 @@ impl Scheduler {
             speculation: Speculation::Off,
             gauge: Gauge::default(),
             drafter: None,
+            draft_failure: None,
             counters: EngineCounters::default(),
             wants: Vec::with_capacity(lanes),
             shares: Vec::with_capacity(lanes),
             draws: Vec::new(),
         }
+    }
+
+    /// A request has left its slot.
+    fn free_slot(&mut self, slot: usize) {
+        self.free.push(slot);
+        self.drafter.iter_mut().for_each(|drafter| drafter.release(slot));
     }
 
     /// The slot of the fed sequence, taken now if it has none.
@@ -195,6 +203,11 @@ impl Engine {
         self.set_speculation(Speculation::Draft)
     }
 
+    /// Why the draft model was given up, if it failed.
+    pub fn draft_failure(&self) -> Option<&str> {
+        self.scheduler.draft_failure.as_deref()
+    }
+
     /// Whether guessing ahead was found not to pay, and is switched off for now.
     pub fn is_speculation_off(&self) -> bool {
         self.scheduler.speculation == Speculation::Off || self.scheduler.gauge.is_off()
@@ -203,8 +216,10 @@ impl Engine {
     /// Adds a request to the queue; [`Engine::step`] works on it.
     pub fn submit(&mut self, request: Request) -> Result<RequestId, EngineError> {
         self.limits().check(&request)?;
-        if self.scheduler.waiting.len() >= self.scheduler.queue {
-            return Err(EngineError::QueueFull { waiting: self.scheduler.queue });
+        // Who finds a free lane at the next step does not wait.
+        let Limits { lanes, queue, .. } = self.limits();
+        if self.scheduler.waiting.len() + self.scheduler.running.len() >= lanes + queue {
+            return Err(EngineError::QueueFull { waiting: queue });
         }
         let id = RequestId(self.scheduler.next);
         let lane = Lane::new(id, request, self.config.vocabulary, self.text.as_deref())?;
@@ -289,8 +304,8 @@ impl Engine {
             if first_time {
                 scheduler.counters.cached_tokens += cached as u64;
             }
-            let at = scheduler.running.partition_point(|running| running.lane.id < lane.id);
-            scheduler.running.insert(at, Running::new(lane, slot, most_plays));
+            // Whoever waits is younger than all that run.
+            scheduler.running.push(Running::new(lane, slot, most_plays));
         }
     }
 
@@ -314,26 +329,38 @@ impl Engine {
     /// Finds pages for a borrowed slot's sequence up to `end`, as for a request older than all.
     pub(crate) fn make_room(&mut self, slot: usize, end: usize) -> Result<(), EngineError> {
         while self.cache.reserve(slot, end, self.recording.as_mut()).is_err() {
-            if self.scheduler.running.is_empty() {
+            if self.scheduler.side.is_some() {
+                self.reset_side();
+            } else if self.scheduler.running.is_empty() {
                 return Err(EngineError::PagesInUse);
+            } else {
+                self.preempt();
             }
-            self.preempt();
         }
         Ok(())
     }
 
-    /// Finds pages for every row of so many plays, the oldest request first; where there are none,
-    /// the youngest makes room.
-    fn reserve(&mut self, plays: usize) {
+    /// Finds pages for every row of so many plays, the oldest request first. Where there are none,
+    /// first what is not needed gives way: the fed sequence, further plays, guesses; then the
+    /// youngest request. Returns how many plays there are pages for.
+    fn reserve(&mut self, mut plays: usize) -> usize {
         let mut at = 0;
         while at < self.scheduler.running.len() {
             let Running { slot, share, .. } = self.scheduler.running[at];
             let end = self.cache.len(slot) + share.pending + share.drafts + plays - 1;
-            match self.cache.reserve(slot, end, self.recording.as_mut()) {
-                Ok(()) => at += 1,
-                Err(_) => self.preempt(),
+            if self.cache.reserve(slot, end, self.recording.as_mut()).is_ok() {
+                at += 1;
+            } else if self.scheduler.side.is_some() {
+                self.reset_side();
+            } else if plays > 1 {
+                plays = 1;
+            } else if share.drafts > 0 {
+                self.scheduler.running[at].share.drafts = 0;
+            } else {
+                self.preempt();
             }
         }
+        plays
     }
 
     /// The youngest request that runs goes back to the queue; what it computed is kept while there
@@ -347,11 +374,19 @@ impl Engine {
         self.scheduler.waiting.push_front(running.lane);
     }
 
-    /// Takes a request out of its slot.
+    /// Takes a request out of its slot; what it computed is kept while there is room.
     fn end(&mut self, at: usize) -> Running {
         let running = self.scheduler.running.remove(at);
         self.cache.release(running.slot, self.recording.as_mut());
-        self.scheduler.free.push(running.slot);
+        self.scheduler.free_slot(running.slot);
+        running
+    }
+
+    /// The same, but nothing of its unfinished page is kept.
+    fn discard(&mut self, at: usize) -> Running {
+        let running = self.scheduler.running.remove(at);
+        self.cache.forget(running.slot, self.recording.as_mut());
+        self.scheduler.free_slot(running.slot);
         running
     }
 }

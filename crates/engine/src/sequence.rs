@@ -1,6 +1,7 @@
 //! A sequence fed by hand: tokens in, logits out, chunk by chunk. For evaluation and checks; it
 //! takes a slot that no request needs.
 
+use crate::draft::Drafter;
 use crate::error::EngineError;
 use crate::load::Engine;
 
@@ -17,7 +18,8 @@ pub enum Wanted {
 
 impl Engine {
     /// Appends `tokens` to the sequence and calls `visit` with the index (within `tokens`) and
-    /// the logits of every wanted row. At most `chunk` rows are played at once.
+    /// the logits of every wanted row. At most `chunk` rows are played at once. Requests that need
+    /// its slot or its pages take them, and the sequence is then empty ([`Engine::fed_slot`]).
     pub fn feed(
         &mut self,
         tokens: &[u32],
@@ -75,6 +77,7 @@ impl Engine {
     pub fn reset(&mut self) {
         self.reset_side();
         self.cache.clear();
+        self.scheduler.drafter.iter_mut().for_each(Drafter::reset);
     }
 
     /// Forgets the fed sequence.

@@ -143,7 +143,7 @@ impl Stream {
         self.answer.as_ref()
     }
 
-    /// Ends the request. What was generated until then still comes.
+    /// Ends the request. What was certain until then still comes.
     pub fn cancel(&self) {
         // An engine that has stopped has no request to cancel.
         let _ = self.commands.send(Command::Cancel { ticket: self.ticket });
@@ -239,11 +239,14 @@ impl Worker {
             }
             Command::Embed { tokens, pooling, reply } => {
                 let _ = reply.send(self.engine.embed(&tokens, pooling));
+                // However many embeddings are asked for, requests get on.
+                self.step();
             }
             Command::Report { reply } => {
                 let (waiting, running) = self.engine.load_now();
                 let (counters, cache) = (self.engine.counters(), self.engine.cache_use());
                 let _ = reply.send(Report { waiting, running, counters, cache });
+                self.step();
             }
             Command::Stop => {}
         }
@@ -255,7 +258,7 @@ impl Worker {
         let _ = engine.step(&mut |id, event| {
             let Some((_, stream)) = streams.get(&id) else { return ControlFlow::Break(()) };
             let message = match event {
-                Event::Text("") => return ControlFlow::Continue(()),
+                Event::Prompt | Event::Text("") => return ControlFlow::Continue(()),
                 Event::Text(text) => Message::Text(text.to_string()),
                 Event::Finished(answer) => Message::Finished(answer),
                 Event::Failed(error) => Message::Failed(error),

@@ -66,13 +66,16 @@ fn on_a_gpu() {
 }
 
 /// Requests that generate beside one another, on either device.
-fn in_lanes(gpu: bool) {
-    let gpu = gpu.then(gpu::open);
+fn in_lanes(on_gpu: bool) {
+    let gpu = on_gpu.then(gpu::open);
     let gpu = gpu.as_ref().map(gpu::options);
     let options = LoadOptions { gpu, lanes: 4, ..LoadOptions::default() };
     let mut engine = tiny::tiny_engine(options).unwrap();
     for lane in 0..4 {
-        let sampling = Sampling { top_k: 7 * (lane % 2), seed: 5, ..Sampling::default() };
+        // A GPU chooses from the best few only.
+        let top_k = if on_gpu { 7 } else { 7 * (lane % 2) };
+        let sampling = Sampling { top_k, seed: 5, ..Sampling::default() };
+        assert_eq!(engine.cannot_choose(&sampling).is_none(), on_gpu);
         let max_tokens = Some(500);
         engine.submit(Request { max_tokens, sampling, ..Request::new(vec![3; 20]) }).unwrap();
     }

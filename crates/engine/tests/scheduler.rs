@@ -82,8 +82,8 @@ impl Driver {
                     finished.push((open.remove(&id).expect("one end each"), answer));
                 }
                 Event::Failed(error) => panic!("{error}"),
-                Event::Text(_) if Some(id) == broken_off => return ControlFlow::Break(()),
-                Event::Text(_) => {}
+                _ if Some(id) == broken_off => return ControlFlow::Break(()),
+                Event::Prompt | Event::Text(_) => {}
             }
             ControlFlow::Continue(())
         });

@@ -71,6 +71,7 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
     fresh: bool,
     out: *mut f32,
 ) {
+    const { assert!(R <= 8, "each_row! knows eight") };
     unsafe {
         let columns = activations.columns;
         let blocks = columns / BLOCK;

@@ -36,13 +36,13 @@ impl Engine {
         let begun = Instant::now();
         self.guess();
         self.divide();
-        let plays = self.plays();
-        self.reserve(plays);
+        let on_device = self.is_chosen_on_device();
+        let plays = if on_device { self.plays() } else { 1 };
+        let plays = self.reserve(plays);
         if self.scheduler.running.is_empty() {
             return Ok(());
         }
         self.write_step();
-        let on_device = self.is_chosen_on_device();
         let played = match on_device {
             true => self.play_choosing(plays),
             false => self.recording.play(&self.step),
@@ -59,7 +59,8 @@ impl Engine {
         let scheduler = &mut self.scheduler;
         let tokens = (scheduler.counters.generated_tokens - before) as usize;
         scheduler.counters.steps += 1;
-        scheduler.counters.rows += (rows + (plays - 1) * logits) as u64;
+        let rows = rows + (plays - 1) * logits;
+        scheduler.counters.rows += rows as u64;
         // Without logits a GPU may still be at it.
         if logits > 0 {
             let time = begun.elapsed();
@@ -76,7 +77,8 @@ impl Engine {
     fn guess(&mut self) {
         let context = self.context();
         let cache = &self.cache;
-        let Scheduler { running, speculation, gauge, drafter, .. } = &mut self.scheduler;
+        let Scheduler { running, speculation, gauge, drafter, draft_failure, .. } =
+            &mut self.scheduler;
         running.iter_mut().for_each(|running| running.guesses.clear());
         if *speculation == Speculation::Off || !gauge.guesses() {
             return;
@@ -98,10 +100,11 @@ impl Engine {
                 }
             }
         }
-        let failed = drafter.as_mut().is_some_and(|drafter| drafter.guess(&mut asked).is_err());
-        if failed {
-            // Answers do not depend on it.
+        if let Some(Err(error)) = drafter.as_mut().map(|drafter| drafter.guess(&mut asked)) {
+            // Answers do not depend on it; whoever asks is told.
             *speculation = Speculation::Off;
+            *drafter = None;
+            *draft_failure = Some(error.to_string());
         }
     }
 
@@ -159,10 +162,18 @@ impl Engine {
         }
     }
 
-    /// Whether the device can choose as all who want a token asked for.
+    /// Whether a lane comes to the end of its tokens in this step, and wants another.
+    fn wants_token(&self, running: &Running) -> bool {
+        let Running { lane, slot, share, .. } = running;
+        self.cache.len(*slot) + share.pending == lane.tokens.len() && lane.left(self.context()) > 0
+    }
+
+    /// Whether the device can choose as all who want a token in this step asked for.
     fn is_chosen_on_device(&self) -> bool {
-        (1..=self.recording.most_choices()).contains(&self.step.logits.len())
-            && self.scheduler.running.iter().map(|running| &running.lane).all(|lane| {
+        let wanting = || self.scheduler.running.iter().filter(|running| self.wants_token(running));
+        let rows: usize = wanting().map(|running| 1 + running.share.drafts).sum();
+        (1..=self.recording.most_choices()).contains(&rows)
+            && wanting().all(|Running { lane, .. }| {
                 let stop_tokens = stop_tokens(self.text.as_deref(), lane);
                 self.recording.cannot_choose(lane.sampler.sampling(), stop_tokens).is_none()
             })
@@ -225,7 +236,7 @@ impl Engine {
                 Ok(None) => at += 1,
                 Ok(Some(finish)) => self.tell_end(at, finish, listener),
                 Err(error) => {
-                    self.end(at);
+                    self.discard(at);
                     let _ = listener(id, Event::Failed(error));
                 }
             }
@@ -244,16 +255,18 @@ impl Engine {
         let Engine { recording, cache, scheduler, text, .. } = self;
         let Scheduler { running, counters, .. } = scheduler;
         let Running { lane, slot, share, guesses, boldness, .. } = &mut running[at];
-        let start = cache.len(*slot);
-        cache.append(*slot, &lane.tokens[start..start + share.pending]);
-        let mut tell = |lane: &Lane, text: &str| match listener(lane.id, Event::Text(text)) {
+        let mut tell = |lane: &Lane, event: Event<'_>| match listener(lane.id, event) {
             ControlFlow::Continue(()) => None,
             ControlFlow::Break(()) => Some(Finish::Cancelled),
         };
-        if start + share.pending < lane.tokens.len() {
-            return Ok(tell(lane, ""));
+        let start = cache.len(*slot);
+        let played = start + share.pending;
+        if played < lane.tokens.len() {
+            cache.append(*slot, &lane.tokens[start..played]);
+            return Ok(tell(lane, Event::Prompt));
         }
         if lane.left(context) == 0 {
+            cache.append(*slot, &lane.tokens[start..played]);
             return Ok(Some(Finish::MaxTokens));
         }
         let first_row = *row;
@@ -281,12 +294,16 @@ impl Engine {
                     (lane.sampler.sample(logits, lane.tokens.len() as u64), false)
                 }
             };
+            if taken == 0 {
+                // Only now is it known that the rows are worth keeping.
+                cache.append(*slot, &lane.tokens[start..played]);
+            }
             let right = taken < share.drafts && guesses[taken] == token;
             taken += 1;
             counters.generated_tokens += 1;
             let ended = lane.take(token, text.as_deref(), context);
             // An end brings its text together with what was held back.
-            let ended = if ended.is_some() { ended } else { tell(lane, lane.text()) };
+            let ended = if ended.is_some() { ended } else { tell(lane, Event::Text(lane.text())) };
             if ended.is_none() && (right || more) {
                 // Its keys and values are there already.
                 cache.append(*slot, &[token]);
@@ -316,13 +333,9 @@ impl Engine {
 
     /// The device failed: nothing that runs can go on.
     fn fail_all(&mut self, reason: &str, listener: &mut Listener<'_>) {
-        while !self.scheduler.running.is_empty() {
-            let at = self.scheduler.running.len() - 1;
-            let slot = self.scheduler.running[at].slot;
-            let lane = self.scheduler.running.remove(at).lane;
+        while let Some(last) = self.scheduler.running.len().checked_sub(1) {
             // What the failed step left in its pages is not to be trusted.
-            self.cache.forget(slot, self.recording.as_mut());
-            self.scheduler.free.push(slot);
+            let lane = self.discard(last).lane;
             let _ = listener(lane.id, Event::Failed(EngineError::Step(reason.to_string())));
         }
     }
@@ -339,15 +352,21 @@ impl Engine {
         let mine = self.submit(request.clone())?;
         let mut result = None;
         loop {
-            self.step(&mut |id, event| {
+            let stepped = self.step(&mut |id, event| {
                 match event {
                     _ if id != mine => {}
+                    Event::Prompt => return emit(""),
                     Event::Text(text) => return emit(text),
                     Event::Finished(answer) => result = Some(Ok(answer)),
                     Event::Failed(error) => result = Some(Err(error)),
                 }
                 ControlFlow::Continue(())
-            })?;
+            });
+            if let Err(error) = stepped {
+                // It may still have been waiting.
+                self.cancel(mine);
+                return Err(error);
+            }
             if let Some(result) = result {
                 return result;
             }

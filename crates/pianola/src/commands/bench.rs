@@ -199,6 +199,9 @@ fn of_shape(
     /// One layer has every kernel; a small vocabulary is enough for the head.
     const CHECKED_LAYERS: usize = 1;
     const CHECKED_VOCABULARY: usize = 2048;
+    if arguments.speculation.draft.is_some() {
+        return Err(Failure::usage("--draft guesses for a model from a file, not for --shape"));
+    }
     let ty = arguments.shape.quant;
     if options.gpu.is_none() {
         check_memory(shape, &Engine::plan_of_random(shape, ty, &options)?)?;
@@ -213,9 +216,6 @@ fn of_shape(
     let asked = options.clone();
     let mut engine = Engine::random(shape, ty, options, &mut |done, all| bar.reach(done, all))?;
     drop(bar);
-    if arguments.speculation.draft.is_some() {
-        return Err(Failure::usage("--draft guesses for a model from a file, not for --shape"));
-    }
     if arguments.speculation.speculate {
         engine.set_speculation(Speculation::Lookup)?;
     }
@@ -428,7 +428,9 @@ fn print(subject: &Subject, rows: &[BenchRow]) -> Result<(), Failure> {
     for row in rows.iter().filter(|row| row.drafted > 0) {
         let (right, all) = (row.accepted, row.drafted);
         let share = 100.0 * right as f64 / all as f64;
-        let off = if subject.engine.is_speculation_off() {
+        let off = if let Some(reason) = subject.engine.draft_failure() {
+            &format!("; the draft model failed: {reason}")
+        } else if subject.engine.is_speculation_off() {
             "; switched off, because it lost"
         } else {
             ""
