@@ -83,25 +83,30 @@ pub fn load_with_draft(
         None => None,
         Some(name) => {
             let located = locate(name, console)?;
-            let context = options.context;
-            // Its pages are small; what it cannot hold is not guessed.
+            let config = ModelFile::open(&located.path)?.config()?;
+            let wanted = options.context.unwrap_or(config.context);
+            if wanted > config.context {
+                console.notice(&format!(
+                    "{} guesses for the first {} tokens only, which is all its context holds",
+                    located.label, config.context
+                ));
+            }
             let small = LoadOptions {
                 layers_on_gpu: None,
-                context: None,
+                context: Some(wanted.min(config.context)),
                 kv_memory: None,
                 ..options.clone()
             };
-            let engine = load(&located, small, console)?;
-            if context.is_some_and(|context| context > engine.context()) {
-                console.notice(&format!(
-                    "{} guesses for the first {} tokens only, which is all its context holds",
-                    located.label,
-                    engine.context()
-                ));
-            }
-            Some(engine)
+            Some(load(&located, small, console)?)
         }
     };
+    let mut options = options;
+    // What the user grants is for both.
+    let taken = draft.as_ref().and_then(|draft| draft.placement().gpu);
+    if let (Some(vulkan), Some(taken)) = (&mut options.gpu, taken) {
+        let taken = taken.device_local + taken.host;
+        vulkan.memory = vulkan.memory.map(|memory| memory.saturating_sub(taken));
+    }
     let mut engine = load(model, options, console)?;
     if let Some(draft) = draft {
         engine.set_draft(draft)?;

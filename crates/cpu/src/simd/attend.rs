@@ -18,6 +18,10 @@ pub(crate) struct HeadPrologue {
 }
 
 /// Copies a head to `out` and applies its prologue there.
+///
+/// # Safety
+/// `head` has `head_dim` values, `out` room for them up to the next multiple of 16; norm and angles
+/// are those of a head of this width.
 #[inline(always)]
 pub(crate) unsafe fn prepare<L: Lanes>(
     head: *const f32,
@@ -92,6 +96,9 @@ pub(crate) unsafe fn store<L: Lanes>(
 }
 
 /// Scales of the keys, then of the values, of an int8 page's head.
+///
+/// # Safety
+/// `page` is a head's part of a page of that type.
 #[inline(always)]
 unsafe fn scales_of(page: *const u8, head_dim: usize) -> *const f32 {
     let values = (head_dim + head_dim.next_multiple_of(16)) * PAGE_TOKENS;
@@ -101,6 +108,9 @@ unsafe fn scales_of(page: *const u8, head_dim: usize) -> *const f32 {
 
 /// Hands each value's code to `put` and returns the scale of all: not-a-number if a value is, or
 /// is infinite.
+///
+/// # Safety
+/// `x` has `width` values.
 #[inline(always)]
 unsafe fn quantize<L: Lanes>(x: *const f32, width: usize, mut put: impl FnMut(usize, i8)) -> f32 {
     unsafe {
@@ -275,6 +285,9 @@ pub(crate) unsafe fn attend<L: Lanes>(
 }
 
 /// Multiplies a page's scores or weights by their tokens' scales.
+///
+/// # Safety
+/// Both have a page's tokens.
 #[inline(always)]
 unsafe fn scale<L: Lanes>(row: *mut f32, scales: *const f32) {
     for at in (0..PAGE_TOKENS).step_by(16) {
@@ -283,6 +296,9 @@ unsafe fn scale<L: Lanes>(row: *mut f32, scales: *const f32) {
 }
 
 /// Overwrites what is not visible.
+///
+/// # Safety
+/// `row` has a page's tokens.
 #[inline(always)]
 unsafe fn hide(row: *mut f32, visible: std::ops::Range<usize>, x: f32) {
     let row = unsafe { std::slice::from_raw_parts_mut(row, PAGE_TOKENS) };
@@ -292,6 +308,9 @@ unsafe fn hide(row: *mut f32, visible: std::ops::Range<usize>, x: f32) {
 
 /// Turns the visible scores into weights under the new maximum, all others into zero; returns
 /// their sum.
+///
+/// # Safety
+/// `row` has a page's tokens.
 #[inline(always)]
 unsafe fn softmax<L: Lanes>(
     row: *mut f32,
@@ -338,6 +357,9 @@ enum Stored {
 impl Stored {
     /// Few queries are done sooner with values that are converted as they are met; for more the
     /// page is converted once.
+    ///
+    /// # Safety
+    /// `page` is the head's part of a page of type `ty`; the scratch is for heads of this width.
     #[inline(always)]
     unsafe fn of<L: Lanes>(
         page: *const u8,
@@ -366,6 +388,9 @@ impl Stored {
 }
 
 /// Fills the scratch from a page whose values 16 from an index on `load` gives.
+///
+/// # Safety
+/// The scratch is for heads of this width.
 #[inline(always)]
 unsafe fn convert<L: Lanes>(
     head_dim: usize,
@@ -385,6 +410,9 @@ unsafe fn convert<L: Lanes>(
 
 /// `out[rows][columns] (+)= a[rows][inner] . b[inner][columns]`, `columns` being those of `b` and a
 /// multiple of 16.
+///
+/// # Safety
+/// As of [`float_block`].
 #[inline(always)]
 unsafe fn product<L: Lanes>(
     a: Matrix,
