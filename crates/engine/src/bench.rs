@@ -114,6 +114,8 @@ pub struct BenchRow {
     pub drafted: u64,
     /// See `drafted`.
     pub accepted: u64,
+    /// Most requests that ran at once: fewer than the lanes where the KV pages hold no more.
+    pub at_once: usize,
 }
 
 /// What a step costs a queue.
@@ -212,6 +214,7 @@ struct Time {
     spent: PlayStatistics,
     drafted: u64,
     accepted: u64,
+    at_once: usize,
 }
 
 impl Round {
@@ -283,7 +286,7 @@ impl Watch {
         let (before, after) = (self.counters, engine.counters());
         let drafted = after.drafted_tokens - before.drafted_tokens;
         let accepted = after.accepted_tokens - before.accepted_tokens;
-        Time { tokens, seconds, spent, drafted, accepted }
+        Time { tokens, seconds, spent, drafted, accepted, at_once: 1 }
     }
 }
 
@@ -320,17 +323,20 @@ fn run_lanes(
         }
         ControlFlow::Continue(())
     };
+    let mut at_once = 0;
     while engine.is_busy() && !engine.all_generate() {
         engine.step(&mut listen)?;
+        at_once = at_once.max(engine.load_now().1);
     }
-    let prompts = watch.stop(engine, prompted);
+    let prompts = Time { at_once, ..watch.stop(engine, prompted) };
     let before = engine.counters().generated_tokens;
     let watch = Watch::start(engine);
     while engine.is_busy() {
         engine.step(&mut listen)?;
+        at_once = at_once.max(engine.load_now().1);
     }
     let generated = (engine.counters().generated_tokens - before) as usize;
-    let generation = watch.stop(engine, generated);
+    let generation = Time { at_once, ..watch.stop(engine, generated) };
     match failure {
         Some(error) => Err(error),
         None => Ok([prompts, generation]),
@@ -345,6 +351,7 @@ struct Measured {
     spent: PlayStatistics,
     drafted: u64,
     accepted: u64,
+    at_once: usize,
 }
 
 impl Measured {
@@ -353,6 +360,7 @@ impl Measured {
         self.wall += time.seconds;
         self.drafted += time.drafted;
         self.accepted += time.accepted;
+        self.at_once = self.at_once.max(time.at_once);
         self.spent.plays += time.spent.plays;
         self.spent.seconds += time.spent.seconds;
         self.spent.busy_seconds += time.spent.busy_seconds;
@@ -386,6 +394,7 @@ impl Measured {
             }),
             drafted: self.drafted,
             accepted: self.accepted,
+            at_once: self.at_once,
         }
     }
 }

@@ -112,9 +112,9 @@ impl Default for Gauge {
 }
 
 impl Gauge {
-    /// Steps of a trial. With guesses they vary, so there are more of them.
-    const TRIAL_WITH: usize = 16;
-    const TRIAL_WITHOUT: usize = 8;
+    /// Steps of a trial: few, because a losing one costs time.
+    const TRIAL_WITH: usize = 8;
+    const TRIAL_WITHOUT: usize = 6;
     /// Steps for which a verdict stands: few at first, more each time that it is confirmed.
     const FIRST: usize = 64;
     const LAST: usize = 1024;

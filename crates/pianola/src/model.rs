@@ -129,9 +129,10 @@ pub fn tell_fit(plan: &Plan, asked: &LoadOptions, console: Console) {
         console.notice(&format!(
             "the context has {context} of {} tokens, as many as there is memory for{}",
             plan.graph.context,
-            match &asked.gpu {
-                Some(_) => "; with a larger --context layers move to the processor",
-                None => "",
+            match (&asked.gpu, asked.kv_memory) {
+                (Some(_), None) => "; with a larger --context layers move to the processor",
+                (None, None) => "",
+                (_, Some(_)) => "; more --kv-memory holds more",
             }
         ));
     }

@@ -127,7 +127,8 @@ pub struct SpeculationOptions {
     /// sooner where texts repeat themselves. Switches itself off where it loses
     #[arg(long, conflicts_with = "draft")]
     pub speculate: bool,
-    /// A smaller model of the same vocabulary that guesses tokens ahead, as in gemma3:270m
+    /// A smaller model of the same vocabulary that guesses tokens ahead, as in gemma3:270m. Switches
+    /// itself off where it loses
     #[arg(long, value_name = "MODEL")]
     pub draft: Option<String>,
 }

@@ -16,6 +16,10 @@ pub fn finish_name(finish: Finish) -> &'static str {
 
 /// Tokens of the prompt a second, those in the cache left out.
 fn prompt_speed(timing: &Timing) -> Option<f64> {
+    // Broken off before the first token, nobody knows how much of it was done.
+    if timing.generated_tokens == 0 {
+        return None;
+    }
     speed(timing.prompt_tokens - timing.cached_tokens, timing.prompt_seconds)
 }
 
@@ -63,7 +67,9 @@ pub fn line(model: &str, engine: &Engine, timing: &Timing, finish: Finish) -> St
     };
     let guessed = match timing.drafted_tokens {
         0 => String::new(),
-        drafted => format!(" ({} of {drafted} guesses right)", timing.accepted_tokens),
+        drafted => {
+            format!(" without guesses ({} of {drafted} guesses right)", timing.accepted_tokens)
+        }
     };
     format!(
         "{model} on {}: prompt {} tokens{} ({} cached), generated {} tokens{}{guessed}, ended by: {ended}",

@@ -198,8 +198,10 @@ pub enum PlanError {
     },
     /// The budget for keys and values holds no whole sequence.
     #[error(
-        "{} for keys and values hold no sequence of {context} tokens, which takes {}; give more with --kv-memory, or ask for a smaller --context",
-        crate::size_text(*bytes), crate::size_text(*needed)
+        "{} for keys and values hold no sequence of {context} tokens, which takes {}; give more with --kv-memory{}",
+        crate::size_text(*bytes),
+        crate::size_text(*needed),
+        if *context > crate::PAGE_TOKENS { ", or ask for a smaller --context" } else { "" }
     )]
     KvBudget {
         /// Bytes there are.

@@ -37,8 +37,6 @@ Examples:
 pub struct Arguments {
     #[command(flatten)]
     model: ModelOption,
-    #[command(flatten)]
-    shape: ShapeOptions,
     /// Tokens of a prompt; 0 leaves its test out
     #[arg(short, long, value_name = "N", default_value_t = 512)]
     prompt: usize,
@@ -82,6 +80,8 @@ pub struct Arguments {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
+    shape: ShapeOptions,
+    #[command(flatten)]
     speculation: SpeculationOptions,
     #[command(flatten)]
     compute: ComputeOptions,
@@ -94,6 +94,8 @@ struct Subject {
     check: Option<CheckReport>,
     /// The type asked for with --quant.
     asked: Option<TensorType>,
+    /// Prompts differ in length.
+    mixed: bool,
 }
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
@@ -114,6 +116,9 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         generate: arguments.generate.max(1),
         seed: 1,
     });
+    if scenario.is_some() && arguments.lanes.len() > 1 {
+        return Err(Failure::usage("--scenario runs with one number of lanes; give -b one number"));
+    }
     let mut options = arguments.compute.load(console)?;
     let needed = scenario.as_ref().map_or(bench.context(), ChatScenario::context);
     options.context = Some(arguments.context.unwrap_or(needed));
@@ -187,7 +192,7 @@ fn of_file(
     };
     let mut engine = model::load_with_draft(&located, options, &arguments.speculation, console)?;
     let check = twin.map(|twin| check(&mut engine, twin)).transpose()?;
-    Ok(Subject { label: located.label, engine, check, asked: None })
+    Ok(Subject { label: located.label, engine, check, asked: None, mixed: arguments.mixed })
 }
 
 fn of_shape(
@@ -230,7 +235,8 @@ fn of_shape(
             "{other} matrices are q8_0 instead: their rows are no whole number of {ty} blocks"
         ));
     }
-    Ok(Subject { label: shape.name.to_string(), engine, check: Some(report), asked: Some(ty) })
+    let (label, asked) = (shape.name.to_string(), Some(ty));
+    Ok(Subject { label, engine, check: Some(report), asked, mixed: arguments.mixed })
 }
 
 /// Rows of the prompt whose kernels are checked.
@@ -310,6 +316,7 @@ fn object(subject: &Subject, row: &BenchRow) -> Value {
         "cpu_layers": subject.engine.plan().options.cpu_layers,
         "test": row.test.to_string(),
         "lanes": row.test.lanes(),
+        "lanes_at_once": row.at_once,
         "drafted_tokens": row.drafted,
         "accepted_tokens": row.accepted,
         "tokens_per_second": row.tokens_per_second,
@@ -324,6 +331,7 @@ fn object(subject: &Subject, row: &BenchRow) -> Value {
         "threads": cpu.map(|cpu| cpu.threads),
         "simd": cpu.map(|cpu| cpu.level.name()),
         "numeric": subject.engine.plan().options.numeric.to_string(),
+        "mixed": subject.mixed,
         "check": check,
     })
 }
@@ -397,11 +405,12 @@ fn chat_scenario(
 
 fn print(subject: &Subject, rows: &[BenchRow]) -> Result<(), Failure> {
     console::print_line(&format!(
-        "{} {} on {}, {} mode",
+        "{} {} on {}, {} mode{}",
         subject.label,
         quant(subject),
         subject.engine.runs_on(),
         subject.engine.plan().options.numeric,
+        if subject.mixed { ", prompts of a half to twice the length" } else { "" },
     ))?;
     let mut head = vec!["test", "tokens/s", "+/-", "ceiling", "reached", "busy", "host us/step"];
     if rows.iter().any(|row| row.launches.is_some()) {
@@ -425,6 +434,13 @@ fn print(subject: &Subject, rows: &[BenchRow]) -> Result<(), Failure> {
         table.push(cells);
     }
     console::print(&console::table(&table))?;
+    for row in rows.iter().filter(|row| row.at_once < row.test.lanes()) {
+        console::print_line(&format!(
+            "{}: the KV pages hold {} requests at once, the others waited or were computed anew; give \
+             more --kv-memory",
+            row.test, row.at_once
+        ))?;
+    }
     for row in rows.iter().filter(|row| row.drafted > 0) {
         let (right, all) = (row.accepted, row.drafted);
         let share = 100.0 * right as f64 / all as f64;

@@ -28,8 +28,6 @@ Examples:
 pub struct Arguments {
     #[command(flatten)]
     model: ModelOption,
-    #[command(flatten)]
-    shape: ShapeOptions,
     /// Sequences in the play, each with its rows
     #[arg(short = 'b', long, value_name = "N", default_value_t = 1, value_parser = positive)]
     lanes: usize,
@@ -45,6 +43,8 @@ pub struct Arguments {
     /// Print a JSON object
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    shape: ShapeOptions,
     #[command(flatten)]
     compute: ComputeOptions,
 }
@@ -78,6 +78,14 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             "--context-tokens must be between the {rows} rows and the context of {}, not {context}",
             plan.options.context
         )));
+    }
+    let pages = plan.kv_pages.iter().zip(&plan.graph.kv_groups);
+    let held = pages.map(|(pages, group)| pages / group.pages_for(context, rows).max(1)).min();
+    if let Some(held) = held.filter(|&held| held < lanes) {
+        console.notice(&format!(
+            "the KV pages hold {held} sequences of {context} tokens at once, not {lanes}: the others \
+             would wait; give more --kv-memory"
+        ));
     }
     let ceilings = ceilings(&options.device(), plan.options.numeric)?;
     let split = plan.ops.iter().any(|op| op.device != plan.options.device);
