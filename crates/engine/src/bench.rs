@@ -5,7 +5,7 @@ use crate::load::Engine;
 use crate::request::{Event, Request, RequestId};
 use crate::scheduler::EngineCounters;
 use crate::sequence::Wanted;
-use pianola_plan::{Ceilings, DeviceKind, PlanOp, PlayStatistics};
+use pianola_plan::{Ceilings, Cost, DeviceKind, PlanOp, PlayStatistics, Work};
 use std::ops::{ControlFlow, Range};
 use std::time::Instant;
 
@@ -240,7 +240,7 @@ impl Round {
         engine.reset();
         match self {
             Round::Prompt => {
-                let tokens = tokens(engine, 0, options.prompt);
+                let tokens = tokens(engine.config().vocabulary, 0, 0..options.prompt);
                 let watch = Watch::start(engine);
                 engine.feed(&tokens, usize::MAX, Wanted::Last, &mut |_, _| ())?;
                 Ok(vec![watch.stop(engine, tokens.len())])
@@ -274,15 +274,7 @@ impl Watch {
 
     fn stop(&self, engine: &Engine, tokens: usize) -> Time {
         let seconds = self.start.elapsed().as_secs_f64();
-        let (before, after) = (self.before, engine.recording.statistics());
-        let spent = PlayStatistics {
-            plays: after.plays - before.plays,
-            seconds: after.seconds - before.seconds,
-            busy_seconds: after.busy_seconds - before.busy_seconds,
-            submits: after.submits - before.submits,
-            dispatches: after.dispatches - before.dispatches,
-            allocations: after.allocations - before.allocations,
-        };
+        let spent = engine.recording.statistics() - self.before;
         let (before, after) = (self.counters, engine.counters());
         let drafted = after.drafted_tokens - before.drafted_tokens;
         let accepted = after.accepted_tokens - before.accepted_tokens;
@@ -290,12 +282,11 @@ impl Watch {
     }
 }
 
-/// Tokens that look like text to the engine: spread over the vocabulary, never the same twice in
-/// a row, and others for every lane.
-fn tokens(engine: &Engine, lane: usize, count: usize) -> Vec<u32> {
-    let vocabulary = engine.config().vocabulary;
-    let token = |index: usize| ((lane * 104_729 + index * 7919 + 13) % vocabulary) as u32;
-    (0..count).map(token).collect()
+/// Tokens at these positions that look like text to the engine: spread over the vocabulary, never
+/// the same twice in a row, and others for every lane.
+pub(crate) fn tokens(vocabulary: usize, lane: usize, positions: Range<usize>) -> Vec<u32> {
+    let token = |at: usize| ((lane * 104_729 + at * 7919 + 13) % vocabulary) as u32;
+    positions.map(token).collect()
 }
 
 /// The prompts of `lanes` requests until each has its first token; then `generate` more of each.
@@ -308,7 +299,7 @@ fn run_lanes(
     let mut prompted = 0;
     let watch = Watch::start(engine);
     for lane in 0..lanes {
-        let prompt = tokens(engine, lane, prompt(lane));
+        let prompt = tokens(engine.config().vocabulary, lane, 0..prompt(lane));
         prompted += prompt.len();
         engine.submit(Request {
             max_tokens: Some(generate + 1),
@@ -361,12 +352,7 @@ impl Measured {
         self.drafted += time.drafted;
         self.accepted += time.accepted;
         self.at_once = self.at_once.max(time.at_once);
-        self.spent.plays += time.spent.plays;
-        self.spent.seconds += time.spent.seconds;
-        self.spent.busy_seconds += time.spent.busy_seconds;
-        self.spent.submits += time.spent.submits;
-        self.spent.dispatches += time.spent.dispatches;
-        self.spent.allocations += time.spent.allocations;
+        self.spent += time.spent;
     }
 
     /// The row of a test, its ceiling left open; `queued` says that the device works by itself from
@@ -410,25 +396,18 @@ fn ceiling(engine: &Engine, test: Test, options: &BenchOptions, ceilings: Ceilin
             let all: usize = lengths(lanes).sum();
             let plays = all.div_ceil(engine.plan().options.max_rows);
             let sequences: Vec<(usize, usize)> = lengths(lanes).map(|rows| (rows, rows)).collect();
-            let host = engine.host_ceilings();
-            let seconds = |op: &PlanOp| {
-                let ceilings = engine.ceilings_of(op, ceilings, host);
-                let mut work = op.cost.work_of(&sequences, lanes);
-                work.bytes += op.cost.weight_bytes * (plays as u64 - 1);
-                ceilings.seconds(work)
+            let work = |cost: &Cost| {
+                let once = cost.work_of(&sequences, lanes);
+                Work { bytes: once.bytes + cost.weight_bytes * (plays as u64 - 1), ..once }
             };
-            all as f64 / engine.plan().ops.iter().map(seconds).sum::<f64>()
+            all as f64 / engine.best_seconds(ceilings, engine.host_ceilings(), &work)
         }
         Test::Lanes { lanes, tokens } => {
             let host = engine.host_ceilings();
             let seconds = |at: usize| -> f64 {
                 let sequences: Vec<(usize, usize)> =
                     lengths(lanes).map(|prompt| (1, prompt + at + 1)).collect();
-                let op = |op: &PlanOp| {
-                    let work = op.cost.work_of(&sequences, lanes);
-                    engine.ceilings_of(op, ceilings, host).seconds(work)
-                };
-                engine.plan().ops.iter().map(op).sum()
+                engine.best_seconds(ceilings, host, &|cost| cost.work_of(&sequences, lanes))
             };
             (lanes * tokens) as f64 / (0..tokens).map(seconds).sum::<f64>()
         }
@@ -444,20 +423,23 @@ impl Engine {
         let host = self.host_ceilings();
         let seconds = |start: usize| -> f64 {
             let rows = chunk.min(end - start);
-            let op = |op: &PlanOp| {
-                let work = op.cost.work(rows, 1, start + rows);
-                self.ceilings_of(op, ceilings, host).seconds(work)
-            };
-            self.plan().ops.iter().map(op).sum()
+            self.best_seconds(ceilings, host, &|cost| cost.work(rows, 1, start + rows))
         };
         count as f64 / tokens.step_by(chunk).map(seconds).sum::<f64>()
     }
 
-    /// Ceilings of the device that computes a kernel.
-    fn ceilings_of(&self, op: &PlanOp, ceilings: Ceilings, host: Option<Ceilings>) -> Ceilings {
-        match host {
+    /// Shortest time of a play in which each kernel does so much work, those of the processor under
+    /// its own ceilings.
+    fn best_seconds(
+        &self,
+        ceilings: Ceilings,
+        host: Option<Ceilings>,
+        work: &dyn Fn(&Cost) -> Work,
+    ) -> f64 {
+        let on = |op: &PlanOp| match host {
             Some(host) if op.device == DeviceKind::Cpu => host,
             _ => ceilings,
-        }
+        };
+        self.plan().ops.iter().map(|op| on(op).seconds(work(&op.cost))).sum()
     }
 }

@@ -25,6 +25,11 @@ impl Pool {
     }
 }
 
+/// For a group and a position, the first position that is seen from there.
+fn first_visible(pools: &[Pool]) -> impl Fn(usize, usize) -> usize + '_ {
+    |group, position| pools[group].group.first_visible(position)
+}
+
 /// One sequence.
 struct Slot {
     /// Tokens whose keys and values are in the pages.
@@ -98,13 +103,11 @@ impl Cache {
     /// and says how many tokens of it there were.
     pub fn attach(&mut self, slot: usize, tokens: &[u32], recording: &mut dyn Recording) -> usize {
         debug_assert!(self.slots[slot].tokens.is_empty());
-        let pools = &self.pools;
-        let visible = |group: usize, position: usize| pools[group].group.first_visible(position);
-        let found = self.tree.find(tokens, &visible);
+        let found = self.tree.find(tokens, &first_visible(&self.pools));
         let node = found.path.last().copied().unwrap_or(ROOT);
         self.tree.enter(node);
         self.tree.leave(ROOT);
-        self.tree.touch(node, found.tokens, &visible);
+        self.tree.touch(node, found.tokens, &first_visible(&self.pools));
         let tail = found.tail.map(|tail| self.tree.take_tail(tail));
         let slot_state = &mut self.slots[slot];
         slot_state.tokens.extend_from_slice(&tokens[..found.tokens]);
@@ -195,28 +198,38 @@ impl Cache {
         if short == 0 {
             return Ok(());
         }
-        let pools = &mut self.pools;
-        let holders = pools[group].holders.clone();
-        let alone = |page: u32| holders[page as usize] == 1;
-        if self.tree.count(group, &alone) < short {
+        if self.kept(group) < short {
             return Err(Full);
         }
         // Some more at once, because looking for the oldest takes a while.
-        let batch = short.max(pools[group].holders.len() / 64);
-        let evictions = &mut self.evictions;
-        self.tree.evict(group, batch, &alone, &mut |group, page| {
-            pools[group].release(page);
-            *evictions += 1;
-        });
+        let batch = short.max(self.pools[group].holders.len() / 64);
+        self.evictions += self.give_away(group, batch);
         Ok(())
+    }
+
+    /// Pages of a group that only the tree holds.
+    fn kept(&self, group: usize) -> usize {
+        let pool = &self.pools[group];
+        self.tree.count(group, &|page| pool.holders[page as usize] == 1)
+    }
+
+    /// Gives away up to so many of these, and of tails also their other pages. Returns how many.
+    fn give_away(&mut self, group: usize, count: usize) -> u64 {
+        let pools = &mut self.pools;
+        let holders = pools[group].holders.clone();
+        let alone = |page: u32| holders[page as usize] == 1;
+        let mut given = 0;
+        self.tree.evict(group, count, &alone, &mut |group, page| {
+            pools[group].release(page);
+            given += 1;
+        });
+        given
     }
 
     /// Whether `tokens` could become a sequence now and grow by a token, `chunk` rows being added at
     /// a time, and so many pages of each group were still left.
     pub fn has_room(&self, tokens: &[u32], chunk: usize, left: usize) -> bool {
-        let visible =
-            |group: usize, position: usize| self.pools[group].group.first_visible(position);
-        let found = self.tree.find(tokens, &visible);
+        let found = self.tree.find(tokens, &first_visible(&self.pools));
         self.pools.iter().enumerate().all(|(group, pool)| {
             let alone = |page: u32| pool.holders[page as usize] == 1;
             let first = pool.group.first_visible(found.tokens) / PAGE_TOKENS;
@@ -225,7 +238,7 @@ impl Cache {
             let new = pool.group.pages_for(tokens.len() + 1, chunk).saturating_sub(pages.len());
             // What the sequence takes from the tree cannot be given away any more.
             let taken = pages.iter().filter(|&&page| alone(page)).count();
-            new + taken + left <= pool.free.len() + self.tree.count(group, &alone)
+            new + taken + left <= pool.free.len() + self.kept(group)
         })
     }
 
@@ -255,10 +268,8 @@ impl Cache {
 
     /// Ends a slot's sequence; what was computed is kept as long as there is room.
     pub fn release(&mut self, slot: usize, recording: &mut dyn Recording) {
-        let pools = &self.pools;
-        let visible = |group: usize, position: usize| pools[group].group.first_visible(position);
         let Slot { tokens, held, node, noted } = &mut self.slots[slot];
-        self.tree.touch(*node, tokens.len(), &visible);
+        self.tree.touch(*node, tokens.len(), &first_visible(&self.pools));
         let rest = &tokens[*noted * PAGE_TOKENS..];
         let pages: Option<Vec<u32>> =
             held.iter().map(|held| held.get(*noted).copied().flatten()).collect();
@@ -292,11 +303,7 @@ impl Cache {
     /// Forgets everything that is kept and that no sequence holds.
     pub fn clear(&mut self) {
         for group in 0..self.pools.len() {
-            let pools = &mut self.pools;
-            let holders = pools[group].holders.clone();
-            let alone = |page: u32| holders[page as usize] == 1;
-            self.tree
-                .evict(group, usize::MAX, &alone, &mut |group, page| pools[group].release(page));
+            self.give_away(group, usize::MAX);
         }
     }
 
@@ -304,7 +311,7 @@ impl Cache {
     pub fn usage(&self) -> CacheUse {
         let mut usage = CacheUse { evictions: self.evictions, ..CacheUse::default() };
         for (group, pool) in self.pools.iter().enumerate() {
-            let kept = self.tree.count(group, &|page| pool.holders[page as usize] == 1);
+            let kept = self.kept(group);
             let held = pool.holders.len() - pool.free.len() - kept;
             let bytes = |pages: usize| pool.group.page_bytes() * pages as u64;
             usage.bytes += bytes(pool.holders.len());

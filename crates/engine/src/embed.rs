@@ -80,15 +80,7 @@ impl Engine {
     /// The meaning of some tokens as a vector of length one: the last layer's rows, normed as the
     /// head would read them, pooled. Requests that run go on afterwards.
     pub fn embed(&mut self, tokens: &[u32], pooling: Pooling) -> Result<Vec<f32>, EngineError> {
-        if tokens.is_empty() {
-            return Err(EngineError::EmptyPrompt);
-        }
-        self.limits().check_tokens(tokens)?;
-        let (needed, context) = (tokens.len(), self.context());
-        if needed > context {
-            let model = self.config.context;
-            return Err(EngineError::ContextLength { needed, context, model });
-        }
+        self.limits().check_prompt(tokens)?;
         let slot = self.borrow_slot()?;
         let pooled = self.pool(slot, tokens, pooling);
         self.return_slot(slot);

@@ -1,5 +1,6 @@
 //! What users of a busy engine see: conversations that begin over time, each of some turns.
 
+use crate::bench::tokens;
 use crate::error::EngineError;
 use crate::load::Engine;
 use crate::request::{Event, Request, RequestId};
@@ -86,11 +87,8 @@ impl Conversation {
     fn request(&mut self, scenario: &ChatScenario, vocabulary: usize) -> Request {
         let what = 3 * self.turns;
         let length = scenario.length(scenario.prompt, self.index, what);
-        let token = |at: usize| {
-            ((self.index * 104_729 + (self.tokens.len() + at) * 7919 + 13) % vocabulary) as u32
-        };
-        let message: Vec<u32> = (0..length).map(token).collect();
-        self.tokens.extend(message);
+        let start = self.tokens.len();
+        self.tokens.extend(tokens(vocabulary, self.index, start..start + length));
         self.turns += 1;
         Request {
             max_tokens: Some(scenario.length(scenario.generate, self.index, what + 1)),

@@ -13,7 +13,7 @@
 
 mod step;
 
-use crate::cache::CacheUse;
+use crate::cache::{Cache, CacheUse};
 use crate::draft::Drafter;
 use crate::error::EngineError;
 use crate::lane::Lane;
@@ -78,16 +78,22 @@ pub(crate) struct Limits {
 impl Limits {
     /// Whether the engine could serve the request at all.
     pub fn check(&self, request: &Request) -> Result<(), EngineError> {
-        let Limits { vocabulary, context, model_context: model, .. } = *self;
-        if request.prompt.is_empty() {
+        self.check_prompt(&request.prompt)?;
+        Ok(Sampler::check(&request.sampling, self.vocabulary)?)
+    }
+
+    /// Whether these are some tokens, and fit the context.
+    pub fn check_prompt(&self, tokens: &[u32]) -> Result<(), EngineError> {
+        let Limits { context, model_context: model, .. } = *self;
+        if tokens.is_empty() {
             return Err(EngineError::EmptyPrompt);
         }
-        self.check_tokens(&request.prompt)?;
-        let needed = request.prompt.len();
-        if needed > context {
-            return Err(EngineError::ContextLength { needed, context, model });
+        self.check_tokens(tokens)?;
+        let needed = tokens.len();
+        match needed > context {
+            true => Err(EngineError::ContextLength { needed, context, model }),
+            false => Ok(()),
         }
-        Ok(Sampler::check(&request.sampling, vocabulary)?)
     }
 
     /// Whether these are tokens of the vocabulary.
@@ -147,10 +153,12 @@ impl Scheduler {
         }
     }
 
-    /// A request has left its slot.
-    fn free_slot(&mut self, slot: usize) {
-        self.free.push(slot);
-        self.drafter.iter_mut().for_each(|drafter| drafter.release(slot));
+    /// A request leaves its slot, whose pages were given back.
+    fn vacate(&mut self, at: usize) -> Running {
+        let running = self.running.remove(at);
+        self.free.push(running.slot);
+        self.drafter.iter_mut().for_each(|drafter| drafter.release(running.slot));
+        running
     }
 
     /// The slot of the fed sequence, taken now if it has none.
@@ -166,6 +174,12 @@ impl Scheduler {
 }
 
 impl Running {
+    /// Whether it comes to the end of its tokens in this step, and wants another.
+    fn wants_token(&self, cache: &Cache, context: usize) -> bool {
+        let played = cache.len(self.slot) + self.share.pending;
+        played == self.lane.tokens.len() && self.lane.left(context) > 0
+    }
+
     fn new(lane: Lane, slot: usize, most_plays: usize) -> Running {
         let guesses = Vec::with_capacity(MOST_GUESSES);
         let uniforms = Vec::with_capacity(most_plays.max(MOST_GUESSES + 1));
@@ -376,17 +390,15 @@ impl Engine {
 
     /// Takes a request out of its slot; what it computed is kept while there is room.
     fn end(&mut self, at: usize) -> Running {
-        let running = self.scheduler.running.remove(at);
-        self.cache.release(running.slot, self.recording.as_mut());
-        self.scheduler.free_slot(running.slot);
-        running
+        let slot = self.scheduler.running[at].slot;
+        self.cache.release(slot, self.recording.as_mut());
+        self.scheduler.vacate(at)
     }
 
     /// The same, but nothing of its unfinished page is kept.
     fn discard(&mut self, at: usize) -> Running {
-        let running = self.scheduler.running.remove(at);
-        self.cache.forget(running.slot, self.recording.as_mut());
-        self.scheduler.free_slot(running.slot);
-        running
+        let slot = self.scheduler.running[at].slot;
+        self.cache.forget(slot, self.recording.as_mut());
+        self.scheduler.vacate(at)
     }
 }

@@ -124,6 +124,31 @@ pub struct Draw<'a> {
     pub uniforms: &'a [f32],
 }
 
+impl std::ops::Sub for PlayStatistics {
+    type Output = PlayStatistics;
+    fn sub(self, before: PlayStatistics) -> PlayStatistics {
+        PlayStatistics {
+            plays: self.plays - before.plays,
+            seconds: self.seconds - before.seconds,
+            busy_seconds: self.busy_seconds - before.busy_seconds,
+            submits: self.submits - before.submits,
+            dispatches: self.dispatches - before.dispatches,
+            allocations: self.allocations - before.allocations,
+        }
+    }
+}
+
+impl std::ops::AddAssign for PlayStatistics {
+    fn add_assign(&mut self, more: PlayStatistics) {
+        self.plays += more.plays;
+        self.seconds += more.seconds;
+        self.busy_seconds += more.busy_seconds;
+        self.submits += more.submits;
+        self.dispatches += more.dispatches;
+        self.allocations += more.allocations;
+    }
+}
+
 /// A plan in replayable form on one device.
 pub trait Recording: Send {
     /// The plan that this plays.

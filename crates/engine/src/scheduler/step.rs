@@ -149,11 +149,13 @@ impl Engine {
     fn write_step(&mut self) {
         let context = self.context();
         self.step.clear();
-        for Running { lane, slot, share, guesses, .. } in &self.scheduler.running {
+        for running in &self.scheduler.running {
+            let wants_token = running.wants_token(&self.cache, context);
+            let Running { lane, slot, share, guesses, .. } = running;
             let start = self.cache.len(*slot);
             let end = start + share.pending;
             for (position, &token) in lane.tokens.iter().enumerate().take(end).skip(start) {
-                let wanted = position + 1 == lane.tokens.len() && lane.left(context) > 0;
+                let wanted = wants_token && position + 1 == end;
                 self.step.push(token, *slot as u32, position as u32, wanted);
             }
             for (index, &guess) in guesses.iter().take(share.drafts).enumerate() {
@@ -162,15 +164,11 @@ impl Engine {
         }
     }
 
-    /// Whether a lane comes to the end of its tokens in this step, and wants another.
-    fn wants_token(&self, running: &Running) -> bool {
-        let Running { lane, slot, share, .. } = running;
-        self.cache.len(*slot) + share.pending == lane.tokens.len() && lane.left(self.context()) > 0
-    }
-
     /// Whether the device can choose as all who want a token in this step asked for.
     fn is_chosen_on_device(&self) -> bool {
-        let wanting = || self.scheduler.running.iter().filter(|running| self.wants_token(running));
+        let context = self.context();
+        let wants = |running: &&Running| running.wants_token(&self.cache, context);
+        let wanting = || self.scheduler.running.iter().filter(wants);
         let rows: usize = wanting().map(|running| 1 + running.share.drafts).sum();
         (1..=self.recording.most_choices()).contains(&rows)
             && wanting().all(|Running { lane, .. }| {
@@ -188,7 +186,9 @@ impl Engine {
     fn play_choosing(&mut self, plays: usize) -> Result<(), DeviceError> {
         let Engine { recording, cache, scheduler, step, text, .. } = self;
         let Scheduler { running, draws: kept, .. } = scheduler;
-        for Running { lane, slot, share, guesses, uniforms, history, .. } in running.iter_mut() {
+        let context = recording.plan().options.context;
+        for running in running.iter_mut().filter(|running| running.wants_token(cache, context)) {
+            let Running { lane, share, guesses, uniforms, history, .. } = running;
             let drafts = &guesses[..share.drafts];
             let seed = lane.sampler.sampling().seed;
             let first = lane.tokens.len();
@@ -202,14 +202,10 @@ impl Engine {
                 history.extend_from_slice(&lane.tokens[known..]);
                 history.extend_from_slice(drafts);
             }
-            debug_assert!(cache.len(*slot) + share.pending <= first);
         }
         let mut draws = recycled(std::mem::take(kept));
-        for Running { lane, slot, share, uniforms, history, .. } in running.iter() {
-            let whole = cache.len(*slot) + share.pending == lane.tokens.len();
-            if !whole || lane.left(recording.plan().options.context) == 0 {
-                continue;
-            }
+        for running in running.iter().filter(|running| running.wants_token(cache, context)) {
+            let Running { lane, share, uniforms, history, .. } = running;
             let stop_tokens = stop_tokens(text.as_deref(), lane);
             for row in 0..=share.drafts {
                 let known = history.len().saturating_sub(share.drafts - row);
