@@ -185,21 +185,40 @@ fn deviation(a: &[Vec<f32>], b: &[Vec<f32>]) -> f64 {
 /// much again as the processor's leaves room for another draw, and for little else.
 const DRAWS: f32 = 1.5;
 
+/// Exact mode's answer to the prompt, and the logits of both modes on the processor along it.
+struct Taught {
+    prompt: Vec<u32>,
+    answer: Vec<u32>,
+    reference: Vec<Vec<f32>>,
+    processor: Vec<Vec<f32>>,
+}
+
+impl Taught {
+    fn by(name: &str) -> Taught {
+        let mut exact = load(name, None, Numeric::Exact);
+        let prompt = exact.text().unwrap().tokenizer.encode(PROMPT, SpecialTokens::Plain);
+        let behind_prompt = forced(&mut exact, &prompt, &[]);
+        let answer = greedy(&mut exact, &behind_prompt[0], ANSWER);
+        let reference = forced(&mut exact, &prompt, &answer);
+        drop(exact);
+        let processor = forced(&mut load(name, None, Numeric::Fast), &prompt, &answer);
+        Taught { prompt, answer, reference, processor }
+    }
+
+    /// The largest distance of any logit from exact mode's.
+    fn worst(&self, found: &[Vec<f32>]) -> f32 {
+        let pairs = self.reference.iter().zip(found);
+        pairs.map(|(a, b)| largest_difference(a, b)).fold(0.0, f32::max)
+    }
+}
+
 fn fast_mode_is_as_close_as_on_the_processor(name: &str) {
     let gpu = gpu::open();
-    let mut exact = load(name, None, Numeric::Exact);
-    let prompt = exact.text().unwrap().tokenizer.encode(PROMPT, SpecialTokens::Plain);
-    let behind_prompt = forced(&mut exact, &prompt, &[]);
-    let answer = greedy(&mut exact, &behind_prompt[0], ANSWER);
-    let reference = forced(&mut exact, &prompt, &answer);
-    drop(exact);
-    let worst = |found: &[Vec<f32>]| {
-        let pairs = reference.iter().zip(found);
-        pairs.map(|(a, b)| largest_difference(a, b)).fold(0.0, f32::max)
-    };
-    let processor = forced(&mut load(name, None, Numeric::Fast), &prompt, &answer);
-    let bound = DRAWS * worst(&processor);
-    let bound_of_all = f64::from(DRAWS) * deviation(&reference, &processor);
+    let taught = Taught::by(name);
+    let worst = |found: &[Vec<f32>]| taught.worst(found);
+    let Taught { prompt, answer, reference, processor } = &taught;
+    let bound = DRAWS * worst(processor);
+    let bound_of_all = f64::from(DRAWS) * deviation(reference, processor);
 
     let mut engine = load(name, Some(gpu::options(&gpu)), Numeric::Fast);
     let request = Request {
@@ -210,17 +229,17 @@ fn fast_mode_is_as_close_as_on_the_processor(name: &str) {
         ignore_end: true,
     };
     let free = engine.generate(&request, &mut |_| ControlFlow::Continue(())).unwrap().tokens;
-    let found = forced(&mut engine, &prompt, &answer);
+    let found = forced(&mut engine, prompt, answer);
     println!(
         "{name}: worst {:.3} of {bound:.3}, deviation {:.3} of {bound_of_all:.3}",
         worst(&found),
-        deviation(&reference, &found)
+        deviation(reference, &found)
     );
     for (position, (reference, found)) in reference.iter().zip(&found).enumerate() {
         let error = largest_difference(reference, found);
         assert!(error <= bound, "{name} position {position}: {error} of {bound}");
     }
-    assert!(deviation(&reference, &found) <= bound_of_all, "{name}: the deviation of all logits");
+    assert!(deviation(reference, &found) <= bound_of_all, "{name}: the deviation of all logits");
 
     // Left to itself it says the same, unless two tokens were so near that rounding may choose.
     assert_eq!(free.len(), FREE);
@@ -248,15 +267,9 @@ fn gemma3_in_fast_mode() {
 fn lanes_are_as_close_as_a_sequence_alone() {
     const LANES: usize = 32;
     let name = "smollm2.gguf";
-    let mut exact = load(name, None, Numeric::Exact);
-    let prompt = exact.text().unwrap().tokenizer.encode(PROMPT, SpecialTokens::Plain);
-    let behind_prompt = forced(&mut exact, &prompt, &[]);
-    let answer = greedy(&mut exact, &behind_prompt[0], ANSWER);
-    let reference = forced(&mut exact, &prompt, &answer);
-    drop(exact);
-    let processor = forced(&mut load(name, None, Numeric::Fast), &prompt, &answer);
-    let pairs = reference.iter().zip(&processor);
-    let worst = pairs.map(|(a, b)| largest_difference(a, b)).fold(0.0, f32::max);
+    let taught = Taught::by(name);
+    let worst = taught.worst(&taught.processor);
+    let Taught { prompt, answer, reference, .. } = taught;
     let gpu = gpu::options(&gpu::open());
     let folder = PathBuf::from(std::env::var_os("PIANOLA_TEST_MODELS").unwrap());
     let options =

@@ -2,7 +2,7 @@
 
 use super::lanes::Lanes;
 use super::math;
-use super::product::{Bytes, Halves, Matrix, Right, float_block};
+use super::product::{Element, Matrix, Rows, float_block};
 use super::rows;
 use pianola_plan::{KvType, PAGE_TOKENS, RopePairing};
 
@@ -219,16 +219,16 @@ pub(crate) unsafe fn attend<L: Lanes>(
             let rows = Matrix::read(queries.values, head_dim);
             match stored {
                 Stored::Floats { keys, .. } => {
-                    let keys = Matrix::read(keys, PAGE_TOKENS);
-                    product::<L>(rows, count, keys, head_dim, scores, false);
+                    let keys = Rows { start: keys, stride: PAGE_TOKENS };
+                    product::<L, _>(rows, count, keys, head_dim, scores, false);
                 }
                 Stored::Halves(start) => {
-                    let keys = Halves { start, stride: PAGE_TOKENS };
-                    product::<L>(rows, count, keys, head_dim, scores, false);
+                    let keys = Rows { start, stride: PAGE_TOKENS };
+                    product::<L, _>(rows, count, keys, head_dim, scores, false);
                 }
                 Stored::Bytes(start) => {
-                    let keys = Bytes { start, stride: PAGE_TOKENS };
-                    product::<L>(rows, count, keys, head_dim, scores, false);
+                    let keys = Rows { start, stride: PAGE_TOKENS };
+                    product::<L, _>(rows, count, keys, head_dim, scores, false);
                 }
             }
             let scales = (ty == KvType::Q8).then(|| scales_of(page_of(page), head_dim));
@@ -263,15 +263,22 @@ pub(crate) unsafe fn attend<L: Lanes>(
             let keys = head_dim * PAGE_TOKENS;
             match stored {
                 Stored::Floats { values, .. } => {
-                    product::<L>(scores, count, Matrix::read(values, stride), used, output, true);
+                    product::<L, _>(
+                        scores,
+                        count,
+                        Rows { start: values, stride },
+                        used,
+                        output,
+                        true,
+                    );
                 }
                 Stored::Halves(start) => {
-                    let values = Halves { start: start.add(keys), stride };
-                    product::<L>(scores, count, values, used, output, true);
+                    let values = Rows { start: start.add(keys), stride };
+                    product::<L, _>(scores, count, values, used, output, true);
                 }
                 Stored::Bytes(start) => {
-                    let values = Bytes { start: start.add(keys), stride };
-                    product::<L>(scores, count, values, used, output, true);
+                    let values = Rows { start: start.add(keys), stride };
+                    product::<L, _>(scores, count, values, used, output, true);
                 }
             }
         }
@@ -414,42 +421,42 @@ unsafe fn convert<L: Lanes>(
 /// # Safety
 /// As of [`float_block`].
 #[inline(always)]
-unsafe fn product<L: Lanes>(
+unsafe fn product<L: Lanes, T: Element>(
     a: Matrix,
     rows: usize,
-    b: impl Right<L>,
+    b: Rows<T>,
     inner: usize,
     out: Matrix,
     add: bool,
 ) {
-    let columns = b.columns();
+    let columns = b.stride;
     let mut column = 0;
     while column < columns {
         let wide = columns - column >= 64;
-        let b = b.behind_column(column);
+        let b = b.behind(column);
         let mut row = 0;
         while row < rows {
             let (a, out) = (a.from(row, 0), out.from(row, column));
             unsafe {
                 row += match (wide, rows - row) {
                     (true, 4..) => {
-                        float_block::<L, 4, 4>(a, b, inner, out, add);
+                        float_block::<L, T, 4, 4>(a, b, inner, out, add);
                         4
                     }
                     (true, 3) => {
-                        float_block::<L, 3, 4>(a, b, inner, out, add);
+                        float_block::<L, T, 3, 4>(a, b, inner, out, add);
                         3
                     }
                     (true, 2) => {
-                        float_block::<L, 2, 4>(a, b, inner, out, add);
+                        float_block::<L, T, 2, 4>(a, b, inner, out, add);
                         2
                     }
                     (true, _) => {
-                        float_block::<L, 1, 4>(a, b, inner, out, add);
+                        float_block::<L, T, 1, 4>(a, b, inner, out, add);
                         1
                     }
                     (false, _) => {
-                        float_block::<L, 1, 1>(a, b, inner, out, add);
+                        float_block::<L, T, 1, 1>(a, b, inner, out, add);
                         1
                     }
                 };

@@ -246,75 +246,56 @@ impl Matrix {
     }
 }
 
-/// The right factor of a float product, in whatever type it is stored.
-pub(crate) trait Right<L: Lanes>: Copy {
-    /// Columns of a row.
-    fn columns(self) -> usize;
-    /// The part from `column` on.
-    fn behind_column(self, column: usize) -> Self;
-    /// 16 values of `row`, from `column` on.
+/// A type that the right factor of a float product may be stored in.
+pub(crate) trait Element: Copy {
+    /// 16 values, as f32.
     ///
     /// # Safety
     /// They are there.
-    unsafe fn load(self, row: usize, column: usize) -> L::F;
+    unsafe fn load<L: Lanes>(from: *const Self) -> L::F;
 }
 
-impl<L: Lanes> Right<L> for Matrix {
+impl Element for f32 {
     #[inline(always)]
-    fn columns(self) -> usize {
-        self.stride
-    }
-    #[inline(always)]
-    fn behind_column(self, column: usize) -> Matrix {
-        self.from(0, column)
-    }
-    #[inline(always)]
-    unsafe fn load(self, row: usize, column: usize) -> L::F {
-        unsafe { L::load(self.at(row, column)) }
+    unsafe fn load<L: Lanes>(from: *const f32) -> L::F {
+        unsafe { L::load(from) }
     }
 }
 
-/// Rows of f16 values, `stride` apart.
+/// The bits of an f16.
+impl Element for u16 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(from: *const u16) -> L::F {
+        unsafe { L::load_f16(from) }
+    }
+}
+
+/// A signed byte.
+impl Element for u8 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(from: *const u8) -> L::F {
+        unsafe { L::load_i8(from) }
+    }
+}
+
+/// Rows of values of some type, `stride` apart.
 #[derive(Clone, Copy)]
-pub(crate) struct Halves {
-    pub start: *const u16,
+pub(crate) struct Rows<T> {
+    pub start: *const T,
     pub stride: usize,
 }
 
-impl<L: Lanes> Right<L> for Halves {
+impl<T: Element> Rows<T> {
+    /// The part from `column` on.
     #[inline(always)]
-    fn columns(self) -> usize {
-        self.stride
+    pub fn behind(self, column: usize) -> Rows<T> {
+        Rows { start: self.start.wrapping_add(column), ..self }
     }
-    #[inline(always)]
-    fn behind_column(self, column: usize) -> Halves {
-        Halves { start: self.start.wrapping_add(column), ..self }
-    }
-    #[inline(always)]
-    unsafe fn load(self, row: usize, column: usize) -> L::F {
-        unsafe { L::load_f16(self.start.add(row * self.stride + column)) }
-    }
-}
 
-/// Rows of int8 values, `stride` apart.
-#[derive(Clone, Copy)]
-pub(crate) struct Bytes {
-    pub start: *const u8,
-    pub stride: usize,
-}
-
-impl<L: Lanes> Right<L> for Bytes {
+    /// 16 values of `row`, from `column` on.
     #[inline(always)]
-    fn columns(self) -> usize {
-        self.stride
-    }
-    #[inline(always)]
-    fn behind_column(self, column: usize) -> Bytes {
-        Bytes { start: self.start.wrapping_add(column), ..self }
-    }
-    #[inline(always)]
-    unsafe fn load(self, row: usize, column: usize) -> L::F {
-        unsafe { L::load_i8(self.start.add(row * self.stride + column)) }
+    unsafe fn load<L: Lanes>(self, row: usize, column: usize) -> L::F {
+        unsafe { T::load::<L>(self.start.add(row * self.stride + column)) }
     }
 }
 
@@ -324,9 +305,9 @@ impl<L: Lanes> Right<L> for Bytes {
 /// # Safety
 /// `a` has `R` rows of `inner` values, `b` `inner` rows of `16 * N`, `out` `R` rows of `16 * N`.
 #[inline(always)]
-pub(crate) unsafe fn float_block<L: Lanes, const R: usize, const N: usize>(
+pub(crate) unsafe fn float_block<L: Lanes, T: Element, const R: usize, const N: usize>(
     a: Matrix,
-    b: impl Right<L>,
+    b: Rows<T>,
     inner: usize,
     out: Matrix,
     add: bool,
@@ -343,7 +324,7 @@ pub(crate) unsafe fn float_block<L: Lanes, const R: usize, const N: usize>(
         for k in 0..inner {
             let mut right = [L::splat(0.0); N];
             for (column, right) in right.iter_mut().enumerate() {
-                *right = b.load(k, column * 16);
+                *right = b.load::<L>(k, column * 16);
             }
             for (row, sums) in sums.iter_mut().enumerate() {
                 let left = L::splat(*a.at(row, k));
@@ -374,16 +355,28 @@ pub(crate) unsafe fn float_rows<L: Lanes>(
     out: *mut f32,
 ) {
     unsafe {
-        let (a, b) =
-            (Matrix::read(activations.values, activations.stride), Matrix::read(panel, 16));
+        let a = Matrix::read(activations.values, activations.stride);
+        let b = Rows { start: panel, stride: 16 };
         let out = Matrix { start: out, stride: 16 };
         let mut row = 0;
         while row + 8 <= rows {
-            float_block::<L, 8, 1>(a.from(first + row, 0), b, columns, out.from(row, 0), false);
+            float_block::<L, f32, 8, 1>(
+                a.from(first + row, 0),
+                b,
+                columns,
+                out.from(row, 0),
+                false,
+            );
             row += 8;
         }
         while row < rows {
-            float_block::<L, 1, 1>(a.from(first + row, 0), b, columns, out.from(row, 0), false);
+            float_block::<L, f32, 1, 1>(
+                a.from(first + row, 0),
+                b,
+                columns,
+                out.from(row, 0),
+                false,
+            );
             row += 1;
         }
     }

@@ -50,6 +50,13 @@ pub(super) struct Group<'a> {
     pub integer: bool,
 }
 
+impl Group<'_> {
+    /// Weight rows of all parts.
+    fn rows(&self) -> u32 {
+        self.parts.iter().map(|part| part.2.rows as u32).sum()
+    }
+}
+
 /// How a prologue leaves the rows of an operand: FORM of `prologue.comp`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Form {
@@ -359,11 +366,11 @@ impl Programmer<'_> {
         let single = count == 1 && !logits;
         let next = if single { self.output_for_next(op, 1) } else { Input::Own };
         let (codes, tail) = (next == Input::Codes, next == Input::Tail);
-        let rows: usize = match project.gate {
-            Some(_) => group.parts[0].2.rows,
-            None => group.parts.iter().map(|part| part.2.rows).sum(),
+        let rows = match project.gate {
+            Some(_) => group.parts[0].2.rows as u32,
+            None => group.rows(),
         };
-        let cut = rows::Product { rows: rows as u32, blocks, count, codes, tail, fused };
+        let cut = rows::Product { rows, blocks, count, codes, tail, fused };
         let key = RowsKey { ty: group.parts[0].1.ty, rows: cut.rows, blocks, count };
         let shape = self.shape(&key, &cut);
         let (mut bindings, mut product, types, workgroups) =
@@ -472,6 +479,18 @@ impl Programmer<'_> {
         Dispatch::new(variant, bindings, bytemuck::bytes_of(&product), groups, op)
     }
 
+    /// Constants that `include/matrix.glsl` declares, but for the tile's.
+    fn unit_specials(&self, project: &Project, types: [u32; 2], workgroup: u32) -> Vec<(u32, u32)> {
+        vec![
+            (0, workgroup),
+            (1, types[0]),
+            (2, types[1]),
+            (3, gate_code(project)),
+            (4, self.blocks(project)),
+            (14, u32::from(self.is_head(project))),
+        ]
+    }
+
     fn matrix_product(
         &self,
         op: usize,
@@ -479,21 +498,12 @@ impl Programmer<'_> {
         group: &Group<'_>,
         count: u32,
     ) -> Dispatch {
-        let logits = self.is_head(project);
-        let rows: usize = group.parts.iter().map(|part| part.2.rows).sum();
-        let shape = matrix::choose(&self.limits, rows as u32, count);
+        let shape = matrix::choose(&self.limits, group.rows(), count);
         // A gate's tile holds as many rows of each part as it has outputs.
         let outputs = if project.gate.is_some() { shape.rows() / 2 } else { shape.rows() };
         let (bindings, product, types, workgroups) = self.product_of_many(project, group, outputs);
-        let mut constants = vec![
-            (0, shape.workgroup(&self.limits)),
-            (1, types[0]),
-            (2, types[1]),
-            (3, gate_code(project)),
-            (4, self.blocks(project)),
-        ];
+        let mut constants = self.unit_specials(project, types, shape.workgroup(&self.limits));
         constants.extend(shape.constants(&self.limits));
-        constants.push((14, u32::from(logits)));
         let variant = Variant { shader: Shader::ProjectMatrix, constants };
         let groups = [count.div_ceil(shape.tokens()), workgroups, 1];
         Dispatch::new(variant, bindings, bytemuck::bytes_of(&product), groups, op)
@@ -506,26 +516,17 @@ impl Programmer<'_> {
         group: &Group<'_>,
         count: u32,
     ) -> Dispatch {
-        let logits = self.is_head(project);
-        let rows: usize = group.parts.iter().map(|part| part.2.rows).sum();
         let gate = project.gate.is_some();
-        let shape = fragments::choose(&self.limits, rows as u32, count, gate);
+        let shape = fragments::choose(&self.limits, group.rows(), count, gate);
         let outputs = if gate { shape.rows_each / 2 } else { shape.rows_each };
         let (bindings, product, types, workgroups) = self.product_of_many(project, group, outputs);
         let order = self.limits.fragments.expect("the way was chosen by it");
-        let mut constants = vec![
-            (0, shape.workgroup(&self.limits)),
-            (1, types[0]),
-            (2, types[1]),
-            (3, gate_code(project)),
-            (4, self.blocks(project)),
-        ];
+        let mut constants = self.unit_specials(project, types, shape.workgroup(&self.limits));
         constants.extend(shape.constants());
         constants.extend([
             (11, fragment_rows(count)),
             (12, u32::from(order.operand_rows_first)),
             (13, u32::from(order.weights_rows_first)),
-            (14, u32::from(logits)),
             (15, u32::from(shape.early)),
         ]);
         let variant = Variant { shader: Shader::ProjectFragments, constants };
