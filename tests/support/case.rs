@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
-use pianola_cpu::{CheckReport, Twin};
+use pianola_cpu::{CheckReport, ReferenceModel};
 use pianola_formats::TensorType;
 use pianola_model::{Architecture, Config, Dialect, RandomWeights, RopeConfig, RopeScaling};
 use pianola_plan::{
@@ -111,16 +111,16 @@ pub type Runs = [(u32, u32, u32)];
 /// Plays steps kernel by kernel beside the reference; the last row of each run wants logits.
 pub fn check(
     recording: &mut dyn Probe,
-    twin: &mut Twin,
+    reference_model: &mut ReferenceModel,
     steps: &[&Runs],
 ) -> Result<CheckReport, String> {
-    check_logits(recording, twin, steps, 1)
+    check_logits(recording, reference_model, steps, 1)
 }
 
 /// The same with logits for the last `wanted` rows of each run.
 pub fn check_logits(
     recording: &mut dyn Probe,
-    twin: &mut Twin,
+    reference_model: &mut ReferenceModel,
     steps: &[&Runs],
     wanted: u32,
 ) -> Result<CheckReport, String> {
@@ -135,7 +135,7 @@ pub fn check_logits(
             }
         }
         recording.poison().unwrap();
-        let report = twin.check_step(recording, &step).unwrap();
+        let report = reference_model.check_step(recording, &step).unwrap();
         let report = report.map_err(|failure| failure.to_string())?;
         worst.kernels += report.kernels;
         worst.worst_share = worst.worst_share.max(report.worst_share);

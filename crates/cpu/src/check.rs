@@ -44,15 +44,15 @@ impl std::fmt::Display for CheckFailure {
 }
 
 /// The reference's own copy of a model, beside which another device's recording is checked.
-pub struct Twin {
+pub struct ReferenceModel {
     plan: Plan,
     weights: Vec<Weight>,
     kv: KvMemory,
 }
 
-impl Twin {
+impl ReferenceModel {
     /// Loads the weights of a plan, whatever device it is for.
-    pub fn new(plan: Plan, source: &dyn TensorSource) -> Result<Twin, DeviceError> {
+    pub fn new(plan: Plan, source: &dyn TensorSource) -> Result<ReferenceModel, DeviceError> {
         let pool = Pool::new(CpuOptions::default().threads)
             .map_err(|error| DeviceError::Unsupported(format!("no worker threads: {error}")))?;
         let weights = weights::load(&plan, &|_| true, source, &pool, &mut |_, _| ())?;
@@ -61,7 +61,7 @@ impl Twin {
             what: "the reference's KV pages".to_string(),
             bytes,
         })?;
-        Ok(Twin { plan, weights, kv })
+        Ok(ReferenceModel { plan, weights, kv })
     }
 
     /// Plays `step` on `probe` kernel by kernel, each beside the reference. Earlier positions of

@@ -30,7 +30,7 @@ pub mod simd;
 mod stage;
 mod weights;
 
-pub use check::{CheckFailure, CheckReport, Twin};
+pub use check::{CheckFailure, CheckReport, ReferenceModel};
 pub use device::{CpuOptions, CpuRecording};
 pub use measure::{CpuDescription, describe, measure};
 pub use simd::Level;

@@ -9,7 +9,7 @@ use crate::stage::{
 };
 use crate::weights::Weight;
 use pianola_plan::{
-    Attend, DeviceKind, HeadNorm, Kernel, Numeric, Op, Plan, Project, RowSet, TensorId, WeightId,
+    Attend, DeviceKind, FusedNorm, Kernel, Numeric, Op, Plan, Project, RowSet, TensorId, WeightId,
     WeightShape,
 };
 
@@ -108,7 +108,7 @@ impl Recorder<'_> {
         Slab { start, stride: self.plan.buffers[view.buffer].width }
     }
 
-    fn norm(&self, norm: HeadNorm) -> Norm {
+    fn norm(&self, norm: FusedNorm) -> Norm {
         (self.vector(norm.weight), norm.epsilon)
     }
 

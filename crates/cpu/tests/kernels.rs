@@ -5,18 +5,18 @@
 mod case;
 
 use case::{Case, STEPS, check, map_pages, plan, usual};
-use pianola_cpu::{CpuOptions, CpuRecording, Level, Twin};
+use pianola_cpu::{CpuOptions, CpuRecording, Level, ReferenceModel};
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceKind, KvType, Numeric, Step};
 use proptest::prelude::*;
 
-fn record(case: &Case, level: Level) -> (CpuRecording, Twin) {
+fn record(case: &Case, level: Level) -> (CpuRecording, ReferenceModel) {
     let (plan, weights) = plan(case, DeviceKind::Cpu);
     let cpu = CpuOptions { level, threads: case.threads };
-    let twin = Twin::new(plan.clone(), &weights).unwrap();
+    let reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
     let mut recording = CpuRecording::new(plan, &weights, cpu, &mut |_, _| ()).unwrap();
     map_pages(&mut recording);
-    (recording, twin)
+    (recording, reference_model)
 }
 
 fn levels() -> impl Iterator<Item = Level> {
@@ -29,8 +29,8 @@ proptest! {
     #[test]
     fn kernels_match_the_reference(case in case::case(6)) {
         for level in levels() {
-            let (mut recording, mut twin) = record(&case, level);
-            if let Err(reason) = check(&mut recording, &mut twin, &STEPS) {
+            let (mut recording, mut reference_model) = record(&case, level);
+            if let Err(reason) = check(&mut recording, &mut reference_model, &STEPS) {
                 prop_assert!(false, "{level}: {reason}");
             }
         }
@@ -41,9 +41,9 @@ proptest! {
 fn every_type_on_every_level() {
     for &ty in TensorType::ALL {
         for level in levels() {
-            let (mut recording, mut twin) = record(&usual(ty), level);
+            let (mut recording, mut reference_model) = record(&usual(ty), level);
             let steps: [&case::Runs; 3] = [&[(0, 0, 64)], &[(0, 64, 5)], &[(0, 69, 1)]];
-            let report = check(&mut recording, &mut twin, &steps)
+            let report = check(&mut recording, &mut reference_model, &steps)
                 .unwrap_or_else(|reason| panic!("{ty} on {level}: {reason}"));
             println!("{ty} {level}: worst error {:.0} % of its bound", 100.0 * report.worst_share);
         }
@@ -58,10 +58,10 @@ fn every_kv_type_on_every_level() {
             for numeric in [Numeric::Exact, Numeric::Fast] {
                 let usual = usual(TensorType::Q8_0);
                 let case = Case { numeric, kv_type: Some(ty), head_dim, hidden: 96, ..usual };
-                let (mut recording, mut twin) = record(&case, level);
+                let (mut recording, mut reference_model) = record(&case, level);
                 let steps: [&case::Runs; 4] =
                     [&[(0, 0, 64)], &[(0, 64, 5), (1, 0, 2)], &[(0, 69, 1)], &[(1, 2, 1)]];
-                let report = check(&mut recording, &mut twin, &steps)
+                let report = check(&mut recording, &mut reference_model, &steps)
                     .unwrap_or_else(|reason| panic!("{ty} on {level}, {numeric}: {reason}"));
                 let share = 100.0 * report.worst_share;
                 println!("{ty} {level} {numeric}: worst error {share:.0} % of its bound");
@@ -74,10 +74,10 @@ fn every_kv_type_on_every_level() {
 #[test]
 fn the_check_notices_a_wrong_kernel() {
     let case = Case { hidden: 64, feed_forward: 96, ..usual(TensorType::Q4_0) };
-    let (mut recording, mut twin) = record(&case, Level::best());
+    let (mut recording, mut reference_model) = record(&case, Level::best());
     let mut step = Step::default();
     step.push(3, 0, 0, true);
     recording.break_kernel();
-    let failure = twin.check_step(&mut recording, &step).unwrap().unwrap_err();
+    let failure = reference_model.check_step(&mut recording, &step).unwrap().unwrap_err();
     println!("noticed: {failure}");
 }

@@ -4,7 +4,7 @@ use crate::error::EngineError;
 use crate::load::Engine;
 use crate::request::{Event, Request, RequestId};
 use crate::scheduler::EngineCounters;
-use crate::sequence::Wanted;
+use crate::sequence::LogitRows;
 use pianola_plan::{Ceilings, Cost, DeviceKind, PlanOp, PlayStatistics, Work};
 use std::ops::{ControlFlow, Range};
 use std::time::Instant;
@@ -242,7 +242,7 @@ impl Round {
             Round::Prompt => {
                 let tokens = tokens(engine.config().vocabulary, 0, 0..options.prompt);
                 let watch = Watch::start(engine);
-                engine.feed(&tokens, usize::MAX, Wanted::Last, &mut |_, _| ())?;
+                engine.feed(&tokens, usize::MAX, LogitRows::Last, &mut |_, _| ())?;
                 Ok(vec![watch.stop(engine, tokens.len())])
             }
             Round::Generate => {
@@ -317,14 +317,14 @@ fn run_lanes(
     let mut at_once = 0;
     while engine.is_busy() && !engine.all_generate() {
         engine.step(&mut listen)?;
-        at_once = at_once.max(engine.load_now().1);
+        at_once = at_once.max(engine.queue_lengths().1);
     }
     let prompts = Time { at_once, ..watch.stop(engine, prompted) };
     let before = engine.counters().generated_tokens;
     let watch = Watch::start(engine);
     while engine.is_busy() {
         engine.step(&mut listen)?;
-        at_once = at_once.max(engine.load_now().1);
+        at_once = at_once.max(engine.queue_lengths().1);
     }
     let generated = (engine.counters().generated_tokens - before) as usize;
     let generation = Time { at_once, ..watch.stop(engine, generated) };

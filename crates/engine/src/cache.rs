@@ -39,7 +39,7 @@ struct Slot {
     /// Where the sequence stands in the tree: the node of its last full page.
     node: NodeId,
     /// Full pages that the tree knows.
-    noted: usize,
+    registered: usize,
 }
 
 /// There are not enough pages; other sequences hold them.
@@ -81,7 +81,7 @@ impl Cache {
             tokens: Vec::with_capacity(plan.options.context),
             held: groups.iter().map(|_| Vec::with_capacity(entries)).collect(),
             node: ROOT,
-            noted: 0,
+            registered: 0,
         };
         let mut tree = PrefixTree::new(groups.len());
         let slots: Vec<Slot> = (0..plan.options.sequences).map(slot).collect();
@@ -112,7 +112,7 @@ impl Cache {
         let slot_state = &mut self.slots[slot];
         slot_state.tokens.extend_from_slice(&tokens[..found.tokens]);
         slot_state.node = node;
-        slot_state.noted = found.path.len();
+        slot_state.registered = found.path.len();
         for (group, pool) in self.pools.iter_mut().enumerate() {
             let first = pool.group.first_visible(found.tokens) / PAGE_TOKENS;
             let held = &mut slot_state.held[group];
@@ -249,12 +249,12 @@ impl Cache {
 
     /// The rows behind a slot's sequence were computed, and `tokens` of them stay.
     pub fn append(&mut self, slot: usize, tokens: &[u32]) {
-        let Slot { tokens: all, held, node, noted } = &mut self.slots[slot];
+        let Slot { tokens: all, held, node, registered } = &mut self.slots[slot];
         all.extend_from_slice(tokens);
-        while (*noted + 1) * PAGE_TOKENS <= all.len() {
-            let page = &all[*noted * PAGE_TOKENS..(*noted + 1) * PAGE_TOKENS];
+        while (*registered + 1) * PAGE_TOKENS <= all.len() {
+            let page = &all[*registered * PAGE_TOKENS..(*registered + 1) * PAGE_TOKENS];
             let pages: Vec<Option<u32>> =
-                held.iter().map(|held| held.get(*noted).copied().flatten()).collect();
+                held.iter().map(|held| held.get(*registered).copied().flatten()).collect();
             let pools = &mut self.pools;
             let child = self.tree.note(*node, page, &pages, &mut |group, page| {
                 pools[group].holders[page as usize] += 1;
@@ -262,17 +262,17 @@ impl Cache {
             self.tree.enter(child);
             self.tree.leave(*node);
             *node = child;
-            *noted += 1;
+            *registered += 1;
         }
     }
 
     /// Ends a slot's sequence; what was computed is kept as long as there is room.
     pub fn release(&mut self, slot: usize, recording: &mut dyn Recording) {
-        let Slot { tokens, held, node, noted } = &mut self.slots[slot];
+        let Slot { tokens, held, node, registered } = &mut self.slots[slot];
         self.tree.touch(*node, tokens.len(), &first_visible(&self.pools));
-        let rest = &tokens[*noted * PAGE_TOKENS..];
+        let rest = &tokens[*registered * PAGE_TOKENS..];
         let pages: Option<Vec<u32>> =
-            held.iter().map(|held| held.get(*noted).copied().flatten()).collect();
+            held.iter().map(|held| held.get(*registered).copied().flatten()).collect();
         if let Some(pages) = pages.filter(|pages| !rest.is_empty() && !pages.is_empty())
             && self.tree.note_tail(*node, rest, &pages)
         {
@@ -285,7 +285,7 @@ impl Cache {
 
     /// Ends a slot's sequence; its unfinished page is given back.
     pub fn forget(&mut self, slot: usize, recording: &mut dyn Recording) {
-        let Slot { tokens, held, node, noted } = &mut self.slots[slot];
+        let Slot { tokens, held, node, registered } = &mut self.slots[slot];
         for (group, held) in held.iter_mut().enumerate() {
             for (index, page) in held.drain(..).enumerate() {
                 if let Some(page) = page {
@@ -295,7 +295,7 @@ impl Cache {
             }
         }
         tokens.clear();
-        *noted = 0;
+        *registered = 0;
         self.tree.enter(ROOT);
         self.tree.leave(std::mem::replace(node, ROOT));
     }

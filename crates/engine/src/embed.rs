@@ -3,7 +3,7 @@
 use crate::error::EngineError;
 use crate::load::Engine;
 use pianola_formats::TensorSource;
-use pianola_plan::{DeviceError, Graph, HeadNorm, Kernel, Plan, TensorId};
+use pianola_plan::{DeviceError, FusedNorm, Graph, Kernel, Plan, TensorId};
 
 /// How the rows of a text become one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -23,11 +23,11 @@ struct Norm {
 
 impl Norm {
     fn of(
-        norm: Option<HeadNorm>,
+        norm: Option<FusedNorm>,
         graph: &Graph,
         source: &dyn TensorSource,
     ) -> Result<Option<Norm>, DeviceError> {
-        let Some(HeadNorm { weight, epsilon }) = norm else { return Ok(None) };
+        let Some(FusedNorm { weight, epsilon }) = norm else { return Ok(None) };
         let spec = graph.weight(weight);
         let tensor = source.tensor(&spec.name);
         let tensor = tensor.ok_or_else(|| DeviceError::MissingTensor(spec.name.clone()))?;
@@ -49,7 +49,7 @@ impl Norm {
 
 /// The head's input, which the head's kernel forms for itself: how to form it from what lies in the
 /// arena after a play.
-pub(crate) struct Hidden {
+pub(crate) struct HeadInput {
     base: TensorId,
     delta: Option<TensorId>,
     delta_norm: Option<Norm>,
@@ -57,16 +57,16 @@ pub(crate) struct Hidden {
     width: usize,
 }
 
-impl Hidden {
+impl HeadInput {
     /// None where the head is no product of the last layer's rows.
-    pub fn of(plan: &Plan, source: &dyn TensorSource) -> Result<Option<Hidden>, DeviceError> {
+    pub fn of(plan: &Plan, source: &dyn TensorSource) -> Result<Option<HeadInput>, DeviceError> {
         let Some(Kernel::Project(head)) = plan.ops.last().map(|op| &op.kernel) else {
             return Ok(None);
         };
         let graph = &plan.graph;
         let base = head.residual.map_or(head.input, |residual| residual.base);
         let delta_norm = head.residual.and_then(|residual| residual.norm);
-        Ok(Some(Hidden {
+        Ok(Some(HeadInput {
             base,
             delta: head.residual.map(|residual| residual.delta),
             delta_norm: Norm::of(delta_norm, graph, source)?,
@@ -102,14 +102,14 @@ impl Engine {
         pooling: Pooling,
     ) -> Result<Vec<f32>, EngineError> {
         let rows = self.plan().options.max_rows;
-        let hidden = self.hidden.take();
+        let head_input = self.head_input.take();
         let result = (|| {
-            let Some(hidden) = &hidden else {
+            let Some(head_input) = &head_input else {
                 return Err(EngineError::Option(
                     "this model has no rows that would embed a text".to_string(),
                 ));
             };
-            let mut sum = vec![0.0; hidden.width];
+            let mut sum = vec![0.0; head_input.width];
             for (index, part) in tokens.chunks(rows).enumerate() {
                 let start = index * rows;
                 self.make_room(slot, start + part.len())?;
@@ -119,18 +119,19 @@ impl Engine {
                 }
                 self.recording.play(&self.step)?;
                 self.cache.append_unnoted(slot, part);
-                let mut base = self.recording.read_tensor(hidden.base, part.len())?;
-                let delta = hidden.delta.map(|delta| self.recording.read_tensor(delta, part.len()));
+                let mut base = self.recording.read_tensor(head_input.base, part.len())?;
+                let delta =
+                    head_input.delta.map(|delta| self.recording.read_tensor(delta, part.len()));
                 let mut delta = delta.transpose()?;
                 for row in 0..part.len() {
-                    let range = row * hidden.width..(row + 1) * hidden.width;
+                    let range = row * head_input.width..(row + 1) * head_input.width;
                     let values = &mut base[range.clone()];
                     if let Some(delta) = &mut delta {
                         let delta = &mut delta[range];
-                        hidden.delta_norm.iter().for_each(|norm| norm.apply(delta));
+                        head_input.delta_norm.iter().for_each(|norm| norm.apply(delta));
                         values.iter_mut().zip(delta).for_each(|(sum, delta)| *sum += *delta);
                     }
-                    hidden.norm.iter().for_each(|norm| norm.apply(values));
+                    head_input.norm.iter().for_each(|norm| norm.apply(values));
                     match pooling {
                         Pooling::Mean => {
                             sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += *value);
@@ -141,7 +142,7 @@ impl Engine {
             }
             Ok(sum)
         })();
-        self.hidden = hidden;
+        self.head_input = head_input;
         result
     }
 }

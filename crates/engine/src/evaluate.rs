@@ -2,7 +2,7 @@
 
 use crate::error::EngineError;
 use crate::load::Engine;
-use crate::sequence::Wanted;
+use crate::sequence::LogitRows;
 use pianola_text::SpecialTokens;
 
 /// Result of [`perplexity`].
@@ -74,7 +74,7 @@ pub fn perplexity(
         engine.reset();
         // The last token has no successor to be scored by.
         let rows = &window[..context - 1];
-        engine.feed(rows, usize::MAX, Wanted::From(context / 2), &mut |row, logits| {
+        engine.feed(rows, usize::MAX, LogitRows::From(context / 2), &mut |row, logits| {
             let loss = -log_softmax_at(logits, window[row + 1]);
             sum += loss;
             squares += loss * loss;
@@ -153,11 +153,11 @@ pub fn compare(
         first.reset();
         second.reset();
         expected.clear();
-        first.feed(rows, usize::MAX, Wanted::From(half), &mut |row, logits| {
+        first.feed(rows, usize::MAX, LogitRows::From(half), &mut |row, logits| {
             losses.0 -= log_softmax_at(logits, window[row + 1]);
             expected.push(logits.to_vec());
         })?;
-        second.feed(rows, usize::MAX, Wanted::From(half), &mut |row, logits| {
+        second.feed(rows, usize::MAX, LogitRows::From(half), &mut |row, logits| {
             losses.1 -= log_softmax_at(logits, window[row + 1]);
             let (divergence, top) = divergence(&expected[row - half], logits);
             deviations.push(Deviation {

@@ -58,6 +58,6 @@ pub use place::Placement;
 pub use request::{Answer, Event, Finish, Request, RequestId, Timing};
 pub use scenario::{ChatScenario, ScenarioReport, percentile, run_scenario};
 pub use scheduler::{EngineCounters, Listener};
-pub use sequence::Wanted;
+pub use sequence::LogitRows;
 pub use service::{Report, Service, Stream};
 pub use speculate::Speculation;

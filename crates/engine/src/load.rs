@@ -1,13 +1,13 @@
 //! Loading: from a path to an engine that is ready to play.
 
 use crate::cache::Cache;
-use crate::embed::Hidden;
+use crate::embed::HeadInput;
 use crate::error::EngineError;
 use crate::hybrid::HybridRecording;
-use crate::place::{self, Asked, Placement};
+use crate::place::{self, Placement, Requested};
 use crate::scheduler::Scheduler;
 use crate::speculate::MOST_GUESSES;
-use pianola_cpu::{CpuOptions, CpuRecording, Twin};
+use pianola_cpu::{CpuOptions, CpuRecording, ReferenceModel};
 use pianola_formats::{TensorSource, TensorType};
 use pianola_model::{Config, ModelFile, RandomWeights, Shape};
 use pianola_plan::{
@@ -110,7 +110,7 @@ pub struct Engine {
     pub(crate) config: Config,
     pub(crate) text: Option<Arc<Text>>,
     pub(crate) recording: Box<dyn Probe>,
-    pub(crate) hidden: Option<Hidden>,
+    pub(crate) head_input: Option<HeadInput>,
     pub(crate) cache: Cache,
     pub(crate) scheduler: Scheduler,
     pub(crate) step: Step,
@@ -240,7 +240,7 @@ impl Engine {
     ) -> Result<Engine, EngineError> {
         let start = Instant::now();
         let cache = Cache::new(&plan);
-        let hidden = Hidden::of(&plan, source)?;
+        let head_input = HeadInput::of(&plan, source)?;
         let lanes = plan.options.sequences;
         let scheduler = Scheduler::new(lanes, options.queue, options.tokens_per_submit);
         let device = options.device();
@@ -260,7 +260,7 @@ impl Engine {
             name,
             config,
             text: text.map(Arc::new),
-            hidden,
+            head_input,
             cache,
             scheduler,
             step: Step::default(),
@@ -338,21 +338,24 @@ impl Engine {
     }
 
     /// The reference's copy of a model in a file, to check an engine's kernels beside.
-    pub fn twin(path: &Path, options: &LoadOptions) -> Result<Twin, EngineError> {
+    pub fn reference_model(
+        path: &Path,
+        options: &LoadOptions,
+    ) -> Result<ReferenceModel, EngineError> {
         let file = ModelFile::open(path)?;
         let plan = Engine::plan_of(&file, &file.config()?, options)?;
-        Ok(Twin::new(plan, file.source())?)
+        Ok(ReferenceModel::new(plan, file.source())?)
     }
 
     /// The same for random weights.
-    pub fn random_twin(
+    pub fn random_reference_model(
         shape: &Shape,
         ty: TensorType,
         options: &LoadOptions,
-    ) -> Result<Twin, EngineError> {
+    ) -> Result<ReferenceModel, EngineError> {
         let config = shape.config();
         let weights = random_weights(&config, ty);
-        Ok(Twin::new(plan(&config, &weights, options)?, &weights)?)
+        Ok(ReferenceModel::new(plan(&config, &weights, options)?, &weights)?)
     }
 
     /// How long loading took.
@@ -465,7 +468,7 @@ fn plan(
             options.max_rows, options.lanes
         )));
     }
-    let asked = Asked { layers_on_gpu: options.layers_on_gpu, context: options.context };
+    let asked = Requested { layers_on_gpu: options.layers_on_gpu, context: options.context };
     match &options.gpu {
         Some(gpu) => place::on_gpu(graph, plan_options, asked, gpu),
         None if asked.layers_on_gpu.is_some() => Err(EngineError::Option(

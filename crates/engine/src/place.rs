@@ -6,14 +6,14 @@ use pianola_plan::{
 };
 use pianola_vulkan::{Budget, VulkanOptions};
 
-/// Shortest context that a model is given before layers leave the GPU, where none was asked for.
+/// Shortest context that a model is given before layers leave the GPU, where none was requested for.
 const LEAST_CONTEXT: usize = 4096;
 /// Contexts are tried in steps of so many tokens.
 const CONTEXT_STEP: usize = 1024;
 
-/// What is asked of the placement.
+/// What is requested of the placement.
 #[derive(Clone, Copy, Debug)]
-struct Wish {
+struct SplitRequest {
     /// Layers of the model.
     layers: usize,
     /// Layers to put on the GPU, if the user says how many.
@@ -31,11 +31,11 @@ struct Choice {
     context: usize,
 }
 
-impl Wish {
+impl SplitRequest {
     /// Fewest layers on the processor that may be chosen, and most.
     fn cpu_layers(&self) -> (usize, usize) {
         match self.layers_on_gpu {
-            Some(asked) => (self.layers - asked, self.layers - asked),
+            Some(requested) => (self.layers - requested, self.layers - requested),
             None => (0, self.layers),
         }
     }
@@ -43,7 +43,7 @@ impl Wish {
     /// Shortest context that may be chosen, and longest.
     fn contexts(&self) -> (usize, usize) {
         match self.context {
-            Some(asked) => (asked, asked),
+            Some(requested) => (requested, requested),
             None => (LEAST_CONTEXT.min(self.model_context), self.model_context),
         }
     }
@@ -54,11 +54,11 @@ impl Wish {
 /// token. `fits` says whether so many layers on the processor and such a context leave the GPU with
 /// what it can hold; none if nothing does.
 fn choose<E>(
-    wish: Wish,
+    split: SplitRequest,
     fits: &mut dyn FnMut(Choice) -> Result<bool, E>,
 ) -> Result<Option<Choice>, E> {
-    let (fewest, most) = wish.cpu_layers();
-    let (shortest, longest) = wish.contexts();
+    let (fewest, most) = split.cpu_layers();
+    let (shortest, longest) = split.contexts();
     let best = Choice { cpu_layers: fewest, context: longest };
     if fits(best)? {
         return Ok(Some(best));
@@ -91,7 +91,7 @@ fn choose<E>(
 
 /// What a user may say about the placement.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Asked {
+pub(crate) struct Requested {
     pub layers_on_gpu: Option<usize>,
     pub context: Option<usize>,
 }
@@ -101,7 +101,7 @@ pub(crate) struct Asked {
 pub(crate) fn on_gpu(
     graph: Graph,
     options: PlanOptions,
-    asked: Asked,
+    requested: Requested,
     gpu: &VulkanOptions,
 ) -> Result<Plan, EngineError> {
     let budget = Budget::of(&gpu.gpu, gpu.memory);
@@ -112,13 +112,13 @@ pub(crate) fn on_gpu(
     let whole = Choice { cpu_layers: 0, context: options.context };
     let largest = plan(whole, None)?;
     let layers = largest.layers();
-    if let Some(count) = asked.layers_on_gpu {
+    if let Some(count) = requested.layers_on_gpu {
         check_count(count, layers)?;
     }
-    let wish = Wish {
+    let split = SplitRequest {
         layers,
-        layers_on_gpu: asked.layers_on_gpu,
-        context: asked.context,
+        layers_on_gpu: requested.layers_on_gpu,
+        context: requested.context,
         model_context: options.context,
     };
     // Layers and context are chosen for few pages, and what is then left goes to more of them.
@@ -131,17 +131,17 @@ pub(crate) fn on_gpu(
         Err(error) => Err(error.into()),
     };
     let lanes = options.sequences;
-    let found = choose(wish, &mut |choice| fits(lanes, choice))?;
+    let found = choose(split, &mut |choice| fits(lanes, choice))?;
     // Before a layer leaves the GPU, lanes make do with the pages of one.
     let (lanes, found) = match found {
-        Some(choice) if choice.cpu_layers == wish.cpu_layers().0 => (lanes, Some(choice)),
-        _ => (1, choose(wish, &mut |choice| fits(1, choice))?),
+        Some(choice) if choice.cpu_layers == split.cpu_layers().0 => (lanes, Some(choice)),
+        _ => (1, choose(split, &mut |choice| fits(1, choice))?),
     };
     let Some(choice) = found else {
-        let least = Choice { cpu_layers: wish.cpu_layers().1, context: wish.contexts().0 };
+        let least = Choice { cpu_layers: split.cpu_layers().1, context: split.contexts().0 };
         // A budget of the user's that holds no sequence says so itself.
         let plan = plan(least, kv_bytes(1, least.context))?;
-        return Err(no_room(&plan, &budget, asked, gpu));
+        return Err(no_room(&plan, &budget, requested, gpu));
     };
     if options.kv_bytes.is_some() {
         return Ok(plan(choice, options.kv_bytes)?);
@@ -182,7 +182,7 @@ fn enough_kv(plan: &Plan, lanes: usize, context: usize) -> u64 {
 pub(crate) fn on_cpu(
     graph: Graph,
     options: PlanOptions,
-    asked: Asked,
+    requested: Requested,
 ) -> Result<Plan, EngineError> {
     let plan = |context: usize, kv_bytes: Option<u64>| {
         Plan::new(graph.clone(), PlanOptions { context, kv_bytes, ..options })
@@ -195,10 +195,10 @@ pub(crate) fn on_cpu(
         let fits = taken <= available;
         fits.then(|| (available - available / 8).saturating_sub(taken))
     });
-    let wish = Wish {
+    let split = SplitRequest {
         layers: 0,
         layers_on_gpu: None,
-        context: asked.context,
+        context: requested.context,
         model_context: options.context,
     };
     let mut fits = |choice: Choice| match plan(choice.context, budget) {
@@ -206,7 +206,7 @@ pub(crate) fn on_cpu(
         Err(PlanError::KvBudget { .. }) => Ok(false),
         Err(error) => Err(error),
     };
-    let context = choose(wish, &mut fits)?.map_or(wish.contexts().0, |choice| choice.context);
+    let context = choose(split, &mut fits)?.map_or(split.contexts().0, |choice| choice.context);
     Ok(plan(context, budget)?)
 }
 
@@ -223,7 +223,7 @@ fn check_count(count: usize, layers: usize) -> Result<(), EngineError> {
 }
 
 /// Why not even `plan`, the least that may be put on the GPU, fits there.
-fn no_room(plan: &Plan, budget: &Budget, asked: Asked, gpu: &VulkanOptions) -> EngineError {
+fn no_room(plan: &Plan, budget: &Budget, requested: Requested, gpu: &VulkanOptions) -> EngineError {
     let needed = match budget.needed(plan) {
         Ok(needed) => needed,
         Err(error) => return error.into(),
@@ -237,7 +237,7 @@ fn no_room(plan: &Plan, budget: &Budget, asked: Asked, gpu: &VulkanOptions) -> E
         Some(limit) if limit <= budget.bytes() => " within --gpu-memory",
         _ => "",
     };
-    let advice = match (asked.layers_on_gpu, asked.context) {
+    let advice = match (requested.layers_on_gpu, requested.context) {
         (Some(_), _) => "ask for fewer --layers-on-gpu or a smaller --context",
         (None, Some(_)) => "ask for a smaller --context, or use --device cpu",
         (None, None) => "use --device cpu",
@@ -295,30 +295,30 @@ mod tests {
     use std::convert::Infallible;
 
     /// Ten layers of 100 bytes, a head of 50, pages of a byte a layer for 16 tokens.
-    fn chosen(memory: usize, wish: Wish) -> Option<Choice> {
+    fn chosen(memory: usize, split: SplitRequest) -> Option<Choice> {
         let mut fits = |Choice { cpu_layers, context }: Choice| {
-            let layers = wish.layers - cpu_layers;
+            let layers = split.layers - cpu_layers;
             Ok::<_, Infallible>(50 + layers * (100 + context / 16) <= memory)
         };
-        choose(wish, &mut fits).unwrap()
+        choose(split, &mut fits).unwrap()
     }
 
-    const WISH: Wish =
-        Wish { layers: 10, layers_on_gpu: None, context: None, model_context: 32_768 };
+    const SPLIT: SplitRequest =
+        SplitRequest { layers: 10, layers_on_gpu: None, context: None, model_context: 32_768 };
 
     #[test]
     fn everything_is_on_the_gpu_where_it_fits() {
         let all = Some(Choice { cpu_layers: 0, context: 32_768 });
-        assert_eq!(chosen(50 + 10 * (100 + 2048), WISH), all);
+        assert_eq!(chosen(50 + 10 * (100 + 2048), SPLIT), all);
     }
 
     #[test]
     fn the_context_gives_way_before_a_layer_does() {
         let shorter = |context| Some(Choice { cpu_layers: 0, context });
-        assert_eq!(chosen(50 + 10 * (100 + 2048) - 1, WISH), shorter(31_744));
-        assert_eq!(chosen(50 + 10 * (100 + 512), WISH), shorter(8192));
-        assert_eq!(chosen(50 + 10 * (100 + 256), WISH), shorter(4096));
-        let short = Wish { model_context: 2000, ..WISH };
+        assert_eq!(chosen(50 + 10 * (100 + 2048) - 1, SPLIT), shorter(31_744));
+        assert_eq!(chosen(50 + 10 * (100 + 512), SPLIT), shorter(8192));
+        assert_eq!(chosen(50 + 10 * (100 + 256), SPLIT), shorter(4096));
+        let short = SplitRequest { model_context: 2000, ..SPLIT };
         assert_eq!(chosen(50 + 10 * (100 + 125), short), shorter(2000));
     }
 
@@ -326,22 +326,22 @@ mod tests {
     fn the_fewest_layers_go_to_the_processor() {
         let memory = 50 + 10 * (100 + 256) - 1;
         // Nine layers at 4096 tokens, and what is then left makes the context longer.
-        assert_eq!(chosen(memory, WISH), Some(Choice { cpu_layers: 1, context: 4096 }));
-        assert_eq!(chosen(50 + 400, WISH), Some(Choice { cpu_layers: 9, context: 4096 }));
-        assert_eq!(chosen(50 + 500, WISH), Some(Choice { cpu_layers: 9, context: 6144 }));
-        assert_eq!(chosen(50, WISH), Some(Choice { cpu_layers: 10, context: 32_768 }));
-        assert_eq!(chosen(49, WISH), None);
+        assert_eq!(chosen(memory, SPLIT), Some(Choice { cpu_layers: 1, context: 4096 }));
+        assert_eq!(chosen(50 + 400, SPLIT), Some(Choice { cpu_layers: 9, context: 4096 }));
+        assert_eq!(chosen(50 + 500, SPLIT), Some(Choice { cpu_layers: 9, context: 6144 }));
+        assert_eq!(chosen(50, SPLIT), Some(Choice { cpu_layers: 10, context: 32_768 }));
+        assert_eq!(chosen(49, SPLIT), None);
     }
 
     #[test]
     fn what_the_user_says_stays() {
-        let asked = Wish { context: Some(32_768), ..WISH };
+        let requested = SplitRequest { context: Some(32_768), ..SPLIT };
         let memory = 50 + 10 * (100 + 256);
-        assert_eq!(chosen(memory, asked), Some(Choice { cpu_layers: 9, context: 32_768 }));
-        let layers = Wish { layers_on_gpu: Some(4), ..WISH };
+        assert_eq!(chosen(memory, requested), Some(Choice { cpu_layers: 9, context: 32_768 }));
+        let layers = SplitRequest { layers_on_gpu: Some(4), ..SPLIT };
         assert_eq!(chosen(memory, layers), Some(Choice { cpu_layers: 6, context: 12_288 }));
         assert_eq!(chosen(1000, layers), None);
-        let both = Wish { layers_on_gpu: Some(4), context: Some(4096), ..WISH };
+        let both = SplitRequest { layers_on_gpu: Some(4), context: Some(4096), ..SPLIT };
         assert_eq!(chosen(memory, both), Some(Choice { cpu_layers: 6, context: 4096 }));
     }
 

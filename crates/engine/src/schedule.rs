@@ -2,7 +2,7 @@
 
 /// Rows that a lane could use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Want {
+pub(crate) struct RowDemand {
     /// Tokens that are known and not computed yet; one while it generates, more of a prompt.
     pub pending: usize,
     /// Tokens guessed to come after them.
@@ -30,11 +30,11 @@ pub(crate) struct Share {
 /// Divides a step among lanes. Everyone who generates gets a row, so that nobody waits longer than
 /// one step; prompts share what is left, and a long one does not hold up a short one; guesses come
 /// last.
-pub(crate) fn share(wants: &[Want], room: Room, shares: &mut Vec<Share>) {
+pub(crate) fn share(demands: &[RowDemand], room: Room, shares: &mut Vec<Share>) {
     shares.clear();
-    shares.resize(wants.len(), Share::default());
+    shares.resize(demands.len(), Share::default());
     let mut left = room.rows;
-    for (share, want) in shares.iter_mut().zip(wants) {
+    for (share, want) in shares.iter_mut().zip(demands) {
         if want.pending == 1 && left > 0 {
             share.pending = 1;
             left -= 1;
@@ -42,27 +42,27 @@ pub(crate) fn share(wants: &[Want], room: Room, shares: &mut Vec<Share>) {
     }
     let generating = left < room.rows;
     let mut prompts: Vec<usize> =
-        (0..wants.len()).filter(|&lane| wants[lane].pending > 1).collect();
+        (0..demands.len()).filter(|&lane| demands[lane].pending > 1).collect();
     let mut rows = if generating { left.min(room.chunk) } else { left };
     left -= rows;
     // The oldest always gets on; otherwise the shortest come first, and of equals the older: so
     // most of those who wait have their first token soonest.
     let mut give = |lane: usize, most: usize, rows: &mut usize| {
-        let given = (wants[lane].pending - shares[lane].pending).min(most).min(*rows);
+        let given = (demands[lane].pending - shares[lane].pending).min(most).min(*rows);
         shares[lane].pending += given;
         *rows -= given;
     };
     if let Some(&oldest) = prompts.first() {
         give(oldest, rows.div_ceil(4), &mut rows);
     }
-    prompts.sort_by_key(|&lane| wants[lane].pending);
+    prompts.sort_by_key(|&lane| demands[lane].pending);
     prompts.iter().for_each(|&lane| give(lane, usize::MAX, &mut rows));
     left += rows;
     // Every lane that comes to the end of its tokens needs a row of logits.
-    let ends = |(share, want): (&Share, &Want)| share.pending == want.pending;
+    let ends = |(share, want): (&Share, &RowDemand)| share.pending == want.pending;
     let mut logits =
-        room.logits.saturating_sub(shares.iter().zip(wants).filter(|&p| ends(p)).count());
-    for (share, want) in shares.iter_mut().zip(wants) {
+        room.logits.saturating_sub(shares.iter().zip(demands).filter(|&p| ends(p)).count());
+    for (share, want) in shares.iter_mut().zip(demands) {
         if want.pending == 1 && share.pending == 1 {
             share.drafts = want.drafts.min(left).min(logits);
             left -= share.drafts;
@@ -144,13 +144,13 @@ mod tests {
 
     const ROOM: Room = Room { rows: 512, logits: 64, chunk: 128 };
 
-    fn wants(list: &[(usize, usize)]) -> Vec<Want> {
-        list.iter().map(|&(pending, drafts)| Want { pending, drafts }).collect()
+    fn demands(list: &[(usize, usize)]) -> Vec<RowDemand> {
+        list.iter().map(|&(pending, drafts)| RowDemand { pending, drafts }).collect()
     }
 
     fn shares(list: &[(usize, usize)], room: Room) -> Vec<(usize, usize)> {
         let mut shares = Vec::new();
-        share(&wants(list), room, &mut shares);
+        share(&demands(list), room, &mut shares);
         shares.iter().map(|share| (share.pending, share.drafts)).collect()
     }
 

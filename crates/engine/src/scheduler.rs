@@ -20,7 +20,7 @@ use crate::lane::Lane;
 use crate::load::Engine;
 use crate::request::{Answer, Event, Finish, Request, RequestId};
 use crate::sampler::Sampler;
-use crate::schedule::{ChunkPace, PlayPace, Share, Want};
+use crate::schedule::{ChunkPace, PlayPace, RowDemand, Share};
 use crate::speculate::{Boldness, Gauge, MOST_GUESSES, Speculation};
 use pianola_plan::Draw;
 use std::collections::VecDeque;
@@ -114,7 +114,7 @@ pub(crate) struct Scheduler {
     /// Slots without a request.
     free: Vec<usize>,
     /// The slot of the sequence that [`Engine::feed`] works on. A request may take it.
-    pub side: Option<usize>,
+    pub fed: Option<usize>,
     /// Most requests that wait.
     queue: usize,
     next: u64,
@@ -126,7 +126,7 @@ pub(crate) struct Scheduler {
     /// Why the drafter was given up.
     draft_failure: Option<String>,
     counters: EngineCounters,
-    wants: Vec<Want>,
+    demands: Vec<RowDemand>,
     shares: Vec<Share>,
     draws: Vec<Draw<'static>>,
 }
@@ -137,7 +137,7 @@ impl Scheduler {
             waiting: VecDeque::new(),
             running: Vec::with_capacity(lanes),
             free: (0..lanes).rev().collect(),
-            side: None,
+            fed: None,
             queue,
             next: 0,
             chunks: ChunkPace::default(),
@@ -147,7 +147,7 @@ impl Scheduler {
             drafter: None,
             draft_failure: None,
             counters: EngineCounters::default(),
-            wants: Vec::with_capacity(lanes),
+            demands: Vec::with_capacity(lanes),
             shares: Vec::with_capacity(lanes),
             draws: Vec::new(),
         }
@@ -162,19 +162,19 @@ impl Scheduler {
     }
 
     /// The slot of the fed sequence, taken now if it has none.
-    pub fn side_slot(&mut self) -> Option<usize> {
-        self.side = self.side.or_else(|| self.free.pop());
-        self.side
+    pub fn fed_slot(&mut self) -> Option<usize> {
+        self.fed = self.fed.or_else(|| self.free.pop());
+        self.fed
     }
 
     /// Gives that slot back, empty.
-    pub fn give_side(&mut self) {
-        self.free.extend(self.side.take());
+    pub fn give_fed(&mut self) {
+        self.free.extend(self.fed.take());
     }
 }
 
 impl Running {
-    /// Whether it comes to the end of its tokens in this step, and wants another.
+    /// Whether it comes to the end of its tokens in this step, and demands another.
     fn wants_token(&self, cache: &Cache, context: usize) -> bool {
         let played = cache.len(self.slot) + self.share.pending;
         played == self.lane.tokens.len() && self.lane.left(context) > 0
@@ -269,7 +269,7 @@ impl Engine {
     }
 
     /// Requests that wait, and that run.
-    pub fn load_now(&self) -> (usize, usize) {
+    pub fn queue_lengths(&self) -> (usize, usize) {
         (self.scheduler.waiting.len(), self.scheduler.running.len())
     }
 
@@ -297,7 +297,7 @@ impl Engine {
         let most_plays = self.recording.most_plays();
         let scheduler = &mut self.scheduler;
         while let Some(lane) = scheduler.waiting.front() {
-            let Some(&slot) = scheduler.free.last().or(scheduler.side.as_ref()) else { return };
+            let Some(&slot) = scheduler.free.last().or(scheduler.fed.as_ref()) else { return };
             let running = scheduler.running.len();
             let chunk = self.recording.plan().options.max_rows;
             // A page for each that runs is left, or the newcomer would soon have to go again. Alone
@@ -305,9 +305,9 @@ impl Engine {
             if running > 0 && !self.cache.has_room(&lane.tokens, chunk, running) {
                 return;
             }
-            if scheduler.side == Some(slot) {
+            if scheduler.fed == Some(slot) {
                 self.cache.forget(slot, self.recording.as_mut());
-                scheduler.side = None;
+                scheduler.fed = None;
             } else {
                 scheduler.free.pop();
             }
@@ -325,8 +325,8 @@ impl Engine {
 
     /// A slot for a sequence beside the requests; where there is none, the youngest makes room.
     pub(crate) fn borrow_slot(&mut self) -> Result<usize, EngineError> {
-        if self.scheduler.free.is_empty() && self.scheduler.side.is_some() {
-            self.reset_side();
+        if self.scheduler.free.is_empty() && self.scheduler.fed.is_some() {
+            self.reset_fed();
         }
         if self.scheduler.free.is_empty() {
             self.preempt();
@@ -343,8 +343,8 @@ impl Engine {
     /// Finds pages for a borrowed slot's sequence up to `end`, as for a request older than all.
     pub(crate) fn make_room(&mut self, slot: usize, end: usize) -> Result<(), EngineError> {
         while self.cache.reserve(slot, end, self.recording.as_mut()).is_err() {
-            if self.scheduler.side.is_some() {
-                self.reset_side();
+            if self.scheduler.fed.is_some() {
+                self.reset_fed();
             } else if self.scheduler.running.is_empty() {
                 return Err(EngineError::PagesInUse);
             } else {
@@ -364,8 +364,8 @@ impl Engine {
             let end = self.cache.len(slot) + share.pending + share.drafts + plays - 1;
             if self.cache.reserve(slot, end, self.recording.as_mut()).is_ok() {
                 at += 1;
-            } else if self.scheduler.side.is_some() {
-                self.reset_side();
+            } else if self.scheduler.fed.is_some() {
+                self.reset_fed();
             } else if plays > 1 {
                 plays = 1;
             } else if share.drafts > 0 {

@@ -7,7 +7,7 @@ use crate::load::Engine;
 
 /// Which rows of a [`Engine::feed`] want logits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wanted {
+pub enum LogitRows {
     /// None.
     Nothing,
     /// Only the last.
@@ -24,11 +24,11 @@ impl Engine {
         &mut self,
         tokens: &[u32],
         chunk: usize,
-        wanted: Wanted,
+        wanted: LogitRows,
         visit: &mut dyn FnMut(usize, &mut [f32]),
     ) -> Result<(), EngineError> {
         self.limits().check_tokens(tokens)?;
-        let slot = self.scheduler.side_slot().ok_or(EngineError::PagesInUse)?;
+        let slot = self.scheduler.fed_slot().ok_or(EngineError::PagesInUse)?;
         let needed = self.cache.len(slot) + tokens.len();
         if needed > self.context() {
             let (context, model) = (self.context(), self.config.context);
@@ -39,7 +39,7 @@ impl Engine {
         let mut done = 0;
         while done < tokens.len() {
             let mut rows = chunk.min(tokens.len() - done);
-            if let Wanted::From(first) = wanted {
+            if let LogitRows::From(first) = wanted {
                 // Where logits begin, a play takes no more rows than have room for theirs.
                 rows = match first.saturating_sub(done) {
                     0 => rows.min(options.max_logit_rows),
@@ -52,9 +52,9 @@ impl Engine {
             self.step.clear();
             for (index, &token) in tokens[done..done + rows].iter().enumerate() {
                 let logits = match wanted {
-                    Wanted::Nothing => false,
-                    Wanted::Last => done + index + 1 == tokens.len(),
-                    Wanted::From(first) => done + index >= first,
+                    LogitRows::Nothing => false,
+                    LogitRows::Last => done + index + 1 == tokens.len(),
+                    LogitRows::From(first) => done + index >= first,
                 };
                 self.step.push(token, slot as u32, (base + index) as u32, logits);
             }
@@ -70,21 +70,21 @@ impl Engine {
 
     /// Slot of the fed sequence in the page tables; none before anything was fed.
     pub fn fed_slot(&self) -> Option<usize> {
-        self.scheduler.side
+        self.scheduler.fed
     }
 
     /// Forgets the fed sequence, and all that is kept of earlier ones.
     pub fn reset(&mut self) {
-        self.reset_side();
+        self.reset_fed();
         self.cache.clear();
         self.scheduler.drafter.iter_mut().for_each(Drafter::reset);
     }
 
     /// Forgets the fed sequence.
-    pub(crate) fn reset_side(&mut self) {
-        if let Some(slot) = self.scheduler.side {
+    pub(crate) fn reset_fed(&mut self) {
+        if let Some(slot) = self.scheduler.fed {
             self.cache.forget(slot, self.recording.as_mut());
-            self.scheduler.give_side();
+            self.scheduler.give_fed();
         }
     }
 }

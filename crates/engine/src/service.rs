@@ -243,7 +243,7 @@ impl Worker {
                 self.step();
             }
             Command::Report { reply } => {
-                let (waiting, running) = self.engine.load_now();
+                let (waiting, running) = self.engine.queue_lengths();
                 let (counters, cache) = (self.engine.counters(), self.engine.cache_use());
                 let _ = reply.send(Report { waiting, running, counters, cache });
                 self.step();

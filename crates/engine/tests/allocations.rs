@@ -1,7 +1,7 @@
 //! A decoded token allocates nothing: counted by the allocator itself.
 
 use pianola_engine::sampler::Sampling;
-use pianola_engine::{Engine, Event, LoadOptions, Request, RequestId, Wanted};
+use pianola_engine::{Engine, Event, LoadOptions, LogitRows, Request, RequestId};
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceKind, Draw, Recording, Step};
 use pianola_vulkan::VulkanRecording;
@@ -54,13 +54,13 @@ fn on_a_gpu() {
     let gpu = gpu::open();
     let options = LoadOptions { gpu: Some(gpu::options(&gpu)), ..LoadOptions::default() };
     let mut engine = Engine::load(&folder, options, &mut |_, _| ()).unwrap();
-    engine.feed(&[3; 40], 40, Wanted::Last, &mut |_, _| ()).unwrap();
+    engine.feed(&[3; 40], 40, LogitRows::Last, &mut |_, _| ()).unwrap();
     let mut sum = 0.0;
     // The first records what the others play.
-    engine.feed(&[0], 1, Wanted::Last, &mut |_, logits| sum += logits[0]).unwrap();
+    engine.feed(&[0], 1, LogitRows::Last, &mut |_, logits| sum += logits[0]).unwrap();
     let before = ALLOCATIONS.load(Ordering::SeqCst);
     for token in 0..12 {
-        engine.feed(&[token], 1, Wanted::Last, &mut |_, logits| sum += logits[0]).unwrap();
+        engine.feed(&[token], 1, LogitRows::Last, &mut |_, logits| sum += logits[0]).unwrap();
     }
     assert_eq!(ALLOCATIONS.load(Ordering::SeqCst) - before, 0, "{sum}");
 }
@@ -125,12 +125,14 @@ fn on_the_processor() {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(case);
         let mut engine = Engine::load(&folder, LoadOptions::default(), &mut |_, _| ()).unwrap();
         let mut largest = 0.0;
-        engine.feed(&[3; 40], 40, Wanted::Last, &mut |_, _| ()).unwrap();
+        engine.feed(&[3; 40], 40, LogitRows::Last, &mut |_, _| ()).unwrap();
         let before = ALLOCATIONS.load(Ordering::SeqCst);
         assert!(before > 0, "the allocator is not counting");
         // Across the border of a page.
         for token in 0..60 {
-            engine.feed(&[token], 1, Wanted::Last, &mut |_, logits| largest += logits[0]).unwrap();
+            engine
+                .feed(&[token], 1, LogitRows::Last, &mut |_, logits| largest += logits[0])
+                .unwrap();
         }
         assert_eq!(ALLOCATIONS.load(Ordering::SeqCst) - before, 0, "{case}, {largest}");
     }

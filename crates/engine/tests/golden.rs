@@ -3,7 +3,7 @@
 //! `PIANOLA_TEST_GOLDEN` may name a folder with more.
 
 use pianola_cpu::{CpuOptions, Level};
-use pianola_engine::{Engine, LoadOptions, Wanted};
+use pianola_engine::{Engine, LoadOptions, LogitRows};
 use pianola_formats::{GgufWriter, HuggingFaceFolder, Tensor, TensorSource, npy};
 use pianola_plan::{KvType, Numeric};
 use serde_json::{Value, json};
@@ -43,7 +43,9 @@ fn load_with_kv(path: &Path, level: Level, kv_type: Option<KvType>) -> Engine {
 fn logits(engine: &mut Engine, tokens: &[u32], chunk: usize) -> Vec<f32> {
     engine.reset();
     let mut all = Vec::new();
-    engine.feed(tokens, chunk, Wanted::From(0), &mut |_, row| all.extend_from_slice(row)).unwrap();
+    engine
+        .feed(tokens, chunk, LogitRows::From(0), &mut |_, row| all.extend_from_slice(row))
+        .unwrap();
     all
 }
 
@@ -73,10 +75,10 @@ fn check(golden: &Path, path: &Path, level: Level, chunks: &[usize]) {
     let greedy = npy::read_tokens(golden.join("greedy.npy")).unwrap();
     engine.reset();
     let (mut next, mut found) = (0, Vec::new());
-    engine.feed(&tokens, 512, Wanted::Last, &mut |_, row| next = argmax(row)).unwrap();
+    engine.feed(&tokens, 512, LogitRows::Last, &mut |_, row| next = argmax(row)).unwrap();
     while found.len() < greedy.len() {
         found.push(next);
-        engine.feed(&[next], 1, Wanted::Last, &mut |_, row| next = argmax(row)).unwrap();
+        engine.feed(&[next], 1, LogitRows::Last, &mut |_, row| next = argmax(row)).unwrap();
     }
     assert_eq!(found, greedy, "{} greedy", golden.display());
 }

@@ -4,7 +4,7 @@
 mod gpu;
 
 use pianola_cpu::{CpuOptions, Level};
-use pianola_engine::{Engine, EngineError, HybridRecording, LoadOptions, Wanted};
+use pianola_engine::{Engine, EngineError, HybridRecording, LoadOptions, LogitRows};
 use pianola_formats::{TensorType, npy};
 use pianola_model::shape;
 use pianola_plan::{DeviceKind, Numeric, Step};
@@ -37,7 +37,9 @@ fn load(path: &Path, options: LoadOptions) -> Result<Engine, EngineError> {
 fn logits(engine: &mut Engine, tokens: &[u32], chunk: usize) -> Vec<f32> {
     engine.reset();
     let mut all = Vec::new();
-    engine.feed(tokens, chunk, Wanted::From(0), &mut |_, row| all.extend_from_slice(row)).unwrap();
+    engine
+        .feed(tokens, chunk, LogitRows::From(0), &mut |_, row| all.extend_from_slice(row))
+        .unwrap();
     all
 }
 
@@ -45,7 +47,7 @@ fn logits(engine: &mut Engine, tokens: &[u32], chunk: usize) -> Vec<f32> {
 fn last_logits(engine: &mut Engine, tokens: &[u32], chunk: usize) -> Vec<f32> {
     engine.reset();
     let mut last = Vec::new();
-    engine.feed(tokens, chunk, Wanted::Last, &mut |_, row| last = row.to_vec()).unwrap();
+    engine.feed(tokens, chunk, LogitRows::Last, &mut |_, row| last = row.to_vec()).unwrap();
     last
 }
 
@@ -111,16 +113,17 @@ fn kernels_on_both_sides_are_right() {
         ..LoadOptions::default()
     };
     let small = shape("smollm2:135m").unwrap().reduced(2, 512);
-    let mut twin = Engine::random_twin(&small, TensorType::Q4_0, &options).unwrap();
+    let mut reference_model =
+        Engine::random_reference_model(&small, TensorType::Q4_0, &options).unwrap();
     let mut engine = Engine::random(&small, TensorType::Q4_0, options, &mut |_, _| ()).unwrap();
     let tokens: Vec<u32> = (0..10).map(|at| at * 37 + 5).collect();
     // Played once, so that every position has its page.
-    engine.feed(&tokens, 512, Wanted::Last, &mut |_, _| ()).unwrap();
+    engine.feed(&tokens, 512, LogitRows::Last, &mut |_, _| ()).unwrap();
     for rows in [0..9, 9..10] {
         let mut step = Step::default();
         rows.clone().for_each(|at| step.push(tokens[at], 0, at as u32, at + 1 == rows.end));
         engine.recording_mut().poison().unwrap();
-        let report = twin.check_step(engine.recording_mut(), &step).unwrap().unwrap();
+        let report = reference_model.check_step(engine.recording_mut(), &step).unwrap().unwrap();
         println!("{} kernels, worst error {:.0} %", report.kernels, 100.0 * report.worst_share);
         assert_eq!(report.kernels, engine.plan().ops.len());
     }

@@ -6,8 +6,8 @@ mod tiny;
 
 use pianola_engine::sampler::Sampling;
 use pianola_engine::{
-    Answer, Engine, EngineError, Event, Finish, LoadOptions, Request, RequestId, Speculation,
-    Wanted,
+    Answer, Engine, EngineError, Event, Finish, LoadOptions, LogitRows, Request, RequestId,
+    Speculation,
 };
 use pianola_formats::TensorType;
 use std::collections::{BTreeMap, HashMap};
@@ -247,7 +247,7 @@ fn guessed_tokens_follow_the_distribution_of_the_model() {
     let mut weights = Vec::new();
     let tokens: Vec<u32> = prompt.iter().copied().chain([first]).collect();
     engine
-        .feed(&tokens, usize::MAX, Wanted::Last, &mut |_, logits| {
+        .feed(&tokens, usize::MAX, LogitRows::Last, &mut |_, logits| {
             weights = logits.iter().map(|logit| f64::from(logit / 0.7).exp()).collect();
         })
         .unwrap();

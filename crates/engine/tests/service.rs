@@ -6,7 +6,9 @@ mod gpu;
 mod tiny;
 
 use pianola_engine::sampler::Sampling;
-use pianola_engine::{Engine, EngineError, Finish, LoadOptions, Pooling, Request, Service, Wanted};
+use pianola_engine::{
+    Engine, EngineError, Finish, LoadOptions, LogitRows, Pooling, Request, Service,
+};
 use pianola_formats::{TensorSource, TensorType};
 use pianola_model::RandomWeights;
 use std::ops::ControlFlow;
@@ -114,7 +116,7 @@ fn an_embedding_is_what_the_head_reads() {
         assert!(alike < 0.999, "pooling makes no difference: {alike}");
         let mut logits = Vec::new();
         engine
-            .feed(&prompt, usize::MAX, Wanted::Last, &mut |_, row| logits = row.to_vec())
+            .feed(&prompt, usize::MAX, LogitRows::Last, &mut |_, row| logits = row.to_vec())
             .unwrap();
         let product = |token: usize| -> f32 {
             let row = &table[token * config.hidden..(token + 1) * config.hidden];

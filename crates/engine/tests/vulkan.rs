@@ -6,7 +6,7 @@ mod gpu;
 #[path = "../../../tests/support/validation.rs"]
 mod validation;
 
-use pianola_engine::{Engine, LoadOptions, Request, Wanted, sampler::Sampling};
+use pianola_engine::{Engine, LoadOptions, LogitRows, Request, sampler::Sampling};
 use pianola_formats::{TensorType, npy};
 use pianola_plan::{KvType, Numeric, Step};
 use pianola_text::SpecialTokens;
@@ -31,7 +31,7 @@ fn greedy(engine: &mut Engine, row: &[f32], count: usize) -> Vec<u32> {
     let mut found = vec![argmax(row)];
     while found.len() < count {
         let last = [found[found.len() - 1]];
-        engine.feed(&last, 1, Wanted::Last, &mut |_, row| found.push(argmax(row))).unwrap();
+        engine.feed(&last, 1, LogitRows::Last, &mut |_, row| found.push(argmax(row))).unwrap();
     }
     found
 }
@@ -57,7 +57,7 @@ fn check_golden(gpu: &Arc<Gpu>, folder: &Path, chunks: &[usize], first: usize) {
         engine.reset();
         let mut found = Vec::new();
         let mut visit = |_: usize, row: &mut [f32]| found.extend_from_slice(row);
-        engine.feed(&tokens, chunk, Wanted::From(first), &mut visit).unwrap();
+        engine.feed(&tokens, chunk, LogitRows::From(first), &mut visit).unwrap();
         assert_eq!(found.len(), expected.len());
         let error = largest_difference(expected, &found);
         println!("{} chunk {chunk}: {:.1e} of the range", folder.display(), error / range);
@@ -77,15 +77,15 @@ fn a_lost_device_is_noticed_and_can_be_opened_again() {
     };
     let gpu = gpu::open();
     let mut engine = load(&gpu);
-    engine.feed(&[3, 4], 2, Wanted::Last, &mut |_, _| ()).unwrap();
+    engine.feed(&[3, 4], 2, LogitRows::Last, &mut |_, _| ()).unwrap();
     assert!(!engine.is_lost());
     gpu.lose();
-    let error = engine.feed(&[5], 1, Wanted::Last, &mut |_, _| ()).unwrap_err().to_string();
+    let error = engine.feed(&[5], 1, LogitRows::Last, &mut |_, _| ()).unwrap_err().to_string();
     assert!(error.contains("was lost during a play") && error.contains("incomplete"), "{error}");
     assert!(engine.is_lost());
     drop(engine);
     let mut again = load(&gpu::open());
-    again.feed(&[3, 4, 5], 3, Wanted::Last, &mut |_, _| ()).unwrap();
+    again.feed(&[3, 4, 5], 3, LogitRows::Last, &mut |_, _| ()).unwrap();
 }
 
 fn golden(case: &str) -> PathBuf {
@@ -115,7 +115,7 @@ fn bytes_of_keys_and_values_mean_the_same_on_both() {
         let mut engine = Engine::load(&folder, options, &mut |_, _| ()).unwrap();
         let mut found = Vec::new();
         let mut visit = |_: usize, row: &mut [f32]| found.extend_from_slice(row);
-        engine.feed(&tokens, chunk, Wanted::From(0), &mut visit).unwrap();
+        engine.feed(&tokens, chunk, LogitRows::From(0), &mut visit).unwrap();
         found
     };
     let expected = logits(None, KvType::Q8, 512);
@@ -156,9 +156,9 @@ fn load(name: &str, gpu: Option<VulkanOptions>, numeric: Numeric) -> Engine {
 fn forced(engine: &mut Engine, prompt: &[u32], answer: &[u32]) -> Vec<Vec<f32>> {
     engine.reset();
     let mut all = Vec::new();
-    engine.feed(prompt, 512, Wanted::Last, &mut |_, row| all.push(row.to_vec())).unwrap();
+    engine.feed(prompt, 512, LogitRows::Last, &mut |_, row| all.push(row.to_vec())).unwrap();
     for &token in answer {
-        engine.feed(&[token], 1, Wanted::Last, &mut |_, row| all.push(row.to_vec())).unwrap();
+        engine.feed(&[token], 1, LogitRows::Last, &mut |_, row| all.push(row.to_vec())).unwrap();
     }
     all
 }

@@ -9,7 +9,7 @@ use crate::graph::{Activation, AttentionSpec, Graph, Node, Op, TensorId, WeightI
 
 /// An RMS norm absorbed by a kernel.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct HeadNorm {
+pub struct FusedNorm {
     /// Scale vector.
     pub weight: WeightId,
     /// Added to the mean square.
@@ -24,7 +24,7 @@ pub struct Residual {
     /// What a layer adds to it.
     pub delta: TensorId,
     /// Norm of `delta` before the sum (Gemma).
-    pub norm: Option<HeadNorm>,
+    pub norm: Option<FusedNorm>,
     /// The new residual stream.
     pub output: TensorId,
     /// Whether a later kernel reads `output`, so that it has to be written.
@@ -52,7 +52,7 @@ pub struct Project {
     /// Only rows that want logits go on.
     pub select: bool,
     /// Norm of the input.
-    pub norm: Option<HeadNorm>,
+    pub norm: Option<FusedNorm>,
     /// Weights, in column order of the output.
     pub parts: Vec<Part>,
     /// `activation(part 0) * part 1` instead of both.
@@ -73,9 +73,9 @@ pub struct Attend {
     /// See `query`.
     pub value: TensorId,
     /// Norm of each query head.
-    pub query_norm: Option<HeadNorm>,
+    pub query_norm: Option<FusedNorm>,
     /// Norm of each key head.
-    pub key_norm: Option<HeadNorm>,
+    pub key_norm: Option<FusedNorm>,
     /// Rotary table and its angles of this step.
     pub rope: Option<(usize, TensorId)>,
     /// Result.
@@ -164,13 +164,13 @@ impl<'a> Fuser<'a> {
     }
 
     /// The whole-row norm that writes `tensor`, if all its readers are among `readers`.
-    fn norm_of(&self, tensor: TensorId, readers: &[usize]) -> Option<(usize, HeadNorm)> {
+    fn norm_of(&self, tensor: TensorId, readers: &[usize]) -> Option<(usize, FusedNorm)> {
         let index = self.producer[tensor.0]?;
         match self.node(index).op {
             Op::RmsNorm { weight, epsilon, groups: 1 }
                 if self.readers[tensor.0].iter().all(|reader| readers.contains(reader)) =>
             {
-                Some((index, HeadNorm { weight, epsilon }))
+                Some((index, FusedNorm { weight, epsilon }))
             }
             _ => None,
         }
@@ -305,7 +305,7 @@ impl<'a> Fuser<'a> {
             && single(head.tensor)
         {
             nodes.push(index);
-            head.norm = Some(HeadNorm { weight, epsilon });
+            head.norm = Some(FusedNorm { weight, epsilon });
             head.tensor = self.node(index).inputs[0];
         }
         head
@@ -314,6 +314,6 @@ impl<'a> Fuser<'a> {
 
 struct Head {
     tensor: TensorId,
-    norm: Option<HeadNorm>,
+    norm: Option<FusedNorm>,
     rope: Option<(usize, TensorId)>,
 }

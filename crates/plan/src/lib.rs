@@ -28,7 +28,7 @@ mod step;
 pub use arena::Arena;
 pub use cost::{Cost, Work};
 pub use device::{Ceilings, DeviceError, Draw, PlayStatistics, Probe, Recording};
-pub use fuse::{Attend, Fused, HeadNorm, Kernel, Part, Project, Residual, fuse};
+pub use fuse::{Attend, Fused, FusedNorm, Kernel, Part, Project, Residual, fuse};
 pub use graph::{
     Activation, AttentionSpec, Graph, GraphBuilder, Node, Op, RopePairing, RopeSpec, RowSet,
     TensorId, TensorSpec, WeightId, WeightShape, WeightSpec,

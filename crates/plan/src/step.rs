@@ -98,7 +98,7 @@ impl Step {
     }
 
     /// Whether every row is of another sequence, as where all only generate.
-    pub fn is_apart(&self) -> bool {
+    pub fn is_one_row_per_sequence(&self) -> bool {
         // Rows of one sequence stand together.
         self.rows.windows(2).all(|pair| pair[0].sequence != pair[1].sequence)
     }
@@ -133,8 +133,8 @@ mod tests {
         }
         assert_eq!(step.runs().collect::<Vec<_>>(), [0..2, 2..3, 3..5]);
         assert_eq!(step.logits, [4]);
-        assert!(!step.is_apart());
+        assert!(!step.is_one_row_per_sequence());
         step.rows = vec![step.rows[0], step.rows[2]];
-        assert!(step.is_apart());
+        assert!(step.is_one_row_per_sequence());
     }
 }

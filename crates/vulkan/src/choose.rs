@@ -117,7 +117,7 @@ impl VulkanRecording {
         if plays == 1 {
             return Ok(1);
         }
-        if draws.len() < step.rows.len() || !step.is_apart() {
+        if draws.len() < step.rows.len() || !step.is_one_row_per_sequence() {
             return bad("a row of several plays that no other one follows".to_string());
         }
         for row in &step.rows {

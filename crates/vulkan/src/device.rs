@@ -13,7 +13,7 @@ use crate::place;
 use crate::policy::Limits;
 use crate::profile::Profiler;
 use crate::program::{Body, Programmer, Resources, Scratch};
-use crate::receive::Inlet;
+use crate::receive::Import;
 use crate::sample::MOST_PLAYS;
 use crate::sample::MOST_ROWS;
 use crate::step::{STEP_BYTES, write_step};
@@ -92,7 +92,7 @@ pub struct VulkanRecording {
     pub(crate) profiler: Option<Profiler>,
     pub(crate) ablation: Option<Ablated>,
     pub(crate) chooser: Chooser,
-    pub(crate) inlet: Option<Inlet>,
+    pub(crate) import: Option<Import>,
     // Last: everything above points into it.
     pub(crate) memory: Memory,
 }
@@ -161,7 +161,7 @@ impl VulkanRecording {
                     DeviceKind::Vulkan => {
                         resident(bytes, "the KV pages; a smaller --context needs less")
                     }
-                    DeviceKind::Cpu => Ok(Region::imagined(0)),
+                    DeviceKind::Cpu => Ok(Region::dry_run(0)),
                 })
                 .collect::<Result<Vec<Region>, DeviceError>>()?;
             pages.push(layers);
@@ -200,7 +200,7 @@ impl VulkanRecording {
             });
         }
         let rate = rough_rate(&gpu, plan.options.numeric)?;
-        let inlet = Inlet::new(&plan, arena, &mut memory, &mut recorder)?;
+        let import = Import::new(&plan, arena, &mut memory, &mut recorder)?;
         Ok(VulkanRecording {
             mapped: vec![UNMAPPED; count],
             retired: vec![0; count],
@@ -234,7 +234,7 @@ impl VulkanRecording {
             profiler: None,
             ablation: None,
             chooser,
-            inlet,
+            import,
             memory,
         })
     }

@@ -31,7 +31,7 @@ impl Region {
     }
 
     /// A region of no buffer, for programs that are written but never played.
-    pub fn imagined(size: u64) -> Region {
+    pub fn dry_run(size: u64) -> Region {
         Region { buffer: vk::Buffer::null(), offset: 0, size }
     }
 }

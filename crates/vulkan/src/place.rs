@@ -69,7 +69,7 @@ impl Budget {
             let mine = slots.filter(|&slot| plan.kv_device(slot) == DeviceKind::Vulkan);
             all.extend(mine.map(|_| page_bytes(plan, index)));
         }
-        all.extend(Weights::imagined(plan, self.largest_slice)?.regions());
+        all.extend(Weights::dry_run(plan, self.largest_slice)?.regions());
         Ok(all)
     }
 

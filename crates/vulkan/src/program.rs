@@ -19,7 +19,7 @@ use pianola_formats::TensorType;
 use pianola_plan::{
     DeviceError, DeviceKind, Kernel, KvType, Op, Plan, Project, RowSet, Step, TensorId, bucket,
 };
-use project::Way;
+use project::ProductKernel;
 
 /// One kernel launch.
 #[derive(Clone, Debug)]
@@ -52,7 +52,7 @@ impl Dispatch {
 
 /// Where a product's input rows come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Input {
+enum InputFrom {
     /// It forms it itself, or a launch before it does.
     Own,
     /// The kernel before left its outputs as codes: a single row.
@@ -69,18 +69,18 @@ pub(crate) struct Body {
     /// Rows, at most.
     pub rows: u32,
     /// Every row is of another sequence: its newest key and value are nobody else's business.
-    pub apart: bool,
+    pub one_row_per_sequence: bool,
 }
 
 impl Body {
     /// The body that plays a checked step.
     pub fn of(step: &Step) -> Body {
         let rows = bucket(step.rows.len()).expect("a checked step") as u32;
-        Body { rows, apart: step.is_apart() }
+        Body { rows, one_row_per_sequence: step.is_one_row_per_sequence() }
     }
 
     /// The body of a play of one row.
-    pub const SINGLE: Body = Body { rows: 1, apart: true };
+    pub const SINGLE: Body = Body { rows: 1, one_row_per_sequence: true };
 }
 
 /// Writes programs for one plan.
@@ -112,7 +112,7 @@ impl Programmer<'_> {
 
     /// The head, for at most `logits` rows.
     pub fn head(&self, logits: u32) -> Result<Vec<Dispatch>, DeviceError> {
-        self.program(Body { rows: logits, apart: false }, true)
+        self.program(Body { rows: logits, one_row_per_sequence: false }, true)
     }
 
     fn program(&self, body: Body, head: bool) -> Result<Vec<Dispatch>, DeviceError> {
@@ -138,11 +138,11 @@ impl Programmer<'_> {
     /// Where kernel `op` finds its input in a play of `rows` rows. A single row is handed on by the
     /// kernel before wherever that is one launch and this one meets it in integers; some rows by
     /// attention.
-    fn input(&self, op: usize, rows: u32) -> Input {
-        let Kernel::Project(project) = &self.plan.ops[op].kernel else { return Input::Own };
+    fn input(&self, op: usize, rows: u32) -> InputFrom {
+        let Kernel::Project(project) = &self.plan.ops[op].kernel else { return InputFrom::Own };
         // What another device computed comes as it is.
         if op == 0 || self.plan.ops[op - 1].device != DeviceKind::Vulkan {
-            return Input::Own;
+            return InputFrom::Own;
         }
         let alone = |project: &Project| match self.groups(project) {
             Ok(groups) if groups.len() == 1 => groups.into_iter().next(),
@@ -150,12 +150,12 @@ impl Programmer<'_> {
         };
         let integer = alone(project).is_some_and(|group| group.integer);
         let left = match self.way(rows, false, integer) {
-            Way::Fragments => Input::Fragments,
-            _ if rows == 1 => Input::Codes,
-            _ => Input::Own,
+            ProductKernel::Fragments => InputFrom::Fragments,
+            _ if rows == 1 => InputFrom::Codes,
+            _ => InputFrom::Own,
         };
-        if left == Input::Own || project.select || !integer {
-            return Input::Own;
+        if left == InputFrom::Own || project.select || !integer {
+            return InputFrom::Own;
         }
         let bare = project.residual.is_none() && project.norm.is_none();
         match &self.plan.ops[op - 1].kernel {
@@ -163,20 +163,20 @@ impl Programmer<'_> {
                 let whole = attend.spec.head_dim.is_multiple_of(32);
                 // A mean of half floats is no larger than they are: it needs no scale.
                 let kv = self.plan.graph.kv_groups[attend.spec.kv.group].ty;
-                let fits = left == Input::Codes || kv == KvType::F16;
+                let fits = left == InputFrom::Codes || kv == KvType::F16;
                 let read = bare && attend.output == project.input;
-                if read && whole && fits { left } else { Input::Own }
+                if read && whole && fits { left } else { InputFrom::Own }
             }
-            Kernel::Project(_) if rows != 1 => Input::Own,
+            Kernel::Project(_) if rows != 1 => InputFrom::Own,
             Kernel::Project(before) => {
-                let Some(group) = alone(before) else { return Input::Own };
+                let Some(group) = alone(before) else { return InputFrom::Own };
                 let rows = group.parts[0].2.rows;
                 if let Some((_, output)) = before.gate {
                     let whole = rows.is_multiple_of(32);
                     return if bare && output == project.input && whole {
-                        Input::Codes
+                        InputFrom::Codes
                     } else {
-                        Input::Own
+                        InputFrom::Own
                     };
                 }
                 let fed = project.residual.is_some_and(|residual| {
@@ -185,16 +185,16 @@ impl Programmer<'_> {
                         && residual.delta == before.parts[0].output
                 });
                 // One launch has the constants of one prologue: of its own input, or of its tail.
-                let fused = group.integer && self.input(op - 1, 1) == Input::Own;
-                if fed && !fused { Input::Tail } else { Input::Own }
+                let fused = group.integer && self.input(op - 1, 1) == InputFrom::Own;
+                if fed && !fused { InputFrom::Tail } else { InputFrom::Own }
             }
-            Kernel::Single(_) => Input::Own,
+            Kernel::Single(_) => InputFrom::Own,
         }
     }
 
     /// What kernel `op` leaves for the next one.
-    fn output_for_next(&self, op: usize, rows: u32) -> Input {
-        if op + 1 < self.plan.ops.len() { self.input(op + 1, rows) } else { Input::Own }
+    fn output_for_next(&self, op: usize, rows: u32) -> InputFrom {
+        if op + 1 < self.plan.ops.len() { self.input(op + 1, rows) } else { InputFrom::Own }
     }
 
     /// The buffer a tensor lies in, and its stride and first column in floats.

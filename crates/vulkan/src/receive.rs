@@ -7,24 +7,24 @@ use ash::vk;
 use pianola_plan::{DeviceError, DeviceKind, Plan};
 
 /// A staging buffer for the rows of one step, where the arena is not visible to the host.
-pub(crate) struct Inlet {
+pub(crate) struct Import {
     region: Region,
     start: *mut u8,
     commands: vk::CommandBuffer,
 }
 
-impl Inlet {
+impl Import {
     /// None where nothing is received, or it can be written to its place.
     pub fn new(
         plan: &Plan,
         arena: Region,
         memory: &mut Memory,
         recorder: &mut Recorder,
-    ) -> Result<Option<Inlet>, DeviceError> {
+    ) -> Result<Option<Import>, DeviceError> {
         if memory.mapped(arena).is_some() {
             return Ok(None);
         }
-        Inlet::make(plan, memory, recorder)
+        Import::make(plan, memory, recorder)
     }
 
     /// None where nothing is received.
@@ -32,7 +32,7 @@ impl Inlet {
         plan: &Plan,
         memory: &mut Memory,
         recorder: &mut Recorder,
-    ) -> Result<Option<Inlet>, DeviceError> {
+    ) -> Result<Option<Import>, DeviceError> {
         let mine = plan.segments.iter().filter(|segment| segment.device == DeviceKind::Vulkan);
         let received = mine.flat_map(|segment| &segment.receives);
         let bytes = received.map(|&buffer| {
@@ -45,7 +45,7 @@ impl Inlet {
         }
         let region = memory.allocate(Purpose::Staging, bytes, "a staging buffer")?;
         let start = memory.mapped(region).expect("staging memory is visible to the host");
-        Ok(Some(Inlet { region, start, commands: recorder.allocate()? }))
+        Ok(Some(Import { region, start, commands: recorder.allocate()? }))
     }
 }
 
@@ -54,7 +54,7 @@ impl VulkanRecording {
     /// what devices with memory of their own do.
     #[doc(hidden)]
     pub fn stage_received(&mut self) -> Result<(), DeviceError> {
-        self.inlet = Inlet::make(&self.plan, &mut self.memory, &mut self.recorder)?;
+        self.import = Import::make(&self.plan, &mut self.memory, &mut self.recorder)?;
         Ok(())
     }
 
@@ -66,8 +66,8 @@ impl VulkanRecording {
         let place = |buffer: usize, bytes: &[u8]| {
             arena.slice(self.plan.arena.offsets[buffer] as u64, bytes.len() as u64)
         };
-        let Some(inlet) = &self.inlet else {
-            let start = self.memory.mapped(arena).expect("without an inlet it is mapped");
+        let Some(import) = &self.import else {
+            let start = self.memory.mapped(arena).expect("without an import it is mapped");
             for &(buffer, bytes) in pieces {
                 let offset = (place(buffer, bytes).offset - arena.offset) as usize;
                 // SAFETY: inside the mapped arena, as the slice made sure; nothing plays.
@@ -80,16 +80,16 @@ impl VulkanRecording {
         let mut copies = Vec::with_capacity(pieces.len());
         let mut used = 0;
         for &(buffer, bytes) in pieces {
-            let from = inlet.region.slice(used, bytes.len() as u64);
+            let from = import.region.slice(used, bytes.len() as u64);
             // SAFETY: inside the staging buffer; the plays that copied from it are done.
             unsafe {
-                let to = inlet.start.add(used as usize);
+                let to = import.start.add(used as usize);
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
             }
             copies.push((from, place(buffer, bytes)));
             used += bytes.len() as u64;
         }
-        let commands = inlet.commands;
+        let commands = import.commands;
         self.recorder.write(commands, |recorder| {
             copies.iter().for_each(|&(from, to)| recorder.copy(commands, from, to));
         })?;

@@ -3,8 +3,8 @@
 //! Needs no memory of the device, so that a driver without a chip behind it can answer for the chip.
 
 use crate::device::logit_bucket;
+use crate::dry_run::DryRun;
 use crate::gpu::Gpu;
-use crate::imagine::Imagined;
 use crate::memory::Region;
 use crate::pipeline::{Pipelines, Shader, Variant};
 use crate::program::Body;
@@ -85,14 +85,17 @@ struct Uses {
 }
 
 fn variants(gpu: &Gpu, plan: &Plan) -> Result<BTreeMap<Variant, Uses>, DeviceError> {
-    let (imagined, tuning) = (Imagined::new(gpu, plan)?, Tuning::default());
-    let programmer = imagined.programmer(gpu, plan, &tuning);
+    let (dry_run, tuning) = (DryRun::new(gpu, plan)?, Tuning::default());
+    let programmer = dry_run.programmer(gpu, plan, &tuning);
     let mut found: BTreeMap<Variant, Uses> = BTreeMap::new();
     let most = bucket(plan.options.max_rows).unwrap_or(plan.options.max_rows);
     for rows in BUCKETS.into_iter().filter(|&rows| rows <= most) {
         let rows = rows as u32;
-        for apart in [false, true].into_iter().filter(|&apart| apart || rows > 1) {
-            for dispatch in programmer.body(Body { rows, apart })? {
+        for one_row_per_sequence in [false, true]
+            .into_iter()
+            .filter(|&one_row_per_sequence| one_row_per_sequence || rows > 1)
+        {
+            for dispatch in programmer.body(Body { rows, one_row_per_sequence })? {
                 found.entry(dispatch.variant).or_default().bodies.push(rows);
             }
         }
@@ -105,7 +108,7 @@ fn variants(gpu: &Gpu, plan: &Plan) -> Result<BTreeMap<Variant, Uses>, DeviceErr
             found.entry(dispatch.variant).or_default().heads.push(rows);
         }
     }
-    let nowhere = Region::imagined(0);
+    let nowhere = Region::dry_run(0);
     let regions = SampleRegions {
         logits: nowhere,
         states: nowhere,

@@ -74,7 +74,7 @@ impl Weights {
 
     /// The weights of `plan` as they would lie on a device whose slices hold `limit` bytes: the
     /// right sizes and offsets, in no buffer.
-    pub fn imagined(plan: &Plan, limit: u64) -> Result<Weights, DeviceError> {
+    pub fn dry_run(plan: &Plan, limit: u64) -> Result<Weights, DeviceError> {
         let mut floats = 0;
         let mut place = |length: usize| {
             let offset = floats as u32;
@@ -92,7 +92,7 @@ impl Weights {
                 WeightShape::Matrix { rows, columns } => {
                     let slice = |(first_row, rows)| {
                         let bytes = matrix_bytes(spec.ty, rows, columns) as u64;
-                        Slice { region: Region::imagined(bytes), first_row, rows }
+                        Slice { region: Region::dry_run(bytes), first_row, rows }
                     };
                     let slices = slices_of(spec, rows, columns, limit)?.map(slice).collect();
                     Weight::Matrix(Matrix { ty: spec.ty, columns, slices })
@@ -101,7 +101,7 @@ impl Weights {
         }
         let frequencies =
             plan.graph.ropes.iter().map(|rope| place(rope.frequencies.len())).collect();
-        Ok(Weights { list, vectors: Region::imagined(4 * floats as u64), frequencies })
+        Ok(Weights { list, vectors: Region::dry_run(4 * floats as u64), frequencies })
     }
 }
 

@@ -12,7 +12,7 @@ mod case;
 mod gpu;
 
 use case::{Case, Runs, check, check_logits, map_pages, plan, plan_of_types, square, usual};
-use pianola_cpu::Twin;
+use pianola_cpu::ReferenceModel;
 use pianola_formats::TensorType;
 use pianola_model::RandomWeights;
 use pianola_plan::{DeviceError, DeviceKind, KvType, Numeric, Plan};
@@ -20,11 +20,15 @@ use pianola_vulkan::{Gpu, VulkanRecording};
 use proptest::prelude::*;
 use std::sync::{Arc, OnceLock};
 
-fn record(gpu: &Arc<Gpu>, plan: Plan, weights: &RandomWeights) -> (VulkanRecording, Twin) {
-    let twin = Twin::new(plan.clone(), weights).unwrap();
+fn record(
+    gpu: &Arc<Gpu>,
+    plan: Plan,
+    weights: &RandomWeights,
+) -> (VulkanRecording, ReferenceModel) {
+    let reference_model = ReferenceModel::new(plan.clone(), weights).unwrap();
     let mut recording = try_record(gpu, plan, weights).unwrap();
     map_pages(&mut recording);
-    (recording, twin)
+    (recording, reference_model)
 }
 
 fn try_record(
@@ -47,7 +51,7 @@ fn every_type(numeric: Numeric) {
     }
     for (index, ty) in types {
         let (plan, weights) = plan(&square(ty, numeric), DeviceKind::Vulkan);
-        let (mut recording, mut twin) = record(&gpu, plan, &weights);
+        let (mut recording, mut reference_model) = record(&gpu, plan, &weights);
         let turn = index + usize::from(fast && ty.is_quantized());
         let few = [2, 3, 7][turn % 3];
         // A tile has 32 rows or 64. Those of 64 with integers take seconds to compile: one type
@@ -60,7 +64,7 @@ fn every_type(numeric: Numeric) {
             [(&[(0, 0, many)], logits), (&[(1, 0, 1)], 1), (&[(0, many, few - 1), (1, 1, 1)], 1)];
         let mut worst = 0f64;
         for (step, logits) in steps {
-            let report = check_logits(&mut recording, &mut twin, &[step], logits)
+            let report = check_logits(&mut recording, &mut reference_model, &[step], logits)
                 .unwrap_or_else(|reason| panic!("{ty} {numeric} {step:?}: {reason}"));
             worst = worst.max(report.worst_share);
         }
@@ -93,11 +97,11 @@ fn types_mixed_in_one_product() {
         };
         let case = square(ty, numeric);
         let (plan, weights) = plan_of_types(&case, DeviceKind::Vulkan, type_of);
-        let (mut recording, mut twin) = record(&gpu, plan, &weights);
+        let (mut recording, mut reference_model) = record(&gpu, plan, &weights);
         let steps: [&Runs; 3] = [&[(0, 0, 4)], &[(0, 4, 1)], &[(0, 5, 17)]];
         // Exact mode's tiles have no integers to mix with floats.
         let steps = if numeric == Numeric::Fast { &steps[..] } else { &steps[..2] };
-        check(&mut recording, &mut twin, steps)
+        check(&mut recording, &mut reference_model, steps)
             .unwrap_or_else(|reason| panic!("{ty} with {other} {numeric}: {reason}"));
     }
 }
@@ -120,8 +124,8 @@ fn ragged_tiles() {
     let differs = |name: &str| ["attn_v", "ffn_up"].iter().any(|part| name.contains(part));
     let type_of = |name: &str| if differs(name) { Q4_1 } else { Q8_0 };
     let (plan, weights) = plan_of_types(&case, DeviceKind::Vulkan, type_of);
-    let (mut recording, mut twin) = record(&gpu::open(), plan, &weights);
-    check(&mut recording, &mut twin, &[&[(0, 0, 20), (1, 0, 3)]])
+    let (mut recording, mut reference_model) = record(&gpu::open(), plan, &weights);
+    check(&mut recording, &mut reference_model, &[&[(0, 0, 20), (1, 0, 3)]])
         .unwrap_or_else(|reason| panic!("{reason}"));
 }
 
@@ -140,10 +144,10 @@ fn every_kv_type() {
     ] {
         let case = Case { head_dim, group, numeric, kv_type: Some(ty), ..usual(TensorType::Q8_0) };
         let (plan, weights) = plan(&case, DeviceKind::Vulkan);
-        let (mut recording, mut twin) = record(&gpu, plan, &weights);
+        let (mut recording, mut reference_model) = record(&gpu, plan, &weights);
         let steps: [&Runs; 4] =
             [&[(0, 0, 64)], &[(0, 64, 1)], &[(1, 0, 1)], &[(0, 65, 3), (1, 1, 1)]];
-        let report = check(&mut recording, &mut twin, &steps)
+        let report = check(&mut recording, &mut reference_model, &steps)
             .unwrap_or_else(|reason| panic!("{ty}, heads of {head_dim}, {numeric}: {reason}"));
         let share = 100.0 * report.worst_share;
         println!("{ty}, heads of {head_dim}: worst error {share:.0} % of its bound");
@@ -163,10 +167,10 @@ proptest! {
     fn random_models(case in case::case(32).prop_filter("whole blocks", whole_blocks)) {
         static GPU: OnceLock<Arc<Gpu>> = OnceLock::new();
         let (plan, weights) = plan(&case, DeviceKind::Vulkan);
-        let (mut recording, mut twin) = record(GPU.get_or_init(gpu::open), plan, &weights);
+        let (mut recording, mut reference_model) = record(GPU.get_or_init(gpu::open), plan, &weights);
         let steps: [&Runs; 3] = [&[(0, 0, 19)], &[(1, 0, 1)], &[(0, 19, 12), (1, 1, 1)]];
         // Several rows of logits: narrow heads are where rounding shows most.
-        if let Err(reason) = check_logits(&mut recording, &mut twin, &steps, 3) {
+        if let Err(reason) = check_logits(&mut recording, &mut reference_model, &steps, 3) {
             prop_assert!(false, "{reason}");
         }
     }

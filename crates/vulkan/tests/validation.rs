@@ -12,7 +12,7 @@ mod validation;
 
 use ash::vk;
 use case::{Case, Runs, check_logits, map_pages, plan, square};
-use pianola_cpu::Twin;
+use pianola_cpu::ReferenceModel;
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceKind, Draw, Numeric, Recording, Sampling, Step};
 use pianola_vulkan::VulkanRecording;
@@ -38,13 +38,13 @@ fn play_small_models() {
     let plain = Case { gemma: false, ..square(TensorType::F16, Numeric::Exact) };
     for case in [quantized, plain] {
         let (plan, weights) = plan(&case, DeviceKind::Vulkan);
-        let mut twin = Twin::new(plan.clone(), &weights).unwrap();
+        let mut reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
         let options = gpu::options(&gpu);
         let mut recording = VulkanRecording::new(plan, &weights, options, &mut |_, _| ()).unwrap();
         map_pages(&mut recording);
         let steps: [&Runs; 3] = [&[(0, 0, 20)], &[(1, 0, 1)], &[(0, 20, 3), (1, 1, 1)]];
         for step in steps {
-            check_logits(&mut recording, &mut twin, &[step], 1).unwrap();
+            check_logits(&mut recording, &mut reference_model, &[step], 1).unwrap();
         }
         // Plays without logits are not waited for: the next one is submitted behind them.
         let mut position = 2;

@@ -7,7 +7,7 @@ use crate::lane::Lane;
 use crate::load::{Engine, Text};
 use crate::request::{Answer, Event, Finish, Request};
 use crate::sampler::{Sampling, uniform};
-use crate::schedule::{Room, Share, Want, share};
+use crate::schedule::{Room, RowDemand, Share, share};
 use crate::speculate::{Speculation, look_up};
 use pianola_plan::{DeviceError, DeviceKind, Draw, bucket};
 use std::ops::ControlFlow;
@@ -111,22 +111,22 @@ impl Engine {
     /// Decides how many rows each gets.
     fn divide(&mut self) {
         let options = self.recording.plan().options;
-        let Scheduler { running, chunks, wants, shares, .. } = &mut self.scheduler;
-        let want = |running: &Running| Want {
+        let Scheduler { running, chunks, demands, shares, .. } = &mut self.scheduler;
+        let want = |running: &Running| RowDemand {
             pending: running.lane.tokens.len() - self.cache.len(running.slot),
             drafts: running.guesses.len(),
         };
-        wants.clear();
-        wants.extend(running.iter().map(want));
+        demands.clear();
+        demands.extend(running.iter().map(want));
         let mut chunk = chunks.rows(options.max_rows);
         if options.device == DeviceKind::Vulkan {
             // Rows are rounded up there in any case.
-            let generating = wants.iter().filter(|want| want.pending == 1).count();
+            let generating = demands.iter().filter(|want| want.pending == 1).count();
             let rounded = bucket(chunk + generating).unwrap_or(options.max_rows);
             chunk = rounded.saturating_sub(generating);
         }
         let room = Room { rows: options.max_rows, logits: options.max_logit_rows, chunk };
-        share(wants, room, shares);
+        share(demands, room, shares);
         for (running, &share) in running.iter_mut().zip(shares.iter()) {
             running.share = share;
         }
@@ -167,8 +167,8 @@ impl Engine {
     /// Whether the device can choose as all who want a token in this step asked for.
     fn is_chosen_on_device(&self) -> bool {
         let context = self.context();
-        let wants = |running: &&Running| running.wants_token(&self.cache, context);
-        let wanting = || self.scheduler.running.iter().filter(wants);
+        let demands = |running: &&Running| running.wants_token(&self.cache, context);
+        let wanting = || self.scheduler.running.iter().filter(demands);
         let rows: usize = wanting().map(|running| 1 + running.share.drafts).sum();
         (1..=self.recording.most_choices()).contains(&rows)
             && wanting().all(|Running { lane, .. }| {

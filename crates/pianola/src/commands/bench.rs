@@ -1,10 +1,10 @@
 //! `bench`: how fast, beside how fast it could be.
 
 use clap::Args;
-use pianola_cpu::{CheckReport, Twin};
+use pianola_cpu::{CheckReport, ReferenceModel};
 use pianola_engine::{
-    BenchOptions, BenchRow, ChatScenario, DEFAULT_LANES, Device, Engine, LoadOptions,
-    ScenarioReport, Speculation, Wanted,
+    BenchOptions, BenchRow, ChatScenario, DEFAULT_LANES, Device, Engine, LoadOptions, LogitRows,
+    ScenarioReport, Speculation,
 };
 use pianola_formats::TensorType;
 use pianola_model::Shape;
@@ -186,12 +186,13 @@ fn of_file(
     console: Console,
 ) -> Result<Subject, Failure> {
     let located = model::locate(&arguments.model.model, console)?;
-    let twin = match arguments.check {
-        true => Some(Engine::twin(&located.path, &options)?),
+    let reference_model = match arguments.check {
+        true => Some(Engine::reference_model(&located.path, &options)?),
         false => None,
     };
     let mut engine = model::load_with_draft(&located, options, &arguments.speculation, console)?;
-    let check = twin.map(|twin| check(&mut engine, twin)).transpose()?;
+    let check =
+        reference_model.map(|reference_model| check(&mut engine, reference_model)).transpose()?;
     Ok(Subject { label: located.label, engine, check, asked: None, mixed: arguments.mixed })
 }
 
@@ -214,8 +215,8 @@ fn of_shape(
     let reduced = shape.reduced(CHECKED_LAYERS, CHECKED_VOCABULARY);
     let context = Some(CHECKED_ROWS + 1);
     let small = LoadOptions { context, layers_on_gpu: None, ..options.clone() };
-    let twin = Engine::random_twin(&reduced, ty, &small)?;
-    let report = check(&mut Engine::random(&reduced, ty, small, &mut |_, _| ())?, twin)?;
+    let reference_model = Engine::random_reference_model(&reduced, ty, &small)?;
+    let report = check(&mut Engine::random(&reduced, ty, small, &mut |_, _| ())?, reference_model)?;
     let mut bar = console
         .bar("drawing weights [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, {eta} left");
     let asked = options.clone();
@@ -243,12 +244,12 @@ fn of_shape(
 const CHECKED_ROWS: usize = 16;
 
 /// Checks the kernels of a prompt and of a generated token, each against the reference.
-fn check(engine: &mut Engine, mut twin: Twin) -> Result<CheckReport, Failure> {
+fn check(engine: &mut Engine, mut reference_model: ReferenceModel) -> Result<CheckReport, Failure> {
     let vocabulary = engine.config().vocabulary;
     let count = (CHECKED_ROWS + 1).min(engine.context());
     let tokens: Vec<u32> = (0..count).map(|at| ((at * 7919 + 13) % vocabulary) as u32).collect();
     // Played once, so that every position has its page; then the same rows again, kernel by kernel.
-    engine.feed(&tokens, usize::MAX, Wanted::Last, &mut |_, _| ())?;
+    engine.feed(&tokens, usize::MAX, LogitRows::Last, &mut |_, _| ())?;
     let sequence = engine.fed_slot().unwrap_or(0) as u32;
     let mut worst = CheckReport::default();
     for rows in [0..count - 1, count - 1..count] {
@@ -259,7 +260,7 @@ fn check(engine: &mut Engine, mut twin: Twin) -> Result<CheckReport, Failure> {
         if step.rows.is_empty() {
             continue;
         }
-        let checked = twin.check_step(engine.recording_mut(), &step);
+        let checked = reference_model.check_step(engine.recording_mut(), &step);
         let report = checked.map_err(pianola_engine::EngineError::from)?.map_err(|failure| {
             Failure::failed(format!(
                 "the check against the reference failed for {} rows: {failure}; its speed would \

@@ -5,7 +5,7 @@ use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use pianola_engine::{EngineError, Wanted};
+use pianola_engine::{EngineError, LogitRows};
 use pianola_formats::npy::F32Writer;
 use serde_json::json;
 
@@ -85,7 +85,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let mut next = 0;
     // A chunk a call, so that a full disk ends the work soon.
     for (index, part) in tokens.chunks(arguments.chunk).enumerate() {
-        engine.feed(part, arguments.chunk, Wanted::From(0), &mut |row, logits| {
+        engine.feed(part, arguments.chunk, LogitRows::From(0), &mut |row, logits| {
             next = likeliest(logits);
             if failure.is_none() {
                 failure = output.push(logits).err();
@@ -103,7 +103,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     if arguments.greedy > 0 {
         let mut greedy = vec![next];
         while greedy.len() < arguments.greedy {
-            engine.feed(&[next], 1, Wanted::Last, &mut |_, logits| next = likeliest(logits))?;
+            engine.feed(&[next], 1, LogitRows::Last, &mut |_, logits| next = likeliest(logits))?;
             greedy.push(next);
         }
         console::print_line(&json!({ "greedy": greedy }).to_string())?;

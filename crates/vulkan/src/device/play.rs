@@ -92,10 +92,10 @@ impl VulkanRecording {
         for take in 0..self.takes.len() {
             for rows in BUCKETS.map(|rows| rows as u32) {
                 if (2..=most(max_rows)).contains(&rows) {
-                    self.prepare(take, Body { rows, apart: false }, 0)?;
+                    self.prepare(take, Body { rows, one_row_per_sequence: false }, 0)?;
                 }
                 if rows <= most(sequences) {
-                    self.prepare(take, Body { rows, apart: true }, 0)?;
+                    self.prepare(take, Body { rows, one_row_per_sequence: true }, 0)?;
                 }
             }
             for logits in 1..=max_logit_rows {

@@ -1,11 +1,11 @@
 //! Attention: the KV store of several rows, and the kernel that attends.
 
 use super::project::fragment_rows;
-use super::{Body, Dispatch, Input, Programmer};
+use super::{Body, Dispatch, InputFrom, Programmer};
 use crate::pipeline::{Shader, Variant};
 use crate::policy::attention;
 use bytemuck::{Pod, Zeroable};
-use pianola_plan::{Attend, HeadNorm, KvType, RopePairing};
+use pianola_plan::{Attend, FusedNorm, KvType, RopePairing};
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -55,8 +55,9 @@ impl Programmer<'_> {
         let (output, output_stride, _) = self.tensor(attend.output);
         let vectors = self.weights.vectors;
         let angles = attend.rope.map_or(vectors, |(_, angles)| self.tensor(angles).0);
-        let norm = |norm: Option<HeadNorm>| norm.map_or(0, |norm| self.weights.vector(norm.weight));
-        let epsilon = |norm: Option<HeadNorm>| norm.map_or(0.0, |norm| norm.epsilon);
+        let norm =
+            |norm: Option<FusedNorm>| norm.map_or(0, |norm| self.weights.vector(norm.weight));
+        let epsilon = |norm: Option<FusedNorm>| norm.map_or(0.0, |norm| norm.epsilon);
         let heads = HeadsConstants {
             query_stride,
             query_column,
@@ -86,7 +87,7 @@ impl Programmer<'_> {
             (11, self.limits.subgroup),
         ];
         let bindings = vec![query, key, value, angles, vectors, pages];
-        let Body { rows, apart: fused } = body;
+        let Body { rows, one_row_per_sequence: fused } = body;
         if !fused {
             let variant = Variant { shader: Shader::KvWrite, constants: constants.clone() };
             let groups = [rows, spec.kv_heads as u32, 1];
@@ -102,11 +103,11 @@ impl Programmer<'_> {
             (6, queries),
             (7, splits),
             (8, u32::from(fused)),
-            (9, u32::from(next == Input::Codes)),
+            (9, u32::from(next == InputFrom::Codes)),
             (10, u32::from(attention::early(&self.limits, rows))),
             (13, u32::from(rows == 1)),
             (14, attention::least_pages(rows)),
-            (12, if next == Input::Fragments { fragment_rows(rows) } else { 0 }),
+            (12, if next == InputFrom::Fragments { fragment_rows(rows) } else { 0 }),
         ]);
         let mut bindings = bindings;
         bindings.extend([output, self.resources.partials, self.resources.arrivals]);

@@ -1,6 +1,6 @@
 //! Products: their input rows, their parts, and the kernel that fits the number of rows.
 
-use super::{Dispatch, Input, Programmer, type_code};
+use super::{Dispatch, InputFrom, Programmer, type_code};
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
 use crate::policy::{self, Limits, fragments, matrix, rows};
@@ -8,7 +8,9 @@ use crate::tuning::RowsKey;
 use crate::weights::{Matrix, Slice};
 use bytemuck::{Pod, Zeroable};
 use pianola_formats::TensorType;
-use pianola_plan::{Activation, DeviceError, HeadNorm, Kernel, Numeric, Project, RowSet, TensorId};
+use pianola_plan::{
+    Activation, DeviceError, FusedNorm, Kernel, Numeric, Project, RowSet, TensorId,
+};
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable, Default)]
@@ -59,7 +61,7 @@ impl Group<'_> {
 
 /// How a prologue leaves the rows of an operand: FORM of `prologue.comp`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Form {
+enum OperandForm {
     /// f32.
     Floats = 0,
     /// int8 with a step for 32.
@@ -68,13 +70,13 @@ enum Form {
     Refined = 2,
     /// f16, each row scaled by a power of two.
     Halves = 3,
-    /// The same in the order of [`Way::Fragments`].
+    /// The same in the order of [`ProductKernel::Fragments`].
     Fragments = 4,
 }
 
 /// The kernel that computes a product.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Way {
+pub(super) enum ProductKernel {
     /// `project_rows`: few rows.
     Rows,
     /// `project_fragments`: some rows, on matrix units.
@@ -87,13 +89,13 @@ pub(super) enum Way {
 
 /// How a product of few rows gets its operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Feed {
+enum OperandSource {
     /// Each workgroup forms it.
     Fused,
     /// A prologue before it did.
     Ready,
     /// The kernel before left it.
-    Handed(Input),
+    Handed(InputFrom),
 }
 
 impl Programmer<'_> {
@@ -153,13 +155,13 @@ impl Programmer<'_> {
         let groups = self.groups(project)?;
         let input = self.input(op, rows);
         match input {
-            Input::Own => {}
-            Input::Fragments => {
+            InputFrom::Own => {}
+            InputFrom::Fragments => {
                 out.push(self.fragments_product(op, project, &groups[0], rows));
                 return Ok(());
             }
-            Input::Codes | Input::Tail => {
-                let feed = Feed::Handed(input);
+            InputFrom::Codes | InputFrom::Tail => {
+                let feed = OperandSource::Handed(input);
                 out.push(self.rows_product(op, project, &groups[0], rows, feed, false)?);
                 return Ok(());
             }
@@ -169,15 +171,17 @@ impl Programmer<'_> {
         let mut ready = None;
         for group in &groups {
             let way = self.way(rows, logits, group.integer);
-            let refined = logits && group.integer && matches!(way, Way::Rows | Way::Tiles);
+            let refined = logits
+                && group.integer
+                && matches!(way, ProductKernel::Rows | ProductKernel::Tiles);
             let count = if refined { 2 * rows } else { rows };
             let blocks = width / 32;
             let form = match way {
-                Way::Fragments => Form::Fragments,
-                Way::Matrix => Form::Halves,
-                _ if refined => Form::Refined,
-                _ if group.integer => Form::Codes,
-                _ => Form::Floats,
+                ProductKernel::Fragments => OperandForm::Fragments,
+                ProductKernel::Matrix => OperandForm::Halves,
+                _ if refined => OperandForm::Refined,
+                _ if group.integer => OperandForm::Codes,
+                _ => OperandForm::Floats,
             };
             let shared = 40 * blocks * count + 1024;
             let fused = rows == 1 && group.integer && shared <= self.limits.shared_memory;
@@ -187,13 +191,13 @@ impl Programmer<'_> {
                 ready = Some(form);
             }
             let product = match way {
-                Way::Rows => {
-                    let feed = if fused { Feed::Fused } else { Feed::Ready };
+                ProductKernel::Rows => {
+                    let feed = if fused { OperandSource::Fused } else { OperandSource::Ready };
                     self.rows_product(op, project, group, count, feed, keep)?
                 }
-                Way::Fragments => self.fragments_product(op, project, group, count),
-                Way::Matrix => self.matrix_product(op, project, group, count),
-                Way::Tiles => self.tiles_product(op, project, group, count),
+                ProductKernel::Fragments => self.fragments_product(op, project, group, count),
+                ProductKernel::Matrix => self.matrix_product(op, project, group, count),
+                ProductKernel::Tiles => self.tiles_product(op, project, group, count),
             };
             keep &= !fused;
             out.push(Dispatch { barrier: !fused, ..product });
@@ -202,17 +206,17 @@ impl Programmer<'_> {
     }
 
     /// The kernel for a product of `rows` rows, with weights that meet them as integers or not.
-    pub(super) fn way(&self, rows: u32, logits: bool, integer: bool) -> Way {
+    pub(super) fn way(&self, rows: u32, logits: bool, integer: bool) -> ProductKernel {
         let Limits { matrices, fragments, .. } = self.limits;
         let some = fragments::LEAST_ROWS..=fragments::MOST_ROWS;
         if integer && fragments.is_some() && some.contains(&rows) {
-            return Way::Fragments;
+            return ProductKernel::Fragments;
         }
         // Refined rows are two.
         if rows * if logits && integer { 2 } else { 1 } <= 8 {
-            return Way::Rows;
+            return ProductKernel::Rows;
         }
-        if integer && matrices > 0 { Way::Matrix } else { Way::Tiles }
+        if integer && matrices > 0 { ProductKernel::Matrix } else { ProductKernel::Tiles }
     }
 
     /// Whether a product works on the rows with logits only.
@@ -229,7 +233,7 @@ impl Programmer<'_> {
         &self,
         project: &Project,
     ) -> Result<(Vec<Region>, PrologueConstants, u32), DeviceError> {
-        let vector = |norm: HeadNorm| self.weights.vector(norm.weight) / 4;
+        let vector = |norm: FusedNorm| self.weights.vector(norm.weight) / 4;
         let residual = project.residual;
         let input = residual.map_or(project.input, |residual| residual.base);
         let (base, base_stride) = self.whole(input)?;
@@ -277,7 +281,7 @@ impl Programmer<'_> {
         op: usize,
         project: &Project,
         rows: u32,
-        form: Form,
+        form: OperandForm,
         keep: bool,
     ) -> Result<Dispatch, DeviceError> {
         let logits = self.is_head(project);
@@ -286,7 +290,7 @@ impl Programmer<'_> {
         let workgroup = policy::prologue_workgroup(&self.limits, self.blocks(project) * 32);
         let mut constants =
             vec![(0, workgroup), (1, form as u32), (2, u32::from(logits)), (3, u32::from(keep))];
-        if form == Form::Fragments {
+        if form == OperandForm::Fragments {
             constants.push((4, fragment_rows(rows)));
             // Rows beyond the plan's have no place.
             let all = !logits && rows as usize <= self.plan.options.max_rows;
@@ -356,16 +360,16 @@ impl Programmer<'_> {
         project: &Project,
         group: &Group<'_>,
         count: u32,
-        feed: Feed,
+        feed: OperandSource,
         keep: bool,
     ) -> Result<Dispatch, DeviceError> {
         let logits = self.is_head(project);
         let blocks = self.blocks(project);
         let refined = logits && group.integer;
-        let fused = feed == Feed::Fused;
+        let fused = feed == OperandSource::Fused;
         let single = count == 1 && !logits;
-        let next = if single { self.output_for_next(op, 1) } else { Input::Own };
-        let (codes, tail) = (next == Input::Codes, next == Input::Tail);
+        let next = if single { self.output_for_next(op, 1) } else { InputFrom::Own };
+        let (codes, tail) = (next == InputFrom::Codes, next == InputFrom::Tail);
         let rows = match project.gate {
             Some(_) => group.parts[0].2.rows as u32,
             None => group.rows(),
@@ -386,8 +390,10 @@ impl Programmer<'_> {
         }
         let vectors = self.weights.vectors;
         let (operand, metas) = match feed {
-            Feed::Handed(input) => self.handed(input),
-            Feed::Fused | Feed::Ready => (self.resources.operand, self.resources.metas),
+            OperandSource::Handed(input) => self.handed(input),
+            OperandSource::Fused | OperandSource::Ready => {
+                (self.resources.operand, self.resources.metas)
+            }
         };
         let (next_operand, next_metas) = self.handed(next);
         bindings.extend([vectors, vectors, self.output(project), operand, metas]);
@@ -431,13 +437,13 @@ impl Programmer<'_> {
         measured.filter(allowed).unwrap_or_else(|| rows::choose(&self.limits, product))
     }
 
-    /// Where rows are handed from one kernel to the next. A single row's codes and tails lie apart,
+    /// Where rows are handed from one kernel to the next. A single row's codes and tails lie one_row_per_sequence,
     /// because a kernel reads the one while it writes the other; attention reads neither.
-    pub(super) fn handed(&self, input: Input) -> (Region, Region) {
+    pub(super) fn handed(&self, input: InputFrom) -> (Region, Region) {
         match input {
-            Input::Fragments => (self.resources.operand, self.resources.metas),
-            Input::Tail => self.resources.handed[1],
-            Input::Codes | Input::Own => self.resources.handed[0],
+            InputFrom::Fragments => (self.resources.operand, self.resources.metas),
+            InputFrom::Tail => self.resources.handed[1],
+            InputFrom::Codes | InputFrom::Own => self.resources.handed[0],
         }
     }
 

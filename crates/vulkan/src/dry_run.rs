@@ -10,16 +10,16 @@ use crate::weights::{Weights, slice_limit};
 use pianola_plan::{DeviceError, PAGE_TOKENS, Plan, bucket};
 
 /// Weights and memory that are nowhere, but as large as they would be.
-pub(crate) struct Imagined {
+pub(crate) struct DryRun {
     weights: Weights,
     resources: Resources,
 }
 
-impl Imagined {
-    pub fn new(gpu: &Gpu, plan: &Plan) -> Result<Imagined, DeviceError> {
+impl DryRun {
+    pub fn new(gpu: &Gpu, plan: &Plan) -> Result<DryRun, DeviceError> {
         check_heads(plan)?;
-        let weights = Weights::imagined(plan, slice_limit(gpu))?;
-        Ok(Imagined { weights, resources: imagined_resources(plan, &Limits::of(gpu)) })
+        let weights = Weights::dry_run(plan, slice_limit(gpu))?;
+        Ok(DryRun { weights, resources: dry_resources(plan, &Limits::of(gpu)) })
     }
 
     pub fn programmer<'a>(
@@ -56,10 +56,11 @@ pub fn launches(
     rows: usize,
     logits: usize,
 ) -> Result<Vec<OpLaunch>, DeviceError> {
-    let (imagined, tuning) = (Imagined::new(gpu, plan)?, Tuning::default());
-    let programmer = imagined.programmer(gpu, plan, &tuning);
+    let (dry_run, tuning) = (DryRun::new(gpu, plan)?, Tuning::default());
+    let programmer = dry_run.programmer(gpu, plan, &tuning);
     // Where each row has logits, each is of another sequence.
-    let body = Body { rows: bucket(rows).unwrap_or(rows) as u32, apart: rows == logits };
+    let body =
+        Body { rows: bucket(rows).unwrap_or(rows) as u32, one_row_per_sequence: rows == logits };
     let mut program = programmer.body(body)?;
     if logits > 0 {
         program.extend(programmer.head(logit_bucket(logits, plan))?);
@@ -74,20 +75,20 @@ pub fn launches(
 
 /// Resources in no buffer. Programs take parts of the arena, which must be as large as planned;
 /// what is bound whole may have any size.
-fn imagined_resources(plan: &Plan, limits: &Limits) -> Resources {
+fn dry_resources(plan: &Plan, limits: &Limits) -> Resources {
     let scratch = Scratch::of(plan, limits);
     let entries = plan.options.context.div_ceil(PAGE_TOKENS);
     let groups = &plan.graph.kv_groups;
     let table = |group| (group * plan.options.sequences * entries) as u32;
     Resources {
-        arena: Region::imagined(plan.arena.bytes as u64),
-        operand: Region::imagined(scratch.operand),
-        metas: Region::imagined(scratch.metas),
-        handed: [(Region::imagined(scratch.handed.0), Region::imagined(scratch.handed.1)); 2],
-        finished: Region::imagined(4),
-        partials: Region::imagined(scratch.partials),
-        arrivals: Region::imagined(scratch.arrivals),
-        pages: groups.iter().map(|group| vec![Region::imagined(0); group.layers]).collect(),
+        arena: Region::dry_run(plan.arena.bytes as u64),
+        operand: Region::dry_run(scratch.operand),
+        metas: Region::dry_run(scratch.metas),
+        handed: [(Region::dry_run(scratch.handed.0), Region::dry_run(scratch.handed.1)); 2],
+        finished: Region::dry_run(4),
+        partials: Region::dry_run(scratch.partials),
+        arrivals: Region::dry_run(scratch.arrivals),
+        pages: groups.iter().map(|group| vec![Region::dry_run(0); group.layers]).collect(),
         tables: (0..groups.len()).map(table).collect(),
         entries: entries as u32,
     }
