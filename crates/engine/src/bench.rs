@@ -163,7 +163,7 @@ pub fn bench(
         }
     };
     raise()?;
-    engine.recording.measure_busy(true);
+    engine.executor.measure_busy(true);
     for round in rounds(options) {
         round.run(engine, options)?;
         let tests = round.tests(options);
@@ -181,7 +181,7 @@ pub fn bench(
         );
         raise()?;
     }
-    engine.recording.measure_busy(false);
+    engine.executor.measure_busy(false);
     engine.reset();
     for row in &mut rows {
         row.ceiling = ceiling(engine, row.test, options, ceilings);
@@ -268,13 +268,13 @@ struct Watch {
 
 impl Watch {
     fn start(engine: &Engine) -> Watch {
-        let (before, counters) = (engine.recording.statistics(), engine.counters());
+        let (before, counters) = (engine.executor.statistics(), engine.counters());
         Watch { before, counters, start: Instant::now() }
     }
 
     fn stop(&self, engine: &Engine, tokens: usize) -> Time {
         let seconds = self.start.elapsed().as_secs_f64();
-        let spent = engine.recording.statistics() - self.before;
+        let spent = engine.executor.statistics() - self.before;
         let (before, after) = (self.counters, engine.counters());
         let drafted = after.drafted_tokens - before.drafted_tokens;
         let accepted = after.accepted_tokens - before.accepted_tokens;

@@ -4,8 +4,9 @@
 //! once full they never change, and the [`PrefixTree`] holds them, too. A page without a holder is
 //! free; one that only the tree holds is given away when free ones run out.
 
+use crate::executor::Executor;
 use crate::prefix::{NodeId, PrefixTree, ROOT};
-use pianola_plan::{KvGroup, PAGE_TOKENS, Plan, Recording};
+use pianola_plan::{KvGroup, PAGE_TOKENS, Plan};
 
 /// Pages of one group.
 struct Pool {
@@ -59,7 +60,7 @@ pub struct CacheUse {
     pub evictions: u64,
 }
 
-/// All KV pages of a recording.
+/// All KV pages of a executor.
 pub(crate) struct Cache {
     pools: Vec<Pool>,
     slots: Vec<Slot>,
@@ -101,7 +102,7 @@ impl Cache {
 
     /// Begins a sequence that will be `tokens` in an empty slot: takes what was computed before,
     /// and says how many tokens of it there were.
-    pub fn attach(&mut self, slot: usize, tokens: &[u32], recording: &mut dyn Recording) -> usize {
+    pub fn attach(&mut self, slot: usize, tokens: &[u32], executor: &mut Executor) -> usize {
         debug_assert!(self.slots[slot].tokens.is_empty());
         let found = self.tree.find(tokens, &first_visible(&self.pools));
         let node = found.path.last().copied().unwrap_or(ROOT);
@@ -121,12 +122,12 @@ impl Cache {
                 let page = self.tree.page(node, group).expect("the tree looked for it");
                 pool.holders[page as usize] += 1;
                 held.push(Some(page));
-                recording.map_page(group, slot, index, page);
+                executor.map_page(group, slot, index, page);
             }
             // A tail's page passes from the tree to the slot.
             if let Some(pages) = &tail {
                 held.push(Some(pages[group]));
-                recording.map_page(group, slot, found.path.len(), pages[group]);
+                executor.map_page(group, slot, found.path.len(), pages[group]);
             }
         }
         found.tokens
@@ -138,12 +139,12 @@ impl Cache {
         &mut self,
         slot: usize,
         end: usize,
-        recording: &mut dyn Recording,
+        executor: &mut Executor,
     ) -> Result<(), Full> {
         let length = self.slots[slot].tokens.len();
         let last = end.div_ceil(PAGE_TOKENS);
         for group in 0..self.pools.len() {
-            self.drop_unseen(slot, group, length, recording);
+            self.drop_unseen(slot, group, length, executor);
         }
         // All or nothing, so that two sequences never wait for one another's half.
         for group in 0..self.pools.len() {
@@ -158,7 +159,7 @@ impl Cache {
                 pool.holders[page as usize] = 1;
                 held.resize(index, None);
                 held.push(Some(page));
-                recording.map_page(group, slot, index, page);
+                executor.map_page(group, slot, index, page);
             }
         }
         Ok(())
@@ -170,13 +171,7 @@ impl Cache {
         self.slots[slot].held[group].len().max(first)
     }
 
-    fn drop_unseen(
-        &mut self,
-        slot: usize,
-        group: usize,
-        length: usize,
-        recording: &mut dyn Recording,
-    ) {
+    fn drop_unseen(&mut self, slot: usize, group: usize, length: usize, executor: &mut Executor) {
         let pool = &mut self.pools[group];
         let first = pool.group.first_visible(length) / PAGE_TOKENS;
         let Slot { held, node, .. } = &mut self.slots[slot];
@@ -186,7 +181,7 @@ impl Cache {
         for (index, entry) in held[group].iter_mut().enumerate().take(first).skip(unseen) {
             if let Some(page) = entry.take() {
                 pool.release(page);
-                recording.unmap_page(group, slot, index);
+                executor.unmap_page(group, slot, index);
                 self.tree.pass(*node, group, index);
             }
         }
@@ -267,7 +262,7 @@ impl Cache {
     }
 
     /// Ends a slot's sequence; what was computed is kept as long as there is room.
-    pub fn release(&mut self, slot: usize, recording: &mut dyn Recording) {
+    pub fn release(&mut self, slot: usize, executor: &mut Executor) {
         let Slot { tokens, held, node, registered } = &mut self.slots[slot];
         self.tree.touch(*node, tokens.len(), &first_visible(&self.pools));
         let rest = &tokens[*registered * PAGE_TOKENS..];
@@ -280,17 +275,17 @@ impl Cache {
                 pool.holders[page as usize] += 1;
             }
         }
-        self.forget(slot, recording);
+        self.forget(slot, executor);
     }
 
     /// Ends a slot's sequence; its unfinished page is given back.
-    pub fn forget(&mut self, slot: usize, recording: &mut dyn Recording) {
+    pub fn forget(&mut self, slot: usize, executor: &mut Executor) {
         let Slot { tokens, held, node, registered } = &mut self.slots[slot];
         for (group, held) in held.iter_mut().enumerate() {
             for (index, page) in held.drain(..).enumerate() {
                 if let Some(page) = page {
                     self.pools[group].release(page);
-                    recording.unmap_page(group, slot, index);
+                    executor.unmap_page(group, slot, index);
                 }
             }
         }

@@ -66,29 +66,29 @@ impl Drafter {
     /// The lane of a slot is over; what was played of it is kept while there is room.
     pub fn release(&mut self, slot: usize) {
         self.played[slot].clear();
-        self.engine.cache.release(slot, self.engine.recording.as_mut());
+        self.engine.cache.release(slot, &mut self.engine.executor);
     }
 
     /// Forgets all that is kept.
     pub fn reset(&mut self) {
         for slot in 0..self.played.len() {
             self.played[slot].clear();
-            self.engine.cache.forget(slot, self.engine.recording.as_mut());
+            self.engine.cache.forget(slot, &mut self.engine.executor);
         }
         self.engine.cache.clear();
     }
 
     /// Makes the pages of a slot those of its lane's tokens, keeping what they begin with.
     fn align(&mut self, lane: &Guess<'_>) {
-        let Engine { cache, recording, .. } = self.engine.as_mut();
+        let Engine { cache, executor, .. } = self.engine.as_mut();
         let played = &mut self.played[lane.slot];
         let certain = cache.len(lane.slot);
         let known = lane.tokens.len().saturating_sub(1);
         let common = played.iter().zip(&lane.tokens[..known]).take_while(|(a, b)| a == b).count();
         if common < certain || certain == 0 {
             // Another sequence than before, or none yet.
-            cache.release(lane.slot, recording.as_mut());
-            let cached = cache.attach(lane.slot, &lane.tokens[..=known], recording.as_mut());
+            cache.release(lane.slot, executor);
+            let cached = cache.attach(lane.slot, &lane.tokens[..=known], executor);
             *played = lane.tokens[..cached].to_vec();
         } else {
             cache.append(lane.slot, &lane.tokens[certain..common]);
@@ -99,8 +99,8 @@ impl Drafter {
     /// Plays what lanes lack, and adds a guess to each that then has all its tokens. False if none
     /// was added.
     fn play(&mut self, lanes: &mut [Guess<'_>]) -> Result<bool, EngineError> {
-        let Engine { cache, recording, step, .. } = self.engine.as_mut();
-        let options = recording.plan().options;
+        let Engine { cache, executor, step, .. } = self.engine.as_mut();
+        let options = executor.plan().options;
         let mut left = options.max_rows;
         let mut owners = Vec::new();
         step.clear();
@@ -109,7 +109,7 @@ impl Drafter {
             let start = self.played[lane.slot].len();
             let end = known.min(start + left).min(options.context);
             let done = lane.guesses.len() >= lane.most || known >= options.context;
-            if done || start >= end || cache.reserve(lane.slot, end, recording.as_mut()).is_err() {
+            if done || start >= end || cache.reserve(lane.slot, end, executor).is_err() {
                 continue;
             }
             for position in start..end {
@@ -129,11 +129,11 @@ impl Drafter {
         if step.rows.is_empty() {
             return Ok(false);
         }
-        recording.play(step)?;
+        executor.play(step)?;
         for (row, &owner) in owners.iter().enumerate() {
             let lane = &mut lanes[owner];
             let position = lane.tokens.len() + lane.guesses.len();
-            let guess = lane.sampler.sample(recording.logits(row), position as u64);
+            let guess = lane.sampler.sample(executor.logits(row), position as u64);
             lane.guesses.push(guess);
         }
         for lane in lanes.iter() {

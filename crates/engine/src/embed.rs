@@ -117,11 +117,13 @@ impl Engine {
                 for (at, &token) in part.iter().enumerate() {
                     self.step.push(token, slot as u32, (start + at) as u32, false);
                 }
-                self.recording.play(&self.step)?;
+                self.executor.play(&self.step)?;
                 self.cache.append_unnoted(slot, part);
-                let mut base = self.recording.read_tensor(head_input.base, part.len())?;
-                let delta =
-                    head_input.delta.map(|delta| self.recording.read_tensor(delta, part.len()));
+                let mut base =
+                    self.executor.probe_mut().read_tensor(head_input.base, part.len())?;
+                let delta = head_input
+                    .delta
+                    .map(|delta| self.executor.probe_mut().read_tensor(delta, part.len()));
                 let mut delta = delta.transpose()?;
                 for row in 0..part.len() {
                     let range = row * head_input.width..(row + 1) * head_input.width;

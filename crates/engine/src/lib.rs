@@ -32,6 +32,7 @@ mod draft;
 mod embed;
 mod error;
 mod evaluate;
+mod executor;
 mod hybrid;
 mod lane;
 mod load;

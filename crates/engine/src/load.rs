@@ -3,6 +3,7 @@
 use crate::cache::Cache;
 use crate::embed::HeadInput;
 use crate::error::EngineError;
+use crate::executor::Executor;
 use crate::hybrid::HybridRecording;
 use crate::place::{self, Placement, Requested};
 use crate::scheduler::Scheduler;
@@ -11,8 +12,8 @@ use pianola_cpu::{CpuOptions, CpuRecording, ReferenceModel};
 use pianola_formats::{TensorSource, TensorType};
 use pianola_model::{Config, ModelFile, RandomWeights, Shape};
 use pianola_plan::{
-    BUCKETS, Ceilings, DeviceKind, KvType, Numeric, Plan, PlanOptions, Probe, Step, WeightShape,
-    WeightSpec,
+    BUCKETS, Ceilings, DeviceKind, KernelTime, KvType, Numeric, Plan, PlanOptions, Probe, Step,
+    WeightShape, WeightSpec,
 };
 use pianola_text::{ChatTemplate, TemplateOrigin, Tokenizer};
 use pianola_vulkan::{Gpu, VulkanOptions, VulkanRecording};
@@ -109,7 +110,7 @@ pub struct Engine {
     pub(crate) name: String,
     pub(crate) config: Config,
     pub(crate) text: Option<Arc<Text>>,
-    pub(crate) recording: Box<dyn Probe>,
+    pub(crate) executor: Executor,
     pub(crate) head_input: Option<HeadInput>,
     pub(crate) cache: Cache,
     pub(crate) scheduler: Scheduler,
@@ -244,7 +245,7 @@ impl Engine {
         let lanes = plan.options.sequences;
         let scheduler = Scheduler::new(lanes, options.queue, options.tokens_per_submit);
         let device = options.device();
-        let mut recording: Box<dyn Probe> = match options.gpu {
+        let recording: Box<dyn Probe> = match options.gpu {
             None => Box::new(CpuRecording::new(plan, source, options.cpu, progress)?),
             Some(vulkan) if plan.options.cpu_layers > 0 => {
                 Box::new(HybridRecording::new(plan, source, options.cpu, vulkan, progress)?)
@@ -252,8 +253,9 @@ impl Engine {
             Some(vulkan) => Box::new(VulkanRecording::new(plan, source, vulkan, progress)?),
         };
         // Requests that come and go bring steps of every size, and none should wait for its own.
+        let mut executor = Executor::new(recording);
         if lanes > 1 {
-            recording.record_ahead()?;
+            executor.record_ahead()?;
         }
         let timing = LoadTiming { weights: start.elapsed().as_secs_f64(), ..LoadTiming::default() };
         Ok(Engine {
@@ -264,7 +266,7 @@ impl Engine {
             cache,
             scheduler,
             step: Step::default(),
-            recording,
+            executor,
             timing,
             device,
             cpu: options.cpu,
@@ -283,17 +285,27 @@ impl Engine {
 
     /// The plan that is played.
     pub fn plan(&self) -> &Plan {
-        self.recording.plan()
+        self.executor.plan()
     }
 
     /// The recording, for checks and counters.
     pub fn recording(&self) -> &dyn Probe {
-        self.recording.as_ref()
+        self.executor.probe()
     }
 
     /// The same, to be played.
     pub fn recording_mut(&mut self) -> &mut dyn Probe {
-        self.recording.as_mut()
+        self.executor.probe_mut()
+    }
+
+    /// From now on, time every kernel of every play. False where no device can.
+    pub fn start_profile(&mut self) -> bool {
+        self.executor.start_profile()
+    }
+
+    /// What was timed since, and an end to it.
+    pub fn take_profile(&mut self) -> Vec<KernelTime> {
+        self.executor.take_profile()
     }
 
     /// What computes.
@@ -326,7 +338,7 @@ impl Engine {
 
     /// Where the model lies.
     pub fn placement(&self) -> Placement {
-        let recording = self.recording.as_any();
+        let recording = self.executor.probe().as_any();
         let hybrid = recording.downcast_ref().map(HybridRecording::gpu);
         let gpu = hybrid.or(recording.downcast_ref::<VulkanRecording>());
         Placement {

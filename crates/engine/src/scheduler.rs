@@ -22,7 +22,7 @@ use crate::request::{Answer, Event, Finish, Request, RequestId};
 use crate::sampler::Sampler;
 use crate::schedule::{ChunkPace, PlayPace, RowDemand, Share};
 use crate::speculate::{Boldness, Gauge, MOST_GUESSES, Speculation};
-use pianola_plan::Draw;
+use pianola_plan::SampleRow;
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 
@@ -128,7 +128,7 @@ pub(crate) struct Scheduler {
     counters: EngineCounters,
     demands: Vec<RowDemand>,
     shares: Vec<Share>,
-    draws: Vec<Draw<'static>>,
+    samples: Vec<Option<SampleRow<'static>>>,
 }
 
 impl Scheduler {
@@ -149,7 +149,7 @@ impl Scheduler {
             counters: EngineCounters::default(),
             demands: Vec::with_capacity(lanes),
             shares: Vec::with_capacity(lanes),
-            draws: Vec::new(),
+            samples: Vec::new(),
         }
     }
 
@@ -180,9 +180,9 @@ impl Running {
         played == self.lane.tokens.len() && self.lane.left(context) > 0
     }
 
-    fn new(lane: Lane, slot: usize, most_plays: usize) -> Running {
+    fn new(lane: Lane, slot: usize, max_tokens_per_submit: usize) -> Running {
         let guesses = Vec::with_capacity(MOST_GUESSES);
-        let uniforms = Vec::with_capacity(most_plays.max(MOST_GUESSES + 1));
+        let uniforms = Vec::with_capacity(max_tokens_per_submit.max(MOST_GUESSES + 1));
         let (share, boldness) = (Share::default(), Boldness::default());
         Running { lane, slot, share, guesses, boldness, uniforms, history: Vec::new() }
     }
@@ -294,32 +294,32 @@ impl Engine {
 
     /// Gives waiting requests a slot, the oldest first, while there is room for all of their tokens.
     fn admit(&mut self) {
-        let most_plays = self.recording.most_plays();
+        let max_tokens_per_submit = self.executor.max_tokens_per_submit();
         let scheduler = &mut self.scheduler;
         while let Some(lane) = scheduler.waiting.front() {
             let Some(&slot) = scheduler.free.last().or(scheduler.fed.as_ref()) else { return };
             let running = scheduler.running.len();
-            let chunk = self.recording.plan().options.max_rows;
+            let chunk = self.executor.plan().options.max_rows;
             // A page for each that runs is left, or the newcomer would soon have to go again. Alone
             // it always finds room.
             if running > 0 && !self.cache.has_room(&lane.tokens, chunk, running) {
                 return;
             }
             if scheduler.fed == Some(slot) {
-                self.cache.forget(slot, self.recording.as_mut());
+                self.cache.forget(slot, &mut self.executor);
                 scheduler.fed = None;
             } else {
                 scheduler.free.pop();
             }
             let Some(mut lane) = scheduler.waiting.pop_front() else { return };
             let first_time = lane.generated().is_empty() && lane.timing.preemptions == 0;
-            let cached = self.cache.attach(slot, &lane.tokens, self.recording.as_mut());
+            let cached = self.cache.attach(slot, &lane.tokens, &mut self.executor);
             lane.admit(cached);
             if first_time {
                 scheduler.counters.cached_tokens += cached as u64;
             }
             // Whoever waits is younger than all that run.
-            scheduler.running.push(Running::new(lane, slot, most_plays));
+            scheduler.running.push(Running::new(lane, slot, max_tokens_per_submit));
         }
     }
 
@@ -336,13 +336,13 @@ impl Engine {
 
     /// Gives that slot back; nothing of its sequence is kept.
     pub(crate) fn return_slot(&mut self, slot: usize) {
-        self.cache.forget(slot, self.recording.as_mut());
+        self.cache.forget(slot, &mut self.executor);
         self.scheduler.free.push(slot);
     }
 
     /// Finds pages for a borrowed slot's sequence up to `end`, as for a request older than all.
     pub(crate) fn make_room(&mut self, slot: usize, end: usize) -> Result<(), EngineError> {
-        while self.cache.reserve(slot, end, self.recording.as_mut()).is_err() {
+        while self.cache.reserve(slot, end, &mut self.executor).is_err() {
             if self.scheduler.fed.is_some() {
                 self.reset_fed();
             } else if self.scheduler.running.is_empty() {
@@ -362,7 +362,7 @@ impl Engine {
         while at < self.scheduler.running.len() {
             let Running { slot, share, .. } = self.scheduler.running[at];
             let end = self.cache.len(slot) + share.pending + share.drafts + plays - 1;
-            if self.cache.reserve(slot, end, self.recording.as_mut()).is_ok() {
+            if self.cache.reserve(slot, end, &mut self.executor).is_ok() {
                 at += 1;
             } else if self.scheduler.fed.is_some() {
                 self.reset_fed();
@@ -391,14 +391,14 @@ impl Engine {
     /// Takes a request out of its slot; what it computed is kept while there is room.
     fn end(&mut self, at: usize) -> Running {
         let slot = self.scheduler.running[at].slot;
-        self.cache.release(slot, self.recording.as_mut());
+        self.cache.release(slot, &mut self.executor);
         self.scheduler.vacate(at)
     }
 
     /// The same, but nothing of its unfinished page is kept.
     fn discard(&mut self, at: usize) -> Running {
         let slot = self.scheduler.running[at].slot;
-        self.cache.forget(slot, self.recording.as_mut());
+        self.cache.forget(slot, &mut self.executor);
         self.scheduler.vacate(at)
     }
 }

@@ -47,7 +47,7 @@ impl Engine {
                 };
             }
             let base = self.cache.len(slot);
-            let reserved = self.cache.reserve(slot, base + rows, self.recording.as_mut());
+            let reserved = self.cache.reserve(slot, base + rows, &mut self.executor);
             reserved.map_err(|_| EngineError::PagesInUse)?;
             self.step.clear();
             for (index, &token) in tokens[done..done + rows].iter().enumerate() {
@@ -58,10 +58,10 @@ impl Engine {
                 };
                 self.step.push(token, slot as u32, (base + index) as u32, logits);
             }
-            self.recording.play(&self.step)?;
+            self.executor.play(&self.step)?;
             self.cache.append_unnoted(slot, &tokens[done..done + rows]);
             for (index, &row) in self.step.logits.iter().enumerate() {
-                visit(done + row as usize, self.recording.logits(index));
+                visit(done + row as usize, self.executor.logits(index));
             }
             done += rows;
         }
@@ -83,7 +83,7 @@ impl Engine {
     /// Forgets the fed sequence.
     pub(crate) fn reset_fed(&mut self) {
         if let Some(slot) = self.scheduler.fed {
-            self.cache.forget(slot, self.recording.as_mut());
+            self.cache.forget(slot, &mut self.executor);
             self.scheduler.give_fed();
         }
     }

@@ -3,7 +3,7 @@
 use pianola_engine::sampler::Sampling;
 use pianola_engine::{Engine, Event, LoadOptions, LogitRows, Request, RequestId};
 use pianola_formats::TensorType;
-use pianola_plan::{DeviceKind, Draw, Recording, Step};
+use pianola_plan::{DeviceKind, DeviceSampler, SampleRow, Step};
 use pianola_vulkan::VulkanRecording;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ops::ControlFlow;
@@ -74,10 +74,10 @@ fn in_lanes(on_gpu: bool) {
     let options = LoadOptions { gpu, lanes: 4, tokens_per_submit, ..LoadOptions::default() };
     let mut engine = tiny::tiny_engine(options).unwrap();
     for lane in 0..4 {
-        // A GPU chooses from the best few only.
+        // A GPU samples from the best few only.
         let top_k = if on_gpu { 7 } else { 7 * (lane % 2) };
         let sampling = Sampling { top_k, seed: 5, ..Sampling::default() };
-        assert_eq!(engine.cannot_choose(&sampling).is_none(), on_gpu);
+        assert_eq!(engine.sampling_unsupported(&sampling).is_none(), on_gpu);
         let max_tokens = Some(500);
         engine.submit(Request { max_tokens, sampling, ..Request::new(vec![3; 20]) }).unwrap();
     }
@@ -100,19 +100,20 @@ fn for_several_sequences_on_a_gpu() {
     let mut recording = VulkanRecording::new(plan, &weights, options, &mut |_, _| ()).unwrap();
     case::map_pages(&mut recording);
     let sampling = Sampling { top_k: 5, logit_bias: vec![(3, 1.0)], ..Sampling::default() };
-    let draw = Draw { sampling: &sampling, stop_tokens: &[9], history: &[1, 2], uniforms: &[0.5] };
-    let several = [Draw { uniforms: &[0.5; 3], ..draw }; 2];
+    let draw =
+        SampleRow { stop_tokens: &[9], history: &[1, 2], ..SampleRow::new(&sampling, &[0.5]) };
+    let several = [Some(SampleRow { uniforms: &[0.5; 3], ..draw }); 2];
     let mut step = Step::default();
     let mut round = |position: u32| {
         // Several plays of two sequences, then three rows of one of them beside a prompt's.
         step.clear();
         (0..2).for_each(|sequence| step.push(1, sequence, position, true));
-        recording.play_choosing(&step, &several).unwrap();
-        assert!((0..2).all(|lane| recording.chosen(lane).is_some()));
+        recording.play_sampling(&step, &several).unwrap();
+        assert!((0..2).all(|lane| recording.sampled(lane).is_some()));
         step.clear();
         (0..3).for_each(|row| step.push(2, 0, position + row, true));
         (0..8).for_each(|row| step.push(2, 1, position + row, false));
-        recording.play_choosing(&step, &[draw; 3]).unwrap();
+        recording.play_sampling(&step, &[Some(draw); 3]).unwrap();
     };
     round(0);
     let before = ALLOCATIONS.load(Ordering::SeqCst);

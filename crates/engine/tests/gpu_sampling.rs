@@ -4,7 +4,7 @@
 mod gpu;
 
 use pianola_engine::sampler::{Sampler, Sampling, uniform};
-use pianola_plan::Draw;
+use pianola_plan::SampleRow;
 use pianola_vulkan::{SampleBench, Sampled};
 
 const BAN: f32 = f32::NEG_INFINITY;
@@ -54,12 +54,12 @@ fn rows(vocabulary: usize) -> Vec<(&'static str, Vec<f32>)> {
 }
 
 /// A draw that nothing stops.
-fn draw<'a>(sampling: &'a Sampling, history: &'a [u32], uniforms: &'a [f32]) -> Draw<'a> {
-    Draw { sampling, stop_tokens: &[], history, uniforms }
+fn draw<'a>(sampling: &'a Sampling, history: &'a [u32], uniforms: &'a [f32]) -> SampleRow<'a> {
+    SampleRow { history, ..SampleRow::new(sampling, uniforms) }
 }
 
 /// Chooses `plays` times from one row.
-fn sample_one(bench: &mut SampleBench, row: &[f32], draw: Draw<'_>, plays: usize) -> Sampled {
+fn sample_one(bench: &mut SampleBench, row: &[f32], draw: SampleRow<'_>, plays: usize) -> Sampled {
     bench.sample(row, &[draw], plays).unwrap().remove(0)
 }
 
@@ -273,10 +273,10 @@ fn a_stop_token_halts_its_row_alone() {
     let stops = [9999, tokens[5], tokens[3]];
     let draws = [
         free,
-        Draw { stop_tokens: &stops, ..free },
-        Draw { stop_tokens: &tokens[..1], ..free },
+        SampleRow { stop_tokens: &stops, ..free },
+        SampleRow { stop_tokens: &tokens[..1], ..free },
         // A play for which there is no random number does nothing, either.
-        Draw { uniforms: &[0.0; 5], ..free },
+        SampleRow { uniforms: &[0.0; 5], ..free },
     ];
     let found = bench.sample(&row.repeat(4), &draws, 8).unwrap();
     for (found, (count, halted)) in found.iter().zip([(8, false), (4, true), (1, true), (5, false)])
@@ -319,8 +319,11 @@ struct Lane {
 }
 
 impl Lane {
-    fn draw(&self) -> Draw<'_> {
-        Draw { stop_tokens: &self.stops, ..draw(&self.sampling, &self.history, &self.uniforms) }
+    fn draw(&self) -> SampleRow<'_> {
+        SampleRow {
+            stop_tokens: &self.stops,
+            ..draw(&self.sampling, &self.history, &self.uniforms)
+        }
     }
 }
 
@@ -363,7 +366,7 @@ fn lanes_do_not_influence_one_another() {
             let mut bench = SampleBench::new(&gpu, vocabulary, room).unwrap();
             let logits: Vec<f32> =
                 order.iter().flat_map(|&lane| &lanes[lane].logits).copied().collect();
-            let draws: Vec<Draw<'_>> = order.iter().map(|&lane| lanes[lane].draw()).collect();
+            let draws: Vec<SampleRow<'_>> = order.iter().map(|&lane| lanes[lane].draw()).collect();
             let found = bench.sample(&logits, &draws, PLAYS).unwrap();
             for ((slot, &lane), found) in order.iter().enumerate().zip(&found) {
                 assert!(bits(found) == bits(&alone[lane]), "lane {lane} in slot {slot} of {count}");
@@ -380,7 +383,7 @@ fn lanes_choose_as_the_host_does() {
     let lanes = lanes(vocabulary, count, 1);
     let mut bench = SampleBench::new(&gpu, vocabulary, count).unwrap();
     let logits: Vec<f32> = lanes.iter().flat_map(|lane| &lane.logits).copied().collect();
-    let draws: Vec<Draw<'_>> = lanes.iter().map(Lane::draw).collect();
+    let draws: Vec<SampleRow<'_>> = lanes.iter().map(Lane::draw).collect();
     let found = bench.sample(&logits, &draws, 1).unwrap();
     let mut others = 0;
     for (index, (lane, found)) in lanes.iter().zip(&found).enumerate() {

@@ -168,7 +168,7 @@ pub fn tell_sampling(
     if matches!(engine.device(), Device::Cpu(_)) {
         return;
     }
-    match engine.cannot_choose(sampling) {
+    match engine.sampling_unsupported(sampling) {
         None => console.detail("sampling: on the GPU"),
         Some(reason) => {
             let line = format!("sampling: on the processor, because {reason}");

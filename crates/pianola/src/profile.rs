@@ -14,7 +14,7 @@ use crate::failure::Failure;
 pub fn start(engine: &mut Engine, path: &Path) -> Result<(), Failure> {
     // Made now, so that a path that cannot be written costs nobody the work.
     write(path, "")?;
-    if engine.recording_mut().start_profile() {
+    if engine.start_profile() {
         return Ok(());
     }
     Err(Failure::usage(format!(
@@ -25,7 +25,7 @@ pub fn start(engine: &mut Engine, path: &Path) -> Result<(), Failure> {
 
 /// Prints the table to standard error and writes the trace to `path`.
 pub fn finish(engine: &mut Engine, path: &Path, console: Console) -> Result<(), Failure> {
-    let times = engine.recording_mut().take_profile();
+    let times = engine.take_profile();
     let numeric = engine.plan().options.numeric;
     let ceilings = engine.device().measure(numeric);
     let plan = engine.plan();

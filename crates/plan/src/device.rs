@@ -4,7 +4,7 @@ use crate::graph::TensorId;
 use crate::kv::KvSlot;
 use crate::plan::{DeviceKind, Plan};
 use crate::profile::KernelTime;
-use crate::sampling::Sampling;
+use crate::sampling::DeviceSampler;
 use crate::step::{Row, Step};
 
 /// Physical ceilings of a device, measured on the spot.
@@ -108,22 +108,6 @@ pub struct PlayStatistics {
     pub allocations: u64,
 }
 
-/// What a device says that leaves the choice to the host.
-const NO_CHOICE: &str = "the model is not wholly on a GPU";
-
-/// How a device is to choose the token of one row with logits.
-#[derive(Clone, Copy, Debug)]
-pub struct Draw<'a> {
-    /// What was asked for; its seed is in the uniform numbers already.
-    pub sampling: &'a Sampling,
-    /// Tokens after which the row's sequence is not played any further.
-    pub stop_tokens: &'a [u32],
-    /// The sequence up to the row, whose token is the last: what penalties look at.
-    pub history: &'a [u32],
-    /// A random number in [0, 1) for each play, which a greedy choice ignores.
-    pub uniforms: &'a [f32],
-}
-
 impl std::ops::Sub for PlayStatistics {
     type Output = PlayStatistics;
     fn sub(self, before: PlayStatistics) -> PlayStatistics {
@@ -161,31 +145,13 @@ pub trait Recording: Send {
     /// works in place.
     fn logits(&mut self, index: usize) -> &mut [f32];
 
-    /// Why the device cannot choose tokens this way; the host then does, from the logits.
-    fn cannot_choose(&self, _sampling: &Sampling, _stop_tokens: &[u32]) -> Option<&'static str> {
-        Some(NO_CHOICE)
+    /// What samples on the device; none where tokens are sampled by the host, from the logits.
+    fn sampler(&self) -> Option<&dyn DeviceSampler> {
+        None
     }
 
-    /// Most plays of one call of [`Recording::play_choosing`].
-    fn most_plays(&self) -> usize {
-        1
-    }
-
-    /// Plays `step` and chooses a token for each of `step.logits`, in the order of `draws`. The
-    /// logits stay on the device.
-    ///
-    /// There are as many plays as uniform numbers, of which each draw has the same number. Where
-    /// there are several, every row must want logits and be of another sequence: the tokens that
-    /// were chosen become the rows of the next play, one position on, whose pages must be mapped.
-    /// A sequence that chose a stop token repeats its row instead, to no effect.
-    fn play_choosing(&mut self, _step: &Step, _draws: &[Draw<'_>]) -> Result<(), DeviceError> {
-        Err(DeviceError::Unsupported(NO_CHOICE.to_string()))
-    }
-
-    /// Tokens that the last [`Recording::play_choosing`] chose for the `index`-th row that wanted
-    /// logits: one a play, until a stop token. None where a logit was not a number, which means
-    /// that weights or a kernel are broken.
-    fn chosen(&self, _index: usize) -> Option<&[u32]> {
+    /// The same, to sample with.
+    fn sampler_mut(&mut self) -> Option<&mut dyn DeviceSampler> {
         None
     }
 
@@ -193,11 +159,6 @@ pub trait Recording: Send {
     /// otherwise wait for it.
     fn record_ahead(&mut self) -> Result<(), DeviceError> {
         Ok(())
-    }
-
-    /// Most rows with logits that [`Recording::play_choosing`] takes.
-    fn most_choices(&self) -> usize {
-        0
     }
 
     /// Points entry `index` of a sequence's page table at `page`.

@@ -27,7 +27,7 @@ mod step;
 
 pub use arena::Arena;
 pub use cost::{Cost, Work};
-pub use device::{Ceilings, DeviceError, Draw, PlayStatistics, Probe, Recording};
+pub use device::{Ceilings, DeviceError, PlayStatistics, Probe, Recording};
 pub use fuse::{Attend, Fused, FusedNorm, Kernel, Part, Project, Residual, fuse};
 pub use graph::{
     Activation, AttentionSpec, Graph, GraphBuilder, Node, Op, RopePairing, RopeSpec, RowSet,
@@ -42,5 +42,5 @@ pub use plan::{
 };
 pub use print::PlanText;
 pub use profile::KernelTime;
-pub use sampling::{Sampling, SamplingError};
+pub use sampling::{DeviceSampler, SampleRow, Sampling, SamplingError, TokenLogProbs};
 pub use step::{Row, Step};

@@ -1,4 +1,7 @@
-//! What is asked of the choice of tokens, whether the host or a device makes it.
+//! Sampling: what a request asks for, and what a device that samples offers.
+
+use crate::device::DeviceError;
+use crate::step::Step;
 
 /// How the next token is chosen. The default is the model's own distribution: temperature 1, no cuts.
 #[derive(Clone, Debug, PartialEq)]
@@ -107,4 +110,85 @@ impl Sampling {
                 || self.presence_penalty != 0.0
                 || self.frequency_penalty != 0.0)
     }
+}
+
+/// How a device is to sample the token of one row with logits.
+#[derive(Clone, Copy, Debug)]
+pub struct SampleRow<'a> {
+    /// What was asked for; its seed is in the uniform numbers already.
+    pub sampling: &'a Sampling,
+    /// Tokens after which the row's sequence is not played any further.
+    pub stop_tokens: &'a [u32],
+    /// Tokens that penalties count, oldest first; the row's own token is the last.
+    pub history: &'a [u32],
+    /// A random number in [0, 1) for each play, which greedy sampling ignores.
+    pub uniforms: &'a [f32],
+    /// One bit for each token of the vocabulary, the lowest bit of the first word being token 0's;
+    /// only tokens whose bit is set may be sampled. None: all may.
+    pub mask: Option<&'a [u32]>,
+    /// Log probabilities to report beside the token: its own, and those of this many of the most
+    /// probable tokens. None: no log probability.
+    pub top_logprobs: Option<usize>,
+}
+
+impl<'a> SampleRow<'a> {
+    /// A row that nothing stops, masks or reports.
+    pub fn new(sampling: &'a Sampling, uniforms: &'a [f32]) -> SampleRow<'a> {
+        let (stop_tokens, history) = (&[][..], &[][..]);
+        SampleRow { sampling, stop_tokens, history, uniforms, mask: None, top_logprobs: None }
+    }
+}
+
+/// Log probabilities of one row, at temperature 1 and before penalties and cuts.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct TokenLogProbs<'a> {
+    /// Of the sampled token.
+    pub sampled: f32,
+    /// The most probable tokens, the best first.
+    pub top: &'a [(u32, f32)],
+}
+
+/// Samples tokens where the logits are, so that logits need not leave the device.
+///
+/// Rows are given in the order of `step.logits`. A row that is none is left to the host: its
+/// logits are in [`crate::Recording::logits`] afterwards.
+pub trait DeviceSampler {
+    /// Why the device cannot sample a row this way; the host then does, from its logits.
+    fn sampling_unsupported(&self, row: &SampleRow<'_>) -> Option<&'static str>;
+
+    /// Most rows of one call.
+    fn max_sample_rows(&self) -> usize;
+
+    /// Most tokens of a row that one call of [`DeviceSampler::play_sampling`] samples.
+    fn max_tokens_per_submit(&self) -> usize;
+
+    /// Plays `step` and samples a token for each of its rows with logits.
+    ///
+    /// There are as many plays as uniform numbers, of which every row has the same number. Where
+    /// there are several, every row of the step must want logits, be sampled here, have no mask and
+    /// be of another sequence: the sampled tokens become the rows of the next play, one position on,
+    /// whose pages must be mapped. A sequence that sampled a stop token repeats its row instead, to
+    /// no effect.
+    fn play_sampling(
+        &mut self,
+        step: &Step,
+        rows: &[Option<SampleRow<'_>>],
+    ) -> Result<(), DeviceError>;
+
+    /// Submits `step` and returns before it is done; its logits stay on the device for
+    /// [`DeviceSampler::sample`].
+    fn play_forward(&mut self, step: &Step) -> Result<(), DeviceError>;
+
+    /// Samples one token for each row with logits of the last [`DeviceSampler::play_forward`], and
+    /// waits for it.
+    fn sample(&mut self, rows: &[Option<SampleRow<'_>>]) -> Result<(), DeviceError>;
+
+    /// Tokens that were last sampled for the `index`-th row with logits: one a play, until a stop
+    /// token. None where the row was left to the host, or where a logit was not a number, which
+    /// means that weights or a kernel are broken.
+    fn sampled(&self, index: usize) -> Option<&[u32]>;
+
+    /// Log probabilities of the `play`-th token of the `index`-th row; none where none were asked
+    /// for.
+    fn logprobs(&self, index: usize, play: usize) -> Option<TokenLogProbs<'_>>;
 }

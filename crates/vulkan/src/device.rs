@@ -3,7 +3,6 @@
 mod play;
 
 use crate::ablate::{Ablated, Ablation};
-use crate::choose::Chooser;
 use crate::commands::Recorder;
 use crate::gpu::Gpu;
 use crate::measure::rough_rate;
@@ -14,8 +13,7 @@ use crate::policy::Limits;
 use crate::profile::Profiler;
 use crate::program::{Body, Programmer, Resources, Scratch};
 use crate::receive::Import;
-use crate::sample::MOST_PLAYS;
-use crate::sample::MOST_ROWS;
+use crate::sampler::Sampler;
 use crate::step::{STEP_BYTES, write_step};
 use crate::tuning::Tuning;
 use crate::upload::Uploader;
@@ -23,8 +21,8 @@ use crate::weights::{self, Weights};
 use ash::vk;
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    DeviceError, DeviceKind, Draw, KernelTime, KvSlot, PAGE_TOKENS, Plan, PlayStatistics,
-    Recording, Sampling, Step,
+    DeviceError, DeviceKind, DeviceSampler, KernelTime, KvSlot, PAGE_TOKENS, Plan, PlayStatistics,
+    Recording, Step,
 };
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -61,7 +59,7 @@ pub(crate) struct Take {
     in_flight: bool,
     pub bodies: BTreeMap<Body, Recorded>,
     pub heads: BTreeMap<u32, Recorded>,
-    copies: BTreeMap<u32, vk::CommandBuffer>,
+    pub copies: BTreeMap<u32, vk::CommandBuffer>,
 }
 
 /// A plan recorded for a GPU.
@@ -91,7 +89,7 @@ pub struct VulkanRecording {
     pub(crate) statistics: PlayStatistics,
     pub(crate) profiler: Option<Profiler>,
     pub(crate) ablation: Option<Ablated>,
-    pub(crate) chooser: Chooser,
+    pub(crate) sampler: Sampler,
     pub(crate) import: Option<Import>,
     // Last: everything above points into it.
     pub(crate) memory: Memory,
@@ -179,7 +177,7 @@ impl VulkanRecording {
         let vocabulary = plan.graph.vocabulary as u64;
         let logits = memory.allocate(Purpose::Readback, 4 * rows * vocabulary, "logits")?;
         let logits_start = memory.mapped(logits).expect("visible to the host").cast();
-        let chooser = Chooser::new(&plan, &mut memory)?;
+        let sampler = Sampler::new(&plan, &mut memory)?;
         let mut takes = Vec::new();
         for _ in 0..2 {
             let step = memory.allocate(Purpose::Step, STEP_BYTES, "steps")?;
@@ -233,7 +231,7 @@ impl VulkanRecording {
             statistics: PlayStatistics::default(),
             profiler: None,
             ablation: None,
-            chooser,
+            sampler,
             import,
             memory,
         })
@@ -380,24 +378,12 @@ impl Recording for VulkanRecording {
         }
     }
 
-    fn cannot_choose(&self, sampling: &Sampling, stop_tokens: &[u32]) -> Option<&'static str> {
-        self.why_not(sampling, stop_tokens)
+    fn sampler(&self) -> Option<&dyn DeviceSampler> {
+        Some(self)
     }
 
-    fn most_choices(&self) -> usize {
-        self.plan.options.max_logit_rows.min(MOST_ROWS)
-    }
-
-    fn most_plays(&self) -> usize {
-        MOST_PLAYS
-    }
-
-    fn play_choosing(&mut self, step: &Step, draws: &[Draw<'_>]) -> Result<(), DeviceError> {
-        self.choose(step, draws)
-    }
-
-    fn chosen(&self, index: usize) -> Option<&[u32]> {
-        self.chooser.chosen(index)
+    fn sampler_mut(&mut self) -> Option<&mut dyn DeviceSampler> {
+        Some(self)
     }
 
     fn map_page(&mut self, group: usize, sequence: usize, index: usize, page: u32) {

@@ -20,7 +20,6 @@
 #![allow(unsafe_code)]
 
 mod ablate;
-mod choose;
 mod commands;
 mod describe;
 mod device;
@@ -39,6 +38,7 @@ mod profile;
 mod program;
 mod receive;
 mod sample;
+mod sampler;
 mod statistics;
 mod step;
 mod tune;

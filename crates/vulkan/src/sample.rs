@@ -1,4 +1,4 @@
-//! Choosing tokens on the GPU, for several rows at once, so that several can be played in one
+//! Sampling tokens on the GPU, for several rows at once, so that several can be played in one
 //! submission.
 //!
 //! ```text
@@ -25,7 +25,7 @@ use crate::memory::{Memory, Purpose, Region};
 use crate::pipeline::{Shader, Variant};
 use crate::program::Dispatch;
 use bytemuck::{Pod, Zeroable};
-use pianola_plan::{DeviceError, Draw, Sampling};
+use pianola_plan::{DeviceError, SampleRow};
 
 // Mirrored in shaders/include/sampling.glsl.
 /// Invocations of a workgroup.
@@ -46,7 +46,14 @@ const MOST_SLICES: usize = 128;
 const FEWEST_KEYS: usize = 4;
 
 /// Why the GPU cannot choose this way; the host's sampler then has to.
-pub(crate) fn unsupported(sampling: &Sampling, stop_tokens: &[u32]) -> Option<&'static str> {
+pub(crate) fn unsupported(row: &SampleRow<'_>) -> Option<&'static str> {
+    let SampleRow { sampling, stop_tokens, .. } = *row;
+    if row.mask.is_some() {
+        return Some("the GPU takes no mask");
+    }
+    if row.top_logprobs.is_some() {
+        return Some("the GPU gives no log probabilities");
+    }
     if sampling.temperature > 0.0 && !(1..=MOST_WANTED).contains(&sampling.top_k) {
         return Some("drawing on the GPU needs a top-k of 1 to 64");
     }
@@ -111,19 +118,19 @@ pub(crate) struct Outcome {
 
 impl Outcome {
     /// The tokens that were chosen.
-    pub fn chosen(&self) -> &[u32] {
+    pub fn sampled(&self) -> &[u32] {
         &self.tokens[..(self.played as usize).min(MOST_PLAYS)]
     }
 }
 
 impl SamplingState {
-    /// The state before the first of up to `draw.uniforms.len()` plays.
+    /// The state before the first of up to `row.uniforms.len()` plays.
     ///
     /// # Panics
     /// If the GPU cannot sample so, or of more than [`MOST_PLAYS`] plays.
-    fn new(draw: &Draw<'_>) -> SamplingState {
-        let Draw { sampling, stop_tokens, history, uniforms } = *draw;
-        assert_eq!(unsupported(sampling, stop_tokens), None);
+    fn new(row: &SampleRow<'_>) -> SamplingState {
+        let SampleRow { sampling, stop_tokens, history, uniforms, .. } = *row;
+        assert_eq!(unsupported(row), None);
         assert!(uniforms.len() <= MOST_PLAYS, "{} plays", uniforms.len());
         let mut state = SamplingState::zeroed();
         let greedy = sampling.temperature == 0.0;
@@ -154,7 +161,7 @@ impl SamplingState {
 }
 
 /// States, outcomes and scratch of some rows, in mapped memory.
-pub(crate) struct Choices {
+pub(crate) struct SampleBuffers {
     rows: usize,
     states: Region,
     pub outcomes: Region,
@@ -163,9 +170,9 @@ pub(crate) struct Choices {
     pub outcomes_start: *mut Outcome,
 }
 
-impl Choices {
+impl SampleBuffers {
     /// Room for so many rows at once.
-    pub fn new(memory: &mut Memory, rows: usize) -> Result<Choices, DeviceError> {
+    pub fn new(memory: &mut Memory, rows: usize) -> Result<SampleBuffers, DeviceError> {
         let mut allocate = |bytes: usize| {
             let region = memory.allocate(Purpose::Step, (rows * bytes) as u64, "sampling")?;
             Ok::<_, DeviceError>((region, memory.mapped(region).expect("visible to the host")))
@@ -174,20 +181,21 @@ impl Choices {
         let (outcomes, outcomes_start) = allocate(size_of::<Outcome>())?;
         let (scratch, _) = allocate(SCRATCH_BYTES)?;
         let (states_start, outcomes_start) = (states_start.cast(), outcomes_start.cast());
-        Ok(Choices { rows, states, outcomes, scratch, states_start, outcomes_start })
+        Ok(SampleBuffers { rows, states, outcomes, scratch, states_start, outcomes_start })
     }
 
-    /// Makes ready to choose for as many rows as there are draws.
+    /// Makes ready to sample these rows; one that is none is left to the host.
     ///
     /// # Safety
-    /// No play that chooses is in flight.
+    /// No play that samples is in flight.
     ///
     /// # Panics
-    /// Of more draws than there is room for, or one that the GPU cannot do.
-    pub unsafe fn write(&self, draws: &[Draw<'_>]) {
-        assert!(draws.len() <= self.rows, "{} of {} rows", draws.len(), self.rows);
-        for (row, draw) in draws.iter().enumerate() {
-            let state = SamplingState::new(draw);
+    /// Of more rows than there is room for, or one that the GPU cannot do.
+    pub unsafe fn write(&self, rows: &[Option<SampleRow<'_>>]) {
+        assert!(rows.len() <= self.rows, "{} of {} rows", rows.len(), self.rows);
+        for (row, sampled) in rows.iter().enumerate() {
+            // Without plays the kernels leave a row alone.
+            let state = sampled.as_ref().map_or(SamplingState::zeroed(), SamplingState::new);
             // SAFETY: inside the mapped regions, whose alignment is far above that of words;
             // nothing else looks at them, by the caller's promise.
             unsafe {
@@ -199,7 +207,7 @@ impl Choices {
 
     /// Buffers to choose from `logits`, `[rows][vocabulary]`, for a `step`.
     pub fn regions(&self, logits: Region, step: Region) -> SampleRegions {
-        let Choices { states, outcomes, scratch, .. } = *self;
+        let SampleBuffers { states, outcomes, scratch, .. } = *self;
         SampleRegions { logits, states, outcomes, scratch, step }
     }
 }
@@ -257,11 +265,16 @@ pub(crate) fn sample_program(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pianola_plan::Sampling;
     use std::mem::offset_of;
+
+    fn row<'a>(sampling: &'a Sampling, stop_tokens: &'a [u32]) -> SampleRow<'a> {
+        SampleRow { stop_tokens, ..SampleRow::new(sampling, &[0.0]) }
+    }
 
     #[test]
     fn what_the_gpu_cannot_do_is_said() {
-        let supports = |sampling: Sampling| unsupported(&sampling, &[]).is_none();
+        let supports = |sampling: Sampling| unsupported(&row(&sampling, &[])).is_none();
         assert!(supports(Sampling::greedy()));
         let drawn = |top_k| supports(Sampling { top_k, ..Sampling::default() });
         assert!(drawn(1) && drawn(64) && !drawn(0) && !drawn(65));
@@ -272,7 +285,7 @@ mod tests {
         let biased =
             |count| supports(Sampling { logit_bias: vec![(0, 1.0); count], ..Sampling::greedy() });
         assert!(biased(64) && !biased(65));
-        let stopped = |count| unsupported(&Sampling::greedy(), &vec![0; count]).is_none();
+        let stopped = |count| unsupported(&row(&Sampling::greedy(), &vec![0; count])).is_none();
         assert!(stopped(64) && !stopped(65));
     }
 
@@ -300,13 +313,9 @@ mod tests {
     #[test]
     fn a_state_keeps_the_end_of_the_history_and_numbers_below_one() {
         let history: Vec<u32> = (0..300).collect();
-        let draw = Draw {
-            sampling: &Sampling::greedy(),
-            stop_tokens: &[],
-            history: &history,
-            uniforms: &[1.0, 0.25],
-        };
-        let state = SamplingState::new(&draw);
+        let greedy = Sampling::greedy();
+        let row = SampleRow { history: &history, uniforms: &[1.0, 0.25], ..row(&greedy, &[]) };
+        let state = SamplingState::new(&row);
         assert_eq!((state.history_length, state.history[0], state.history[255]), (256, 44, 299));
         assert!(state.uniforms[0] < 1.0 && state.uniforms[1] == 0.25 && state.plays == 2);
     }

@@ -14,7 +14,7 @@ use ash::vk;
 use case::{Case, Runs, check_logits, map_pages, plan, square};
 use pianola_cpu::ReferenceModel;
 use pianola_formats::TensorType;
-use pianola_plan::{DeviceKind, Draw, Numeric, Recording, Sampling, Step};
+use pianola_plan::{DeviceKind, DeviceSampler, Numeric, Recording, SampleRow, Sampling, Step};
 use pianola_vulkan::VulkanRecording;
 
 #[test]
@@ -67,8 +67,12 @@ fn play_small_models() {
             step.clear();
             (0..rows).for_each(|row| step.push(7, row, 31 + position * row, true));
             let uniforms = &uniforms[..plays];
-            let draw = Draw { sampling: &sampling, stop_tokens: &[3], history: &[7], uniforms };
-            recording.play_choosing(&step, &vec![draw; rows as usize]).unwrap();
+            let draw = SampleRow {
+                stop_tokens: &[3],
+                history: &[7],
+                ..SampleRow::new(&sampling, uniforms)
+            };
+            recording.play_sampling(&step, &vec![Some(draw); rows as usize]).unwrap();
         }
     }
 }

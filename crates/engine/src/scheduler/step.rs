@@ -9,7 +9,7 @@ use crate::request::{Answer, Event, Finish, Request};
 use crate::sampler::{Sampling, uniform};
 use crate::schedule::{Room, RowDemand, Share, share};
 use crate::speculate::{Speculation, look_up};
-use pianola_plan::{DeviceError, DeviceKind, Draw, bucket};
+use pianola_plan::{DeviceError, DeviceKind, SampleRow, bucket};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -22,9 +22,9 @@ fn stop_tokens<'a>(text: Option<&'a Text>, lane: &Lane) -> &'a [u32] {
 }
 
 /// An empty list in the memory of another, whose items lived for another time.
-fn recycled<'a>(mut draws: Vec<Draw<'_>>) -> Vec<Draw<'a>> {
-    draws.clear();
-    draws.into_iter().map(|_| unreachable!("it is empty")).collect()
+fn recycled<'a>(mut rows: Vec<Option<SampleRow<'_>>>) -> Vec<Option<SampleRow<'a>>> {
+    rows.clear();
+    rows.into_iter().map(|_| unreachable!("it is empty")).collect()
 }
 
 impl Engine {
@@ -36,7 +36,7 @@ impl Engine {
         let begun = Instant::now();
         self.guess();
         self.divide();
-        let on_device = self.is_chosen_on_device();
+        let on_device = self.is_sampled_on_device();
         let plays = if on_device { self.plays() } else { 1 };
         let plays = self.reserve(plays);
         if self.scheduler.running.is_empty() {
@@ -44,8 +44,8 @@ impl Engine {
         }
         self.write_step();
         let played = match on_device {
-            true => self.play_choosing(plays),
-            false => self.recording.play(&self.step),
+            true => self.play_sampling(plays),
+            false => self.executor.play(&self.step),
         };
         if let Err(error) = played {
             self.fail_all(&error.to_string(), listener);
@@ -110,7 +110,7 @@ impl Engine {
 
     /// Decides how many rows each gets.
     fn divide(&mut self) {
-        let options = self.recording.plan().options;
+        let options = self.executor.plan().options;
         let Scheduler { running, chunks, demands, shares, .. } = &mut self.scheduler;
         let want = |running: &Running| RowDemand {
             pending: running.lane.tokens.len() - self.cache.len(running.slot),
@@ -137,7 +137,7 @@ impl Engine {
     fn plays(&self) -> usize {
         let context = self.context();
         let Scheduler { running, plays, .. } = &self.scheduler;
-        let most = self.recording.most_plays();
+        let most = self.executor.max_tokens_per_submit();
         let alone = |running: &Running| running.share == Share { pending: 1, drafts: 0 };
         if most == 1 || running.is_empty() || !running.iter().all(alone) {
             return 1;
@@ -165,28 +165,30 @@ impl Engine {
     }
 
     /// Whether the device can choose as all who want a token in this step asked for.
-    fn is_chosen_on_device(&self) -> bool {
+    fn is_sampled_on_device(&self) -> bool {
         let context = self.context();
         let demands = |running: &&Running| running.wants_token(&self.cache, context);
         let wanting = || self.scheduler.running.iter().filter(demands);
         let rows: usize = wanting().map(|running| 1 + running.share.drafts).sum();
-        (1..=self.recording.most_choices()).contains(&rows)
+        (1..=self.executor.max_sample_rows()).contains(&rows)
             && wanting().all(|Running { lane, .. }| {
                 let stop_tokens = stop_tokens(self.text.as_deref(), lane);
-                self.recording.cannot_choose(lane.sampler.sampling(), stop_tokens).is_none()
+                let row = SampleRow { stop_tokens, ..SampleRow::new(lane.sampler.sampling(), &[]) };
+                self.executor.sampling_unsupported(&row).is_none()
             })
     }
 
     /// Why the device cannot choose tokens so; the processor then does, from the logits.
-    pub fn cannot_choose(&self, sampling: &Sampling) -> Option<&'static str> {
+    pub fn sampling_unsupported(&self, sampling: &Sampling) -> Option<&'static str> {
         let stops = self.text.as_ref().map_or(&[][..], |text| text.tokenizer.stop_tokens());
-        self.recording.cannot_choose(sampling, stops)
+        let row = SampleRow { stop_tokens: stops, ..SampleRow::new(sampling, &[]) };
+        self.executor.sampling_unsupported(&row)
     }
 
-    fn play_choosing(&mut self, plays: usize) -> Result<(), DeviceError> {
-        let Engine { recording, cache, scheduler, step, text, .. } = self;
-        let Scheduler { running, draws: kept, .. } = scheduler;
-        let context = recording.plan().options.context;
+    fn play_sampling(&mut self, plays: usize) -> Result<(), DeviceError> {
+        let Engine { executor, cache, scheduler, step, text, .. } = self;
+        let Scheduler { running, samples: kept, .. } = scheduler;
+        let context = executor.plan().options.context;
         for running in running.iter_mut().filter(|running| running.wants_token(cache, context)) {
             let Running { lane, share, guesses, uniforms, history, .. } = running;
             let drafts = &guesses[..share.drafts];
@@ -203,22 +205,24 @@ impl Engine {
                 history.extend_from_slice(drafts);
             }
         }
-        let mut draws = recycled(std::mem::take(kept));
+        let mut rows = recycled(std::mem::take(kept));
         for running in running.iter().filter(|running| running.wants_token(cache, context)) {
             let Running { lane, share, uniforms, history, .. } = running;
             let stop_tokens = stop_tokens(text.as_deref(), lane);
             for row in 0..=share.drafts {
                 let known = history.len().saturating_sub(share.drafts - row);
-                draws.push(Draw {
+                rows.push(Some(SampleRow {
                     sampling: lane.sampler.sampling(),
                     stop_tokens,
                     history: &history[..known],
                     uniforms: &uniforms[row..row + plays],
-                });
+                    mask: None,
+                    top_logprobs: None,
+                }));
             }
         }
-        let played = recording.play_choosing(step, &draws);
-        *kept = recycled(draws);
+        let played = executor.play_sampling(step, &rows);
+        *kept = recycled(rows);
         played
     }
 
@@ -248,7 +252,7 @@ impl Engine {
         listener: &mut Listener<'_>,
     ) -> Result<Option<Finish>, EngineError> {
         let context = self.context();
-        let Engine { recording, cache, scheduler, text, .. } = self;
+        let Engine { executor, cache, scheduler, text, .. } = self;
         let Scheduler { running, counters, .. } = scheduler;
         let Running { lane, slot, share, guesses, boldness, .. } = &mut running[at];
         let mut tell = |lane: &Lane, event: Event<'_>| match listener(lane.id, event) {
@@ -272,16 +276,16 @@ impl Engine {
             let broken = EngineError::NotANumber { position: lane.tokens.len() };
             // Of several plays the tokens are those of one row; guesses have a row each.
             let (token, more) = match on_device {
-                true if share.drafts == 0 => match recording.chosen(first_row) {
+                true if share.drafts == 0 => match executor.sampled(first_row) {
                     Some(chosen) => (chosen[taken], taken + 1 < chosen.len()),
                     None => return Err(broken),
                 },
-                true => match recording.chosen(first_row + taken) {
+                true => match executor.sampled(first_row + taken) {
                     Some(chosen) => (chosen[0], false),
                     None => return Err(broken),
                 },
                 false => {
-                    let logits = recording.logits(first_row + taken);
+                    let logits = executor.logits(first_row + taken);
                     // Weights or kernels are broken, and any token would be a lie. No early exit,
                     // which would keep the loop from being vectorised.
                     if logits.iter().fold(false, |found, logit| found | logit.is_nan()) {

@@ -100,7 +100,7 @@ impl VulkanRecording {
             }
             for logits in 1..=max_logit_rows {
                 self.prepare(take, Body::SINGLE, logits)?;
-                self.prepare_choice(take, logits)?;
+                self.prepare_sampling(take, logits)?;
             }
         }
         Ok(())
@@ -108,6 +108,10 @@ impl VulkanRecording {
 
     /// The take that is next: done with what it played, and with all recorded that `step` needs.
     pub(crate) fn turn(&mut self, step: &Step) -> Result<usize, DeviceError> {
+        // A forward pass that nobody sampled from is waited for, and its logits are lost.
+        if let Some((take, _)) = self.sampler.forward.take() {
+            self.submit_all(Some(take), &[])?;
+        }
         let take = self.next;
         self.next = (self.next + 1) % self.takes.len();
         self.finish(take)?;
@@ -118,13 +122,44 @@ impl VulkanRecording {
         Ok(take)
     }
 
-    /// Submits a play whose step is written: one submission, unless its body is cut.
+    /// Submits a play whose step is written, with its logits for the host: one submission, unless
+    /// its body is cut.
     pub(super) fn launch(
         &mut self,
         take: usize,
         played: Body,
         logits: usize,
     ) -> Result<(), DeviceError> {
+        let (body, head) = self.launch_parts(take, played, logits)?;
+        match head {
+            None => self.submit(Some(take), &[body]),
+            Some(head) => {
+                let copy = self.takes[take].copies[&logit_bucket(logits, &self.plan)];
+                self.submit(Some(take), &[body, head, copy])
+            }
+        }
+    }
+
+    /// The same without a fence, and with the logits left where they are.
+    pub(crate) fn launch_forward(
+        &mut self,
+        take: usize,
+        played: Body,
+        logits: usize,
+    ) -> Result<(), DeviceError> {
+        match self.launch_parts(take, played, logits)? {
+            (body, None) => self.submit(None, &[body]),
+            (body, Some(head)) => self.submit(None, &[body, head]),
+        }
+    }
+
+    /// Submits all of a body but its last part, which it returns with the head, if there is one.
+    fn launch_parts(
+        &mut self,
+        take: usize,
+        played: Body,
+        logits: usize,
+    ) -> Result<(vk::CommandBuffer, Option<vk::CommandBuffer>), DeviceError> {
         let body = &self.takes[take].bodies[&played];
         self.statistics.dispatches += u64::from(body.dispatches);
         let (mut index, last) = (0, body.commands.len() - 1);
@@ -135,13 +170,11 @@ impl VulkanRecording {
         }
         let body = self.takes[take].bodies[&played].commands[last];
         if logits == 0 {
-            return self.submit(Some(take), &[body]);
+            return Ok((body, None));
         }
-        let wanted = logit_bucket(logits, &self.plan);
-        let head = &self.takes[take].heads[&wanted];
+        let head = &self.takes[take].heads[&logit_bucket(logits, &self.plan)];
         self.statistics.dispatches += u64::from(head.dispatches);
-        let (head, copy) = (head.commands[0], self.takes[take].copies[&wanted]);
-        self.submit(Some(take), &[body, head, copy])
+        Ok((body, Some(head.commands[0])))
     }
 
     /// Regions of the first `rows` rows of logits, on the device and for the host.

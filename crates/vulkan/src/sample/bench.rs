@@ -1,12 +1,12 @@
 //! Sampling alone, on logits of the caller: for tests and timings.
 
-use super::{Choices, MOST_PLAYS, sample_program};
+use super::{MOST_PLAYS, SampleBuffers, sample_program};
 use crate::gpu::Gpu;
 use crate::lab::Lab;
 use crate::memory::{Purpose, Region};
 use crate::program::Dispatch;
 use crate::step::{STEP_BYTES, write_step};
-use pianola_plan::{DeviceError, Draw, Row, Step};
+use pianola_plan::{DeviceError, Row, SampleRow, Step};
 use std::sync::Arc;
 
 /// What plays on the same logits chose for a row.
@@ -29,7 +29,7 @@ pub struct SampleBench {
     lab: Lab,
     vocabulary: usize,
     logits: Region,
-    choices: Choices,
+    buffers: SampleBuffers,
     program: Vec<Dispatch>,
 }
 
@@ -39,47 +39,47 @@ impl SampleBench {
         let mut lab = Lab::new(gpu)?;
         let bytes = 4 * (rows * vocabulary) as u64;
         let logits = lab.memory.allocate(Purpose::Step, bytes, "sampling")?;
-        let choices = Choices::new(&mut lab.memory, rows)?;
+        let buffers = SampleBuffers::new(&mut lab.memory, rows)?;
         let step = lab.step.slice(0, STEP_BYTES);
         let program =
-            sample_program(choices.regions(logits, step), vocabulary as u32, rows as u32, 0);
-        let bench = SampleBench { lab, vocabulary, logits, choices, program };
+            sample_program(buffers.regions(logits, step), vocabulary as u32, rows as u32, 0);
+        let bench = SampleBench { lab, vocabulary, logits, buffers, program };
         // Nothing may depend on what was there before: states of rows that are not drawn for, and
         // the scratch.
-        let Choices { states, outcomes, scratch, .. } = bench.choices;
+        let SampleBuffers { states, outcomes, scratch, .. } = bench.buffers;
         for region in [states, outcomes, scratch] {
             bench.write(region, &vec![0xff; region.size as usize]);
         }
         Ok(bench)
     }
 
-    /// Chooses `plays` times from the same rows of logits, `[draws][vocabulary]`.
+    /// Samples `plays` times from the same rows of logits, `[rows][vocabulary]`.
     ///
     /// # Panics
     /// If the GPU cannot sample so, or the logits are not as many rows.
     pub fn sample(
         &mut self,
         logits: &[f32],
-        draws: &[Draw<'_>],
+        rows: &[SampleRow<'_>],
         plays: usize,
     ) -> Result<Vec<Sampled>, DeviceError> {
-        assert_eq!(logits.len(), draws.len() * self.vocabulary);
-        self.begin(draws);
+        assert_eq!(logits.len(), rows.len() * self.vocabulary);
+        self.begin(rows);
         for _ in 0..plays {
             self.write(self.logits, bytemuck::cast_slice(logits));
             self.lab.play(&self.program)?;
         }
         // The header of a step is four words, like a row.
-        let mut words = vec![0u32; 4 + 4 * draws.len()];
+        let mut words = vec![0u32; 4 + 4 * rows.len()];
         self.read(self.lab.step, bytemuck::cast_slice_mut(&mut words));
         let mut shaped = vec![0f32; logits.len()];
         self.read(self.logits, bytemuck::cast_slice_mut(&mut shaped));
-        let rows = words[4..].chunks_exact(4).zip(shaped.chunks_exact(self.vocabulary));
-        let sampled = rows.enumerate().map(|(index, (words, logits))| {
+        let found = words[4..].chunks_exact(4).zip(shaped.chunks_exact(self.vocabulary));
+        let sampled = found.enumerate().map(|(index, (words, logits))| {
             // SAFETY: inside the mapped outcomes; every play was waited for.
-            let outcome = unsafe { self.choices.outcomes_start.add(index).read() };
+            let outcome = unsafe { self.buffers.outcomes_start.add(index).read() };
             Sampled {
-                tokens: outcome.chosen().to_vec(),
+                tokens: outcome.sampled().to_vec(),
                 halted: outcome.halted != 0,
                 broken: outcome.broken != 0,
                 row: Row {
@@ -94,16 +94,16 @@ impl SampleBench {
         Ok(sampled.collect())
     }
 
-    /// Seconds of one choice on the device, for all rows at once.
+    /// Seconds of sampling on the device, for all rows at once.
     ///
     /// # Panics
     /// As [`SampleBench::sample`].
-    pub fn time(&mut self, logits: &[f32], draws: &[Draw<'_>]) -> Result<f64, DeviceError> {
+    pub fn time(&mut self, logits: &[f32], rows: &[SampleRow<'_>]) -> Result<f64, DeviceError> {
         self.write(self.logits, bytemuck::cast_slice(logits));
         let half = MOST_PLAYS / 2;
         let many: Vec<Dispatch> = (0..half).flat_map(|_| self.program.clone()).collect();
-        let with = |uniforms| -> Vec<Draw<'_>> {
-            draws.iter().map(|&draw| Draw { uniforms, ..draw }).collect()
+        let with = |uniforms| -> Vec<SampleRow<'_>> {
+            rows.iter().map(|&row| SampleRow { uniforms, ..row }).collect()
         };
         // States without plays, to wake the device with launches that do nothing.
         self.begin(&with(&[]));
@@ -113,12 +113,13 @@ impl SampleBench {
         Ok(self.lab.time(&many, 1)? / half as f64)
     }
 
-    fn begin(&self, draws: &[Draw<'_>]) {
+    fn begin(&self, rows: &[SampleRow<'_>]) {
         let mut step = Step::default();
-        (0..draws.len()).for_each(|row| step.push(0, row as u32, 0, true));
+        (0..rows.len()).for_each(|row| step.push(0, row as u32, 0, true));
         // SAFETY: mapped, and nothing plays: every play is waited for.
         unsafe {
-            self.choices.write(draws);
+            let rows: Vec<Option<SampleRow<'_>>> = rows.iter().copied().map(Some).collect();
+            self.buffers.write(&rows);
             write_step(self.start(self.lab.step), &step);
         }
     }

@@ -10,7 +10,8 @@ use case::{Case, plan, usual};
 use pianola_engine::sampler::{Sampler, Sampling, uniform};
 use pianola_formats::{Tensor, TensorInfo, TensorSource, TensorType};
 use pianola_plan::{
-    DeviceError, DeviceKind, Draw, Numeric, PAGE_TOKENS, Plan, PlanOptions, Recording, Step,
+    DeviceError, DeviceKind, DeviceSampler, Numeric, PAGE_TOKENS, Plan, PlanOptions, Recording,
+    SampleRow, Step,
 };
 use pianola_vulkan::VulkanRecording;
 
@@ -104,9 +105,9 @@ impl Lane {
         (0..plays).map(|play| uniform(self.sampling.seed, position(play)) as f32).collect()
     }
 
-    fn draw<'a>(&'a self, uniforms: &'a [f32]) -> Draw<'a> {
+    fn draw<'a>(&'a self, uniforms: &'a [f32]) -> SampleRow<'a> {
         let Lane { sampling, stops, tokens, .. } = self;
-        Draw { sampling, stop_tokens: stops, history: tokens, uniforms }
+        SampleRow { stop_tokens: stops, history: tokens, ..SampleRow::new(sampling, uniforms) }
     }
 }
 
@@ -138,11 +139,12 @@ fn go_on(recording: &mut VulkanRecording, lanes: &mut [Lane], count: usize, play
             step.push(lane.tokens[last], lane.sequence, last as u32, true);
         }
         let uniforms: Vec<Vec<f32>> = going.iter().map(|lane| lane.uniforms(now)).collect();
-        let draws: Vec<Draw<'_>> =
-            going.iter().zip(&uniforms).map(|(lane, uniforms)| lane.draw(uniforms)).collect();
-        recording.play_choosing(&step, &draws).unwrap();
+        let lanes = going.iter().zip(&uniforms);
+        let draws: Vec<Option<SampleRow<'_>>> =
+            lanes.map(|(lane, uniforms)| Some(lane.draw(uniforms))).collect();
+        recording.play_sampling(&step, &draws).unwrap();
         for (index, lane) in going.iter_mut().enumerate() {
-            lane.tokens.extend_from_slice(recording.chosen(index).unwrap());
+            lane.tokens.extend_from_slice(recording.sampled(index).unwrap());
         }
         left -= now;
     }
@@ -240,19 +242,18 @@ fn rows_of_one_sequence_choose_as_the_host_does() {
         .zip(&samplings)
         .map(|(&row, sampling)| [uniform(sampling.seed, history(row).len() as u64) as f32])
         .collect();
-    let draws: Vec<Draw<'_>> = (0..wanted.len())
-        .map(|index| Draw {
-            sampling: &samplings[index],
-            stop_tokens: &[],
+    let draws: Vec<Option<SampleRow<'_>>> = (0..wanted.len())
+        .map(|index| SampleRow {
             history: history(wanted[index]),
-            uniforms: &uniforms[index],
+            ..SampleRow::new(&samplings[index], &uniforms[index])
         })
+        .map(Some)
         .collect();
-    recording.play_choosing(&step, &draws).unwrap();
+    recording.play_sampling(&step, &draws).unwrap();
     let found: Vec<u32> =
-        (0..wanted.len()).map(|index| recording.chosen(index).unwrap()[0]).collect();
+        (0..wanted.len()).map(|index| recording.sampled(index).unwrap()[0]).collect();
     assert_eq!(found, expected);
-    assert_eq!(recording.chosen(wanted.len()), None);
+    assert_eq!(recording.sampled(wanted.len()), None);
 }
 
 #[test]
@@ -272,10 +273,9 @@ fn a_lane_that_is_not_a_number_is_told_from_the_others() {
             step.push(token, sequence as u32, 0, true);
         }
         let sampling = Sampling::greedy();
-        let draw =
-            Draw { sampling: &sampling, stop_tokens: &[], history: &[], uniforms: &[0.0; 3] };
-        recording.play_choosing(&step, &[draw; 4]).unwrap();
-        (0..4).map(|lane| recording.chosen(lane).map(<[u32]>::to_vec)).collect::<Vec<_>>()
+        let draw = SampleRow::new(&sampling, &[0.0; 3]);
+        recording.play_sampling(&step, &[Some(draw); 4]).unwrap();
+        (0..4).map(|lane| recording.sampled(lane).map(<[u32]>::to_vec)).collect::<Vec<_>>()
     };
     let sound = play(&mut record(&|_| ()));
     assert!(sound.iter().all(|lane| lane.as_ref().is_some_and(|tokens| tokens.len() == 3)));
@@ -291,7 +291,7 @@ fn a_lane_that_is_not_a_number_is_told_from_the_others() {
 fn what_does_not_fit_is_refused() {
     let mut recording = record(&|_| ());
     let greedy = Sampling::greedy();
-    let draw = |uniforms| Draw { sampling: &greedy, stop_tokens: &[], history: &[], uniforms };
+    let draw = |uniforms| Some(SampleRow::new(&greedy, uniforms));
     let step = |rows: &[(u32, u32, bool)]| {
         let mut step = Step::default();
         rows.iter().for_each(|&(sequence, position, logits)| {
@@ -302,9 +302,9 @@ fn what_does_not_fit_is_refused() {
     let (one, two, many) = (draw(&[0.0]), draw(&[0.0; 2]), draw(&[0.0; 65]));
     let alone = step(&[(0, 0, true)]);
     let both = step(&[(0, 0, true), (1, 0, true)]);
-    recording.play_choosing(&both, &[two, two]).unwrap();
-    assert!(recording.chosen(1).is_some());
-    let bad: [(&Step, &[Draw<'_>]); 9] = [
+    recording.play_sampling(&both, &[two, two]).unwrap();
+    assert!(recording.sampled(1).is_some());
+    let bad: [(&Step, &[SampleRow<'_>]); 9] = [
         (&both, &[one]),
         (&alone, &[one, one]),
         (&step(&[(0, 0, false)]), &[]),
@@ -317,23 +317,24 @@ fn what_does_not_fit_is_refused() {
         (&step(&[(0, CONTEXT as u32 - 1, true)]), &[two]),
     ];
     for (index, (step, draws)) in bad.into_iter().enumerate() {
-        let error = recording.play_choosing(step, draws).unwrap_err();
+        let error = recording.play_sampling(step, draws).unwrap_err();
         assert!(matches!(error, DeviceError::BadStep(_)), "{index}: {error}");
-        assert_eq!(recording.chosen(0), None, "{index}");
+        assert_eq!(recording.sampled(0), None, "{index}");
     }
     // The second of two plays needs another page.
     recording.unmap_page(0, 3, 1);
     let edge = step(&[(3, 63, true)]);
-    recording.play_choosing(&edge, &[one]).unwrap();
-    let error = recording.play_choosing(&edge, &[two]).unwrap_err();
+    recording.play_sampling(&edge, &[one]).unwrap();
+    let error = recording.play_sampling(&edge, &[two]).unwrap_err();
     assert!(error.to_string().contains("no page 1"), "{error}");
 
     let wide = Sampling { top_k: 65, ..Sampling::default() };
     assert!(recording.cannot_choose(&greedy, &[7]).is_none());
     let reason = recording.cannot_choose(&wide, &[]).unwrap();
-    let error = recording.play_choosing(&alone, &[Draw { sampling: &wide, ..one }]).unwrap_err();
+    let error =
+        recording.play_sampling(&alone, &[SampleRow { sampling: &wide, ..one }]).unwrap_err();
     assert_eq!(error.to_string(), reason);
     assert!(recording.start_profile());
     assert!(recording.cannot_choose(&greedy, &[]).is_some());
-    assert!(recording.play_choosing(&alone, &[one]).is_err());
+    assert!(recording.play_sampling(&alone, &[one]).is_err());
 }
