@@ -304,7 +304,7 @@ fn what_does_not_fit_is_refused() {
     let both = step(&[(0, 0, true), (1, 0, true)]);
     recording.play_sampling(&both, &[two, two]).unwrap();
     assert!(recording.sampled(1).is_some());
-    let bad: [(&Step, &[SampleRow<'_>]); 9] = [
+    let bad: [(&Step, &[Option<SampleRow<'_>>]); 9] = [
         (&both, &[one]),
         (&alone, &[one, one]),
         (&step(&[(0, 0, false)]), &[]),
@@ -328,13 +328,13 @@ fn what_does_not_fit_is_refused() {
     let error = recording.play_sampling(&edge, &[two]).unwrap_err();
     assert!(error.to_string().contains("no page 1"), "{error}");
 
-    let wide = Sampling { top_k: 65, ..Sampling::default() };
-    assert!(recording.cannot_choose(&greedy, &[7]).is_none());
-    let reason = recording.cannot_choose(&wide, &[]).unwrap();
-    let error =
-        recording.play_sampling(&alone, &[SampleRow { sampling: &wide, ..one }]).unwrap_err();
+    let wide = Sampling { logit_bias: vec![(0, 1.0); 1 << 20], ..Sampling::greedy() };
+    let wide = SampleRow::new(&wide, &[0.0]);
+    assert!(recording.sampling_unsupported(&one.unwrap()).is_none());
+    let reason = recording.sampling_unsupported(&wide).unwrap();
+    let error = recording.play_sampling(&alone, &[Some(wide)]).unwrap_err();
     assert_eq!(error.to_string(), reason);
     assert!(recording.start_profile());
-    assert!(recording.cannot_choose(&greedy, &[]).is_some());
+    assert!(recording.sampling_unsupported(&one.unwrap()).is_some());
     assert!(recording.play_sampling(&alone, &[one]).is_err());
 }
