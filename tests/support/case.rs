@@ -6,8 +6,8 @@ use pianola_cpu::{CheckReport, ReferenceModel};
 use pianola_formats::TensorType;
 use pianola_model::{Architecture, Config, Dialect, RandomWeights, RopeConfig, RopeScaling};
 use pianola_plan::{
-    Activation, DeviceKind, KvType, Numeric, PAGE_TOKENS, Plan, PlanOptions, Probe, RopePairing,
-    Step,
+    Activation, DeviceSpec, KvType, Numeric, PAGE_TOKENS, Placement, Plan, PlanOptions, Recording,
+    RopePairing, Step,
 };
 use proptest::prelude::*;
 
@@ -63,14 +63,14 @@ pub fn config(case: &Case) -> Config {
 }
 
 /// Weights and plan of a case, for a device.
-pub fn plan(case: &Case, device: DeviceKind) -> (Plan, RandomWeights) {
+pub fn plan(case: &Case, device: DeviceSpec) -> (Plan, RandomWeights) {
     plan_of_types(case, device, |_| case.ty)
 }
 
 /// The same with a type for each matrix, by its name.
 pub fn plan_of_types(
     case: &Case,
-    device: DeviceKind,
+    device: DeviceSpec,
     type_of: impl Fn(&str) -> TensorType,
 ) -> (Plan, RandomWeights) {
     let config = config(case);
@@ -81,7 +81,6 @@ pub fn plan_of_types(
     });
     let graph = pianola_model::graph(&config, &weights, None).unwrap();
     let options = PlanOptions {
-        device,
         numeric: case.numeric,
         kv_type: case.kv_type,
         max_rows: 64,
@@ -89,13 +88,14 @@ pub fn plan_of_types(
         context: 512,
         sequences: 2,
         kv_bytes: None,
-        cpu_layers: 0,
+        fusion: true,
     };
-    (Plan::new(graph, options).unwrap(), weights)
+    let placement = Placement::single(&graph, device);
+    (Plan::new(graph, options, placement).unwrap(), weights)
 }
 
 /// Gives two sequences pages that are interleaved and not in order.
-pub fn map_pages(recording: &mut dyn Probe) {
+pub fn map_pages(recording: &mut dyn Recording) {
     for group in 0..recording.plan().graph.kv_groups.len() {
         let pages = recording.plan().kv_pages[group] as u32;
         for index in 0..(pages / 2).min(512 / PAGE_TOKENS as u32) {
@@ -110,7 +110,7 @@ pub type Runs = [(u32, u32, u32)];
 
 /// Plays steps kernel by kernel beside the reference; the last row of each run wants logits.
 pub fn check(
-    recording: &mut dyn Probe,
+    recording: &mut dyn Recording,
     reference_model: &mut ReferenceModel,
     steps: &[&Runs],
 ) -> Result<CheckReport, String> {
@@ -119,7 +119,7 @@ pub fn check(
 
 /// The same with logits for the last `wanted` rows of each run.
 pub fn check_logits(
-    recording: &mut dyn Probe,
+    recording: &mut dyn Recording,
     reference_model: &mut ReferenceModel,
     steps: &[&Runs],
     wanted: u32,

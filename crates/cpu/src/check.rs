@@ -11,9 +11,7 @@ use crate::pool::Pool;
 use crate::reference::{Machine, Tensors};
 use crate::weights::{self, Weight};
 use pianola_formats::TensorSource;
-use pianola_plan::{
-    DeviceError, DeviceKind, Kernel, KvType, Node, Numeric, Op, Plan, Probe, RowSet, Step, TensorId,
-};
+use pianola_plan::{DeviceError, Kernel, KvType, Node, Op, Plan, Probe, Rounding, Step, TensorId};
 
 /// The worst of a checked step.
 #[derive(Clone, Debug, Default)]
@@ -56,11 +54,8 @@ impl ReferenceModel {
         let pool = Pool::new(CpuOptions::default().threads)
             .map_err(|error| DeviceError::Unsupported(format!("no worker threads: {error}")))?;
         let weights = weights::load(&plan, &|_| true, source, &pool, &mut |_, _| ())?;
-        let kv = KvMemory::whole(&plan).map_err(|bytes| DeviceError::OutOfMemory {
-            device: DeviceKind::Cpu,
-            what: "the reference's KV pages".to_string(),
-            bytes,
-        })?;
+        let kv = KvMemory::whole(&plan)
+            .map_err(|bytes| crate::device::out_of_memory("the reference's KV pages", bytes))?;
         Ok(ReferenceModel { plan, weights, kv })
     }
 
@@ -78,7 +73,8 @@ impl ReferenceModel {
             probe.play_op(op, step)?;
             self.copy_kv(op, probe, step)?;
             let found = self.outputs(op, probe, step)?;
-            if let Err(reason) = self.compare(op, step, inputs, &found, &mut report) {
+            let rounding = probe.rounding(op);
+            if let Err(reason) = self.compare(op, rounding, step, inputs, &found, &mut report) {
                 let kernel = self.plan.ops[op].name.clone();
                 return Ok(Err(CheckFailure { kernel, reason }));
             }
@@ -150,6 +146,7 @@ impl ReferenceModel {
     fn compare(
         &self,
         op: usize,
+        rounding: Rounding,
         step: &Step,
         mut tensors: Tensors,
         found: &[(TensorId, Vec<f32>)],
@@ -166,7 +163,7 @@ impl ReferenceModel {
                 continue;
             }
             machine.run(node, &mut tensors);
-            let bound = bound(&machine, node, &tensors, &bounds);
+            let bound = bound(&machine, node, rounding, &tensors, &bounds);
             let output = node.output.expect("all but KvWrite have one");
             bounds[output.0] = bound;
         }
@@ -280,7 +277,13 @@ fn judge(
 }
 
 /// Bounds on a node's output, given its inputs' bounds.
-fn bound(machine: &Machine<'_>, node: &Node, tensors: &Tensors, bounds: &[Vec<f64>]) -> Vec<f64> {
+fn bound(
+    machine: &Machine<'_>,
+    node: &Node,
+    rounding: Rounding,
+    tensors: &Tensors,
+    bounds: &[Vec<f64>],
+) -> Vec<f64> {
     let output = node.output.expect("a node with a result");
     let out = &tensors.values[output.0];
     let epsilon = f64::from(f32::EPSILON);
@@ -327,12 +330,11 @@ fn bound(machine: &Machine<'_>, node: &Node, tensors: &Tensors, bounds: &[Vec<f6
         Op::MatMul { weight, bias } => {
             let matrix = machine.weights[weight.0].matrix();
             let columns = matrix.columns;
-            let int8 = plan.options.numeric == Numeric::Fast && matrix.ty.is_quantized();
+            let int8 = rounding != Rounding::None && matrix.ty.is_quantized();
             let x = input(0);
-            let head = plan.graph.tensor(output).rows == RowSet::Logits;
-            // Or they meet the weights on a GPU's matrix units, both rounded to the 11 bits of a
-            // half float; elsewhere that is less than the rounding to int8.
-            let halves = int8 && head && plan.options.device == DeviceKind::Vulkan;
+            let twice = matches!(rounding, Rounding::Int8Twice | Rounding::Half);
+            // Both rounded to the 11 bits of a half float.
+            let halves = int8 && rounding == Rounding::Half;
             // What each input may be off by when it meets the weight.
             let mut off: Vec<f64> = incoming(0).clone();
             if int8 {
@@ -340,8 +342,8 @@ fn bound(machine: &Machine<'_>, node: &Node, tensors: &Tensors, bounds: &[Vec<f6
                     let largest = block.iter().fold(0.0f32, |m, v| m.max(v.abs()));
                     // Half a step, and a little for the rounding of the step itself.
                     let mut half = f64::from(largest) / 127.0 * 0.501;
-                    // The head's inputs keep what the first rounding left out in a second int8.
-                    if head {
+                    // A second int8 keeps what the first rounding left out.
+                    if twice {
                         half /= 127.0;
                     }
                     off.iter_mut().for_each(|off| *off += half);

@@ -24,13 +24,17 @@ mod memory;
 mod pack;
 mod policy;
 mod pool;
+mod profile;
 mod record;
+mod recording;
 pub mod reference;
 pub mod simd;
 mod stage;
 mod weights;
+mod work;
 
 pub use check::{CheckFailure, CheckReport, ReferenceModel};
-pub use device::{CpuOptions, CpuRecording};
+pub use device::{CpuDevice, CpuOptions};
 pub use measure::{CpuDescription, describe, measure};
+pub use recording::CpuRecording;
 pub use simd::Level;

@@ -9,7 +9,7 @@ use crate::stage::{
 };
 use crate::weights::Weight;
 use pianola_plan::{
-    Attend, DeviceKind, FusedNorm, Kernel, Numeric, Op, Plan, Project, RowSet, TensorId, WeightId,
+    Attend, DeviceId, FusedNorm, Kernel, Numeric, Op, Plan, Project, RowSet, TensorId, WeightId,
     WeightShape,
 };
 
@@ -43,6 +43,7 @@ pub(crate) fn activation_bytes(plan: &Plan) -> usize {
 
 pub(crate) struct Recorder<'a> {
     pub plan: &'a Plan,
+    pub device: DeviceId,
     pub weights: &'a [Weight],
     pub arena: &'a Memory,
     pub activations: &'a Memory,
@@ -55,7 +56,7 @@ impl Recorder<'_> {
     pub fn record(&self) -> Result<Vec<Recorded>, &'static str> {
         let mut stages = Vec::new();
         let ops = self.plan.ops.iter().enumerate();
-        for (op, planned) in ops.filter(|(_, op)| op.device == DeviceKind::Cpu) {
+        for (op, planned) in ops.filter(|(_, op)| op.device == self.device) {
             let mut barrier = planned.barrier;
             let mut push = |stage: Stage| {
                 stages.push(Recorded { stage, barrier, op });

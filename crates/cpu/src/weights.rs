@@ -4,7 +4,7 @@ use crate::memory::Memory;
 use crate::pack::{PackedMatrix, TILE, pack_tile};
 use crate::pool::Pool;
 use pianola_formats::{Tensor, TensorSource, convert_row};
-use pianola_plan::{DeviceError, DeviceKind, Plan, WeightShape, WeightSpec};
+use pianola_plan::{DeviceError, Plan, WeightShape, WeightSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -52,11 +52,8 @@ pub(crate) fn load(
     let mut weights = Vec::with_capacity(plan.graph.weights.len());
     // One block for all matrices, so that nearly all of it lies on huge pages.
     let bytes: usize = specs().map(|(_, spec)| packed_bytes(spec)).sum();
-    let memory = Memory::zeroed(bytes).ok_or_else(|| DeviceError::OutOfMemory {
-        device: DeviceKind::Cpu,
-        what: "the weights".to_string(),
-        bytes: bytes as u64,
-    })?;
+    let memory = Memory::zeroed(bytes)
+        .ok_or_else(|| crate::device::out_of_memory("the weights", bytes as u64))?;
     let memory = Arc::new(memory);
     let mut offset = 0;
     for (index, spec) in plan.graph.weights.iter().enumerate() {

@@ -5,16 +5,18 @@
 mod case;
 
 use case::{Case, STEPS, check, map_pages, plan, usual};
-use pianola_cpu::{CpuOptions, CpuRecording, Level, ReferenceModel};
+use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level, ReferenceModel};
 use pianola_formats::TensorType;
-use pianola_plan::{DeviceKind, KvType, Numeric, Step};
+use pianola_plan::{DeviceId, KvType, Numeric, Step};
 use proptest::prelude::*;
+use std::sync::Arc;
 
 fn record(case: &Case, level: Level) -> (CpuRecording, ReferenceModel) {
-    let (plan, weights) = plan(case, DeviceKind::Cpu);
+    let (plan, weights) = plan(case, CpuDevice::spec());
     let cpu = CpuOptions { level, threads: case.threads };
     let reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
-    let mut recording = CpuRecording::new(plan, &weights, cpu, &mut |_, _| ()).unwrap();
+    let mut recording =
+        CpuRecording::new(Arc::new(plan), DeviceId(0), &weights, cpu, &mut |_, _| ()).unwrap();
     map_pages(&mut recording);
     (recording, reference_model)
 }

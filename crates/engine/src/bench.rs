@@ -5,7 +5,7 @@ use crate::load::Engine;
 use crate::request::{Event, Request, RequestId};
 use crate::scheduler::EngineCounters;
 use crate::sequence::LogitRows;
-use pianola_plan::{Ceilings, Cost, DeviceKind, PlanOp, PlayStatistics, Work};
+use pianola_plan::{Ceilings, Cost, PlayStatistics, Work};
 use std::ops::{ControlFlow, Range};
 use std::time::Instant;
 
@@ -141,28 +141,27 @@ impl BenchRow {
 pub fn bench(
     engine: &mut Engine,
     options: &BenchOptions,
-    measure: &mut dyn FnMut() -> Option<Ceilings>,
+    measure: &mut dyn FnMut(&Engine) -> Option<Vec<Ceilings>>,
     done: &mut dyn FnMut(Test, f64),
-) -> Result<(Vec<BenchRow>, Ceilings), EngineError> {
+) -> Result<(Vec<BenchRow>, Vec<Ceilings>), EngineError> {
     let needed = options.context();
     if needed > engine.context() {
         let (context, model) = (engine.context(), engine.config().context);
         return Err(EngineError::ContextLength { needed, context, model });
     }
     let mut rows = Vec::new();
-    let mut ceilings = Ceilings { bytes_per_second: 1.0, operations_per_second: 1.0 };
-    let mut raise = || match measure() {
-        None => Err(EngineError::Option(
-            "the ceilings of this processor cannot be measured".to_string(),
-        )),
+    let least = Ceilings { bytes_per_second: 1.0, operations_per_second: 1.0 };
+    let mut ceilings = vec![least; engine.devices().len()];
+    let mut raise = |engine: &Engine| match measure(engine) {
+        None => {
+            Err(EngineError::Option("the ceilings of this machine cannot be measured".to_string()))
+        }
         Some(found) => {
-            ceilings.bytes_per_second = ceilings.bytes_per_second.max(found.bytes_per_second);
-            ceilings.operations_per_second =
-                ceilings.operations_per_second.max(found.operations_per_second);
+            ceilings.iter_mut().zip(found).for_each(|(known, found)| known.raise(found));
             Ok(())
         }
     };
-    raise()?;
+    raise(engine)?;
     engine.executor.measure_busy(true);
     for round in rounds(options) {
         round.run(engine, options)?;
@@ -175,16 +174,16 @@ pub fn bench(
                 done(test, time.tokens as f64 / time.seconds);
             }
         }
-        let queued = engine.device().kind() == DeviceKind::Vulkan;
+        let queued = engine.plan().devices[engine.plan().head_device().0].asynchronous;
         rows.extend(
             tests.iter().zip(&measured).map(|(&test, measured)| measured.row(test, queued)),
         );
-        raise()?;
+        raise(engine)?;
     }
     engine.executor.measure_busy(false);
     engine.reset();
     for row in &mut rows {
-        row.ceiling = ceiling(engine, row.test, options, ceilings);
+        row.ceiling = ceiling(engine, row.test, options, &ceilings);
     }
     Ok((rows, ceilings))
 }
@@ -386,7 +385,7 @@ impl Measured {
 }
 
 /// Tokens a second if every play took exactly the time its bytes or operations need.
-fn ceiling(engine: &Engine, test: Test, options: &BenchOptions, ceilings: Ceilings) -> f64 {
+fn ceiling(engine: &Engine, test: Test, options: &BenchOptions, ceilings: &[Ceilings]) -> f64 {
     let lengths = |lanes: usize| (0..lanes).map(|lane| options.prompt_of(lane));
     match test {
         Test::Prompt(count) => engine.ceiling(0..count, engine.plan().options.max_rows, ceilings),
@@ -400,14 +399,13 @@ fn ceiling(engine: &Engine, test: Test, options: &BenchOptions, ceilings: Ceilin
                 let once = cost.work_of(&sequences, lanes);
                 Work { bytes: once.bytes + cost.weight_bytes * (plays as u64 - 1), ..once }
             };
-            all as f64 / engine.best_seconds(ceilings, engine.host_ceilings(), &work)
+            all as f64 / engine.plan().best_seconds(ceilings, &work)
         }
         Test::Lanes { lanes, tokens } => {
-            let host = engine.host_ceilings();
             let seconds = |at: usize| -> f64 {
                 let sequences: Vec<(usize, usize)> =
                     lengths(lanes).map(|prompt| (1, prompt + at + 1)).collect();
-                engine.best_seconds(ceilings, host, &|cost| cost.work_of(&sequences, lanes))
+                engine.plan().best_seconds(ceilings, &|cost| cost.work_of(&sequences, lanes))
             };
             (lanes * tokens) as f64 / (0..tokens).map(seconds).sum::<f64>()
         }
@@ -417,29 +415,13 @@ fn ceiling(engine: &Engine, test: Test, options: &BenchOptions, ceilings: Ceilin
 impl Engine {
     /// Tokens a second for positions `tokens` of a sequence, `chunk` at a time, if every play took
     /// exactly the time that its bytes or operations need.
-    pub fn ceiling(&self, tokens: Range<usize>, chunk: usize, ceilings: Ceilings) -> f64 {
+    pub fn ceiling(&self, tokens: Range<usize>, chunk: usize, ceilings: &[Ceilings]) -> f64 {
         let count = tokens.len();
         let end = tokens.end;
-        let host = self.host_ceilings();
         let seconds = |start: usize| -> f64 {
             let rows = chunk.min(end - start);
-            self.best_seconds(ceilings, host, &|cost| cost.work(rows, 1, start + rows))
+            self.plan().best_seconds(ceilings, &|cost| cost.work(rows, 1, start + rows))
         };
         count as f64 / tokens.step_by(chunk).map(seconds).sum::<f64>()
-    }
-
-    /// Shortest time of a play in which each kernel does so much work, those of the processor under
-    /// its own ceilings.
-    fn best_seconds(
-        &self,
-        ceilings: Ceilings,
-        host: Option<Ceilings>,
-        work: &dyn Fn(&Cost) -> Work,
-    ) -> f64 {
-        let on = |op: &PlanOp| match host {
-            Some(host) if op.device == DeviceKind::Cpu => host,
-            _ => ceilings,
-        };
-        self.plan().ops.iter().map(|op| on(op).seconds(work(&op.cost))).sum()
     }
 }

@@ -3,7 +3,7 @@
 use crate::error::EngineError;
 use crate::load::Engine;
 use pianola_formats::TensorSource;
-use pianola_plan::{DeviceError, FusedNorm, Graph, Kernel, Plan, TensorId};
+use pianola_plan::{DeviceError, FusedNorm, Graph, Kernel, Plan, Probe, TensorId};
 
 /// How the rows of a text become one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -119,11 +119,9 @@ impl Engine {
                 }
                 self.executor.play(&self.step)?;
                 self.cache.append_unnoted(slot, part);
-                let mut base =
-                    self.executor.probe_mut().read_tensor(head_input.base, part.len())?;
-                let delta = head_input
-                    .delta
-                    .map(|delta| self.executor.probe_mut().read_tensor(delta, part.len()));
+                let mut base = self.executor.read_tensor(head_input.base, part.len())?;
+                let delta =
+                    head_input.delta.map(|delta| self.executor.read_tensor(delta, part.len()));
                 let mut delta = delta.transpose()?;
                 for row in 0..part.len() {
                     let range = row * head_input.width..(row + 1) * head_input.width;

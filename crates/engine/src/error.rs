@@ -32,9 +32,37 @@ pub enum EngineError {
         /// Tokens the model was made for.
         model: usize,
     },
-    /// A model that the GPU has no memory for, however it is placed.
-    #[error("{0}")]
-    GpuMemory(String),
+    /// A model that a device has no memory for, however it is split.
+    #[error(
+        "{device} has no room for {what}: with activations and a context of {context} tokens that is {needed}, and {free} are free"
+    )]
+    NoRoom {
+        /// The first device.
+        device: String,
+        /// The least that may be put there.
+        what: String,
+        /// Tokens of context.
+        context: usize,
+        /// Bytes needed, in words.
+        needed: String,
+        /// Bytes free, in words.
+        free: String,
+        /// Whether the number of layers was asked for.
+        layers_asked: bool,
+        /// Whether the context was asked for.
+        context_asked: bool,
+    },
+    /// Layers are to be split between devices, and there is one.
+    #[error("layers cannot be put on a first device: there is only one")]
+    OneDevice,
+    /// A number of layers that the model does not have.
+    #[error("{asked} layers cannot be put on the first device: the model has {layers} layers")]
+    LayersOnFirst {
+        /// Layers asked for.
+        asked: usize,
+        /// Layers of the model.
+        layers: usize,
+    },
     /// Text work on a model without a tokeniser.
     #[error(
         "{0} has no tokeniser, so it cannot read text; use token ids (--tokens) or a folder with tokenizer.json"

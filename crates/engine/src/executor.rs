@@ -1,135 +1,401 @@
-//! Plays steps on the devices of a plan.
+//! Walks the segments of a plan over its devices, one or several, and knows none by name.
+//!
+//! ```text
+//! step ─► segment 0 ─► export ─► import ─► segment 1 ─► … ─► logits, or sampled tokens
+//! ```
+//!
+//! Plays alternate between slots. A play without logits returns before it is done, so that the next
+//! one, in the other slot, keeps the first device busy while the last still works: a prompt's chunks
+//! overlap. Steps of many sequences are cut in two halves where the plan predicts a gain.
 
+use pianola_formats::TensorSource;
 use pianola_plan::{
-    DeviceError, DeviceSampler, KernelTime, Plan, PlayStatistics, Probe, SampleRow, Step,
-    TokenLogProbs,
+    Ceilings, Device, DeviceError, DeviceSampler, KernelTime, KvSlot, LogitsTo, OverlapTimes, Plan,
+    PlayStatistics, Probe, Recording, Rounding, Row, SLOTS, SampleRow, Step, TensorId,
+    TokenLogProbs, WAIT_LIMIT,
 };
+use std::sync::Arc;
+use std::time::Instant;
 
 /// What is said where no device samples.
 const NO_SAMPLER: &str = "the device that computes the logits does not sample";
 
 /// A recorded plan, ready to play.
 pub(crate) struct Executor {
-    recording: Box<dyn Probe>,
+    plan: Arc<Plan>,
+    /// By device id.
+    recordings: Vec<Box<dyn Recording>>,
+    /// What each device can reach, where several may overlap.
+    ceilings: Option<Vec<Ceilings>>,
+    overlap: bool,
+    next_slot: usize,
+    /// The slots that the last play ran in, each with its rows with logits.
+    played: [(usize, usize); SLOTS],
+    /// The halves of a step that is cut.
+    halves: [Step; SLOTS],
+    /// Rows of a tensor between two devices.
+    transfer: Vec<f32>,
+    /// Rows and context of each sequence of a step.
+    sequences: Vec<(usize, usize)>,
+    plays: u64,
+    seconds: f64,
 }
 
 impl Executor {
-    pub fn new(recording: Box<dyn Probe>) -> Executor {
-        Executor { recording }
+    /// Records the plan on its devices, which are given by their ids; `progress` is called with
+    /// the bytes of weights done and the bytes in all.
+    pub fn record(
+        plan: &Arc<Plan>,
+        devices: &[Arc<dyn Device>],
+        source: &dyn TensorSource,
+        overlap: bool,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Executor, DeviceError> {
+        let bytes: Vec<u64> = plan.device_ids().map(|id| plan.weight_bytes_on(id)).collect();
+        let all = bytes.iter().sum();
+        let mut before = 0;
+        let mut recordings: Vec<Option<Box<dyn Recording>>> = Vec::new();
+        recordings.resize_with(devices.len(), || None);
+        // The last first: where devices have one memory, the processor then knows what is left.
+        for id in plan.device_ids().collect::<Vec<_>>().into_iter().rev() {
+            let mut done = |done: u64, _| progress(before + done, all);
+            let recording = devices[id.0].record(plan, id, source, &mut done)?;
+            recordings[id.0] = Some(recording);
+            before += bytes[id.0];
+        }
+        let several = plan.segments.len() > 1 && overlap && plan.options.sequences > 1;
+        let measure = |device: &Arc<dyn Device>| device.measure(plan.options.numeric);
+        let widest = plan.segments.iter().flat_map(|segment| &segment.receives).map(|transfer| {
+            let spec = plan.graph.tensor(transfer.tensor);
+            plan.max_rows(spec.rows) * spec.width
+        });
+        Ok(Executor {
+            transfer: vec![0.0; widest.max().unwrap_or(0)],
+            sequences: Vec::with_capacity(plan.options.max_rows),
+            plan: plan.clone(),
+            recordings: recordings.into_iter().flatten().collect(),
+            ceilings: several.then(|| devices.iter().map(measure).collect()).flatten(),
+            overlap,
+            next_slot: 0,
+            played: [(0, 0); SLOTS],
+            halves: Default::default(),
+            plays: 0,
+            seconds: 0.0,
+        })
     }
 
     /// The plan that is played.
     pub fn plan(&self) -> &Plan {
-        self.recording.plan()
+        &self.plan
     }
 
-    /// The recording, for checks and counters.
-    pub fn probe(&self) -> &dyn Probe {
-        self.recording.as_ref()
+    /// Each device's recording, by device id.
+    pub fn recordings(&self) -> impl Iterator<Item = &dyn Recording> {
+        self.recordings.iter().map(Box::as_ref)
     }
 
-    /// The same, to be played kernel by kernel.
-    pub fn probe_mut(&mut self) -> &mut dyn Probe {
-        self.recording.as_mut()
+    /// The same, to be changed.
+    pub fn recordings_mut(&mut self) -> impl Iterator<Item = &mut (dyn Recording + 'static)> {
+        self.recordings.iter_mut().map(Box::as_mut)
     }
 
-    /// Plays a step; afterwards [`Executor::logits`] holds a row for each of `step.logits`.
+    /// Plays a step; afterwards [`Executor::logits`] holds a row for each of `step.logits`. A step
+    /// without logits may still be under way.
     pub fn play(&mut self, step: &Step) -> Result<(), DeviceError> {
-        self.recording.play(step)
+        let start = Instant::now();
+        self.submit(step, LogitsTo::Host)?;
+        if !step.logits.is_empty() || !self.overlap {
+            self.wait()?;
+        }
+        self.count(start);
+        Ok(())
+    }
+
+    fn count(&mut self, start: Instant) {
+        self.plays += 1;
+        self.seconds += start.elapsed().as_secs_f64();
+    }
+
+    /// Submits a step, whole or in halves.
+    fn submit(&mut self, step: &Step, logits: LogitsTo) -> Result<(), DeviceError> {
+        if !self.cut(step) {
+            let slot = self.take_slot()?;
+            self.played = [(slot, step.logits.len()), (slot, 0)];
+            return self.run(slot, step, logits);
+        }
+        let halves = std::mem::take(&mut self.halves);
+        let mut run = || {
+            for (half, step) in halves.iter().enumerate() {
+                let slot = self.take_slot()?;
+                self.played[half] = (slot, step.logits.len());
+                self.run(slot, step, logits)?;
+            }
+            Ok(())
+        };
+        let result = run();
+        self.halves = halves;
+        result
+    }
+
+    /// The slot that is next, once what it played is done.
+    fn take_slot(&mut self) -> Result<usize, DeviceError> {
+        let slot = self.next_slot;
+        self.next_slot = (slot + 1) % SLOTS;
+        self.recordings.iter_mut().try_for_each(|recording| recording.wait(slot, WAIT_LIMIT))?;
+        Ok(slot)
+    }
+
+    /// Submits the segments of a step one after another, each with what it receives.
+    fn run(&mut self, slot: usize, step: &Step, logits: LogitsTo) -> Result<(), DeviceError> {
+        let plan = self.plan.clone();
+        for (index, segment) in plan.segments.iter().enumerate() {
+            if plan.is_idle(index, step) {
+                continue;
+            }
+            for transfer in &segment.receives {
+                let from = plan.segments[transfer.from].device;
+                self.pass(slot, transfer.tensor, from.0, segment.device.0, step)?;
+            }
+            self.recordings[segment.device.0].submit(index, slot, step, logits)?;
+        }
+        Ok(())
+    }
+
+    /// Passes a tensor from one device to another.
+    fn pass(
+        &mut self,
+        slot: usize,
+        tensor: TensorId,
+        from: usize,
+        to: usize,
+        step: &Step,
+    ) -> Result<(), DeviceError> {
+        let values = self.plan.rows(tensor, step) * self.plan.graph.tensor(tensor).width;
+        let rows = &mut self.transfer[..values];
+        self.recordings[from].wait(slot, WAIT_LIMIT)?;
+        self.recordings[from].export(slot, tensor, rows)?;
+        self.recordings[to].import(slot, tensor, rows)
+    }
+
+    /// Waits for the last play.
+    fn wait(&mut self) -> Result<(), DeviceError> {
+        for (slot, _) in self.played {
+            self.recordings
+                .iter_mut()
+                .try_for_each(|recording| recording.wait(slot, WAIT_LIMIT))?;
+        }
+        Ok(())
+    }
+
+    /// Whether a step is faster in two halves, of which each has whole sequences; they are then
+    /// written.
+    fn cut(&mut self, step: &Step) -> bool {
+        let Some(ceilings) = &self.ceilings else { return false };
+        if step.logits.len() < step.rows.len() || !step.is_one_row_per_sequence() {
+            return false;
+        }
+        let contexts = step.rows.iter().map(|row| (1, row.position as usize + 1));
+        self.sequences.clear();
+        self.sequences.extend(contexts);
+        if !OverlapTimes::predict(&self.plan, ceilings, &self.sequences).pays() {
+            return false;
+        }
+        let (first, second) = step.rows.split_at(step.rows.len() / 2);
+        for (half, rows) in self.halves.iter_mut().zip([first, second]) {
+            half.clear();
+            rows.iter().for_each(|row| half.push(row.token, row.sequence, row.position, true));
+        }
+        true
+    }
+
+    /// The slot and the row in it of the `index`-th row with logits of the last play.
+    fn place(&self, index: usize) -> (usize, usize) {
+        let [(first, rows), (second, _)] = self.played;
+        if index < rows { (first, index) } else { (second, index - rows) }
+    }
+
+    fn head(&self) -> usize {
+        self.plan.head_device().0
     }
 
     /// Logits of the `index`-th row that wanted them.
     pub fn logits(&mut self, index: usize) -> &mut [f32] {
-        self.recording.logits(index)
+        let (slot, row) = self.place(index);
+        let head = self.head();
+        self.recordings[head].logits(slot, row)
+    }
+
+    fn sampler(&self) -> Option<&dyn DeviceSampler> {
+        self.recordings[self.head()].sampler()
+    }
+
+    fn sampler_mut(&mut self) -> Result<&mut dyn DeviceSampler, DeviceError> {
+        let head = self.head();
+        let sampler = self.recordings[head].sampler_mut();
+        sampler.ok_or_else(|| DeviceError::Unsupported(NO_SAMPLER.to_string()))
     }
 
     /// Most rows that are sampled on a device at once; 0 where none samples.
     pub fn max_sample_rows(&self) -> usize {
-        self.recording.sampler().map_or(0, DeviceSampler::max_sample_rows)
+        self.sampler().map_or(0, DeviceSampler::max_sample_rows)
     }
 
     /// Most tokens of a row that are sampled in one submission.
     pub fn max_tokens_per_submit(&self) -> usize {
-        self.recording.sampler().map_or(1, DeviceSampler::max_tokens_per_submit)
+        match self.plan.segments.len() {
+            1 => self.sampler().map_or(1, DeviceSampler::max_tokens_per_submit),
+            _ => 1,
+        }
     }
 
     /// Why a row has to be sampled by the host, from its logits.
     pub fn sampling_unsupported(&self, row: &SampleRow<'_>) -> Option<&'static str> {
-        match self.recording.sampler() {
+        match self.sampler() {
             Some(sampler) => sampler.sampling_unsupported(row),
             None => Some(NO_SAMPLER),
         }
     }
 
-    /// See [`DeviceSampler::play_sampling`].
+    /// Plays a step and samples its rows with logits; see [`DeviceSampler::play_sampling`].
     pub fn play_sampling(
         &mut self,
         step: &Step,
         rows: &[Option<SampleRow<'_>>],
     ) -> Result<(), DeviceError> {
-        self.sampler_mut()?.play_sampling(step, rows)
+        if self.plan.segments.len() > 1 {
+            self.play_forward(step)?;
+            return self.sample(rows);
+        }
+        let start = Instant::now();
+        self.played = [(0, step.logits.len()), (0, 0)];
+        self.sampler_mut()?.play_sampling(step, rows)?;
+        self.plays += rows.iter().flatten().next().map_or(0, |row| row.uniforms.len() as u64 - 1);
+        self.count(start);
+        Ok(())
     }
 
-    /// See [`DeviceSampler::play_forward`].
-    #[allow(dead_code)] // Until constraints use it.
+    /// Submits a step whose logits [`Executor::sample`] will read, and returns before it is done.
     pub fn play_forward(&mut self, step: &Step) -> Result<(), DeviceError> {
-        self.sampler_mut()?.play_forward(step)
+        let start = Instant::now();
+        self.submit(step, LogitsTo::Sampler)?;
+        self.count(start);
+        Ok(())
     }
 
-    /// See [`DeviceSampler::sample`].
-    #[allow(dead_code)] // Until constraints use it.
+    /// Samples the rows with logits of the last [`Executor::play_forward`].
     pub fn sample(&mut self, rows: &[Option<SampleRow<'_>>]) -> Result<(), DeviceError> {
-        self.sampler_mut()?.sample(rows)
+        let start = Instant::now();
+        let mut first = 0;
+        for (slot, count) in self.played.into_iter().filter(|played| played.1 > 0) {
+            self.sampler_mut()?.sample(slot, &rows[first..first + count])?;
+            first += count;
+        }
+        self.seconds += start.elapsed().as_secs_f64();
+        Ok(())
     }
 
-    /// See [`DeviceSampler::sampled`].
+    /// Tokens sampled for the `index`-th row with logits; see [`DeviceSampler::sampled`].
     pub fn sampled(&self, index: usize) -> Option<&[u32]> {
-        self.recording.sampler()?.sampled(index)
+        let (slot, row) = self.place(index);
+        self.sampler()?.sampled(slot, row)
     }
 
-    /// See [`DeviceSampler::logprobs`].
-    #[allow(dead_code)] // Until events carry them.
+    /// Log probabilities of the `play`-th of them.
     pub fn logprobs(&self, index: usize, play: usize) -> Option<TokenLogProbs<'_>> {
-        self.recording.sampler()?.logprobs(index, play)
-    }
-
-    fn sampler_mut(&mut self) -> Result<&mut dyn DeviceSampler, DeviceError> {
-        let sampler = self.recording.sampler_mut();
-        sampler.ok_or_else(|| DeviceError::Unsupported(NO_SAMPLER.to_string()))
+        let (slot, row) = self.place(index);
+        self.sampler()?.logprobs(slot, row, play)
     }
 
     /// Points entry `index` of a sequence's page table at `page`.
     pub fn map_page(&mut self, group: usize, sequence: usize, index: usize, page: u32) {
-        self.recording.map_page(group, sequence, index, page);
+        for recording in &mut self.recordings {
+            recording.map_page(group, sequence, index, page);
+        }
     }
 
     /// Forgets that entry: no row may see it any more.
     pub fn unmap_page(&mut self, group: usize, sequence: usize, index: usize) {
-        self.recording.unmap_page(group, sequence, index);
+        for recording in &mut self.recordings {
+            recording.unmap_page(group, sequence, index);
+        }
     }
 
     /// Makes everything ready that any step may need.
     pub fn record_ahead(&mut self) -> Result<(), DeviceError> {
-        self.recording.record_ahead()
+        self.recordings.iter_mut().try_for_each(|recording| recording.record_ahead())
     }
 
-    /// See [`pianola_plan::Recording::measure_busy`].
+    /// See [`Recording::measure_busy`].
     pub fn measure_busy(&mut self, on: bool) {
-        self.recording.measure_busy(on);
+        self.recordings.iter_mut().for_each(|recording| recording.measure_busy(on));
     }
 
-    /// See [`pianola_plan::Recording::start_profile`].
+    /// Times every kernel of every play from now on; false where a device cannot.
     pub fn start_profile(&mut self) -> bool {
-        self.recording.start_profile()
+        let started: Vec<bool> =
+            self.recordings.iter_mut().map(|recording| recording.start_profile()).collect();
+        if started.contains(&false) {
+            self.take_profile();
+            return false;
+        }
+        true
     }
 
-    /// See [`pianola_plan::Recording::take_profile`].
+    /// What was timed since, and an end to it.
     pub fn take_profile(&mut self) -> Vec<KernelTime> {
-        self.recording.take_profile()
+        let times = self.recordings.iter_mut().flat_map(|recording| recording.take_profile());
+        let mut times: Vec<KernelTime> = times.collect();
+        times.sort_by_key(|time| (time.play, time.op));
+        times
     }
 
-    /// Counters since the plan was recorded.
+    /// Counters since the plan was recorded: plays as a whole, the rest of all devices together.
     pub fn statistics(&self) -> PlayStatistics {
-        self.recording.statistics()
+        let mut all = PlayStatistics::default();
+        self.recordings.iter().for_each(|recording| all += recording.statistics());
+        PlayStatistics { plays: self.plays, seconds: self.seconds, ..all }
+    }
+}
+
+impl Probe for Executor {
+    fn begin(&mut self, step: &Step) -> Result<(), DeviceError> {
+        self.recordings.iter_mut().try_for_each(|recording| recording.begin(step))
+    }
+
+    fn play_op(&mut self, op: usize, step: &Step) -> Result<(), DeviceError> {
+        let plan = self.plan.clone();
+        let device = plan.ops[op].device;
+        if let Some(segment) = plan.segments.iter().find(|segment| segment.ops.start == op) {
+            for transfer in &segment.receives {
+                let from = plan.segments[transfer.from].device;
+                let rows = plan.rows(transfer.tensor, step);
+                let values = self.recordings[from.0].read_tensor(transfer.tensor, rows)?;
+                self.recordings[device.0].write_tensor(transfer.tensor, &values)?;
+            }
+        }
+        self.recordings[device.0].play_op(op, step)
+    }
+
+    fn read_tensor(&mut self, tensor: TensorId, rows: usize) -> Result<Vec<f32>, DeviceError> {
+        let device = self.plan.tensor_device(tensor);
+        self.recordings[device.0].read_tensor(tensor, rows)
+    }
+
+    fn write_tensor(&mut self, tensor: TensorId, rows: &[f32]) -> Result<(), DeviceError> {
+        let mut recordings = self.recordings.iter_mut();
+        recordings.try_for_each(|recording| recording.write_tensor(tensor, rows))
+    }
+
+    fn read_kv(&mut self, slot: KvSlot, rows: &[Row]) -> Result<[Vec<f32>; 2], DeviceError> {
+        let device = self.plan.kv_device(slot);
+        self.recordings[device.0].read_kv(slot, rows)
+    }
+
+    fn rounding(&self, op: usize) -> Rounding {
+        self.recordings[self.plan.ops[op].device.0].rounding(op)
+    }
+
+    fn poison(&mut self) -> Result<(), DeviceError> {
+        self.recordings.iter_mut().try_for_each(|recording| recording.poison())
     }
 }

@@ -1,10 +1,10 @@
 //! One request under way: its tokens, its sampler, its text.
 
 use crate::error::EngineError;
-use crate::load::Text;
 use crate::request::{Answer, Finish, Request, RequestId, Timing};
 use crate::sampler::Sampler;
 use crate::stop::StopMatcher;
+use crate::text::Text;
 use pianola_text::Decoder;
 use std::fmt::Write;
 use std::time::Instant;

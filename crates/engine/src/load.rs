@@ -4,95 +4,21 @@ use crate::cache::Cache;
 use crate::embed::HeadInput;
 use crate::error::EngineError;
 use crate::executor::Executor;
-use crate::hybrid::HybridRecording;
-use crate::place::{self, Placement, Requested};
+use crate::options::LoadOptions;
+use crate::placement::EnginePlacement;
 use crate::scheduler::Scheduler;
-use crate::speculate::MOST_GUESSES;
-use pianola_cpu::{CpuOptions, CpuRecording, ReferenceModel};
+use crate::split;
+use crate::text::Text;
+use pianola_cpu::ReferenceModel;
 use pianola_formats::{TensorSource, TensorType};
 use pianola_model::{Config, ModelFile, RandomWeights, Shape};
 use pianola_plan::{
-    BUCKETS, Ceilings, DeviceKind, KernelTime, KvType, Numeric, Plan, PlanOptions, Probe, Step,
+    Ceilings, Device, KernelTime, Numeric, Plan, PlanOptions, PlayStatistics, Probe, Step,
     WeightShape, WeightSpec,
 };
-use pianola_text::{ChatTemplate, TemplateOrigin, Tokenizer};
-use pianola_vulkan::{Gpu, VulkanOptions, VulkanRecording};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
-
-/// Requests that a service runs at once unless told otherwise.
-pub const DEFAULT_LANES: usize = 32;
-
-/// How to load a model.
-#[derive(Clone)]
-pub struct LoadOptions {
-    /// Workers and instruction set.
-    pub cpu: CpuOptions,
-    /// The GPU to compute on; none leaves everything to the processor.
-    pub gpu: Option<VulkanOptions>,
-    /// Numeric mode; by default fast where a weight is quantised, exact where none is.
-    pub numeric: Option<Numeric>,
-    /// Type of keys and values; by default that of the numeric mode.
-    pub kv_type: Option<KvType>,
-    /// Tokens of context; by default all that the model allows and the GPU has memory for.
-    pub context: Option<usize>,
-    /// Layers to put on the GPU, the first of the others staying on the processor; by default as
-    /// many as fit.
-    pub layers_on_gpu: Option<usize>,
-    /// Most rows in one play.
-    pub max_rows: usize,
-    /// Rows with logits in one play, at least; lanes and guesses may need more.
-    pub max_logit_rows: usize,
-    /// Requests that run at once.
-    pub lanes: usize,
-    /// Requests that may wait for a lane.
-    pub queue: usize,
-    /// Most tokens that a GPU chooses in one submission; none leaves it to the clock.
-    pub tokens_per_submit: Option<usize>,
-    /// Most bytes of KV pages; by default what is left beside the weights, as far as it is of use.
-    pub kv_memory: Option<u64>,
-    /// Type that unquantised matrices are converted to.
-    pub quantize: Option<TensorType>,
-}
-
-impl Default for LoadOptions {
-    fn default() -> Self {
-        LoadOptions {
-            cpu: CpuOptions::default(),
-            gpu: None,
-            numeric: None,
-            kv_type: None,
-            context: None,
-            layers_on_gpu: None,
-            max_rows: BUCKETS[BUCKETS.len() - 1],
-            max_logit_rows: 1,
-            lanes: 1,
-            queue: 1024,
-            tokens_per_submit: None,
-            kv_memory: None,
-            quantize: None,
-        }
-    }
-}
-
-impl LoadOptions {
-    /// What will compute.
-    pub fn device(&self) -> Device {
-        match &self.gpu {
-            None => Device::Cpu(self.cpu),
-            Some(vulkan) => Device::Vulkan(vulkan.gpu.clone()),
-        }
-    }
-}
-
-/// The text side of a model.
-pub struct Text {
-    /// Tokeniser.
-    pub tokenizer: Tokenizer,
-    /// Chat template and where it came from, if the model has one.
-    pub template: Option<(ChatTemplate, TemplateOrigin)>,
-}
 
 /// Seconds that loading took.
 #[derive(Clone, Copy, Debug, Default)]
@@ -116,49 +42,8 @@ pub struct Engine {
     pub(crate) scheduler: Scheduler,
     pub(crate) step: Step,
     timing: LoadTiming,
-    device: Device,
-    /// Workers and instruction set of what the processor computes.
-    cpu: CpuOptions,
-}
-
-/// What an engine computes on.
-#[derive(Clone)]
-pub enum Device {
-    /// The processor.
-    Cpu(CpuOptions),
-    /// A GPU.
-    Vulkan(Arc<Gpu>),
-}
-
-impl Device {
-    /// `cpu` or `vulkan`.
-    pub fn kind(&self) -> DeviceKind {
-        match self {
-            Device::Cpu(_) => DeviceKind::Cpu,
-            Device::Vulkan(_) => DeviceKind::Vulkan,
-        }
-    }
-
-    /// What it can reach at best in a numeric mode, measured here and now; none where nothing
-    /// could be measured.
-    pub fn measure(&self, numeric: Numeric) -> Option<Ceilings> {
-        match self {
-            Device::Cpu(options) => pianola_cpu::measure(*options, numeric),
-            Device::Vulkan(gpu) => pianola_vulkan::measure(gpu, numeric).ok(),
-        }
-    }
-}
-
-impl std::fmt::Display for Device {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Device::Cpu(CpuOptions { level, threads }) => {
-                let threads_word = if *threads == 1 { "thread" } else { "threads" };
-                write!(f, "cpu ({level}, {threads} {threads_word})")
-            }
-            Device::Vulkan(gpu) => write!(f, "vulkan ({})", gpu.description().name),
-        }
-    }
+    /// Devices of the plan, by their ids.
+    devices: Vec<Arc<dyn Device>>,
 }
 
 impl Engine {
@@ -244,16 +129,10 @@ impl Engine {
         let head_input = HeadInput::of(&plan, source)?;
         let lanes = plan.options.sequences;
         let scheduler = Scheduler::new(lanes, options.queue, options.tokens_per_submit);
-        let device = options.device();
-        let recording: Box<dyn Probe> = match options.gpu {
-            None => Box::new(CpuRecording::new(plan, source, options.cpu, progress)?),
-            Some(vulkan) if plan.options.cpu_layers > 0 => {
-                Box::new(HybridRecording::new(plan, source, options.cpu, vulkan, progress)?)
-            }
-            Some(vulkan) => Box::new(VulkanRecording::new(plan, source, vulkan, progress)?),
-        };
+        let plan = Arc::new(plan);
+        let devices = plan.devices_among(&options.devices);
+        let mut executor = Executor::record(&plan, &devices, source, options.overlap, progress)?;
         // Requests that come and go bring steps of every size, and none should wait for its own.
-        let mut executor = Executor::new(recording);
         if lanes > 1 {
             executor.record_ahead()?;
         }
@@ -268,8 +147,7 @@ impl Engine {
             step: Step::default(),
             executor,
             timing,
-            device,
-            cpu: options.cpu,
+            devices,
         })
     }
 
@@ -288,14 +166,24 @@ impl Engine {
         self.executor.plan()
     }
 
-    /// The recording, for checks and counters.
-    pub fn recording(&self) -> &dyn Probe {
-        self.executor.probe()
+    /// The plan's play, to be looked into kernel by kernel.
+    pub fn probe_mut(&mut self) -> &mut dyn Probe {
+        &mut self.executor
     }
 
-    /// The same, to be played.
-    pub fn recording_mut(&mut self) -> &mut dyn Probe {
-        self.executor.probe_mut()
+    /// A device's recording, where it is of this kind.
+    pub fn recording<R: 'static>(&self) -> Option<&R> {
+        self.executor.recordings().find_map(|recording| recording.as_any().downcast_ref())
+    }
+
+    /// The same, to be changed.
+    pub fn recording_mut<R: 'static>(&mut self) -> Option<&mut R> {
+        self.executor.recordings_mut().find_map(|recording| recording.as_any_mut().downcast_mut())
+    }
+
+    /// Counters of plays since the engine was loaded.
+    pub fn play_statistics(&self) -> PlayStatistics {
+        self.executor.statistics()
     }
 
     /// From now on, time every kernel of every play. False where no device can.
@@ -308,45 +196,38 @@ impl Engine {
         self.executor.take_profile()
     }
 
-    /// What computes.
-    pub fn device(&self) -> &Device {
-        &self.device
+    /// Devices of the plan, by their ids.
+    pub fn devices(&self) -> &[Arc<dyn Device>] {
+        &self.devices
     }
 
-    /// What the processor can reach at best, where it computes layers that the GPU has no room for.
-    pub(crate) fn host_ceilings(&self) -> Option<Ceilings> {
-        let options = self.plan().options;
-        let split = self.plan().ops.iter().any(|op| op.device != options.device);
-        split.then(|| pianola_cpu::measure(self.cpu, options.numeric)).flatten()
+    /// What each device can reach at best, measured here and now, by their ids; none where one
+    /// could not be measured.
+    pub fn measure(&self) -> Option<Vec<Ceilings>> {
+        let numeric = self.plan().options.numeric;
+        self.devices.iter().map(|device| device.measure(numeric)).collect()
     }
 
-    /// Whether the device is gone: the engine is of no more use, and a new one may be made.
+    /// Whether a device is gone: the engine is of no more use, and a new one may be made.
     pub fn is_lost(&self) -> bool {
-        match &self.device {
-            Device::Cpu(_) => false,
-            Device::Vulkan(gpu) => gpu.is_lost(),
-        }
+        self.devices.iter().any(|device| device.is_lost())
     }
 
-    /// What computes, in words, and how many layers it leaves to the processor.
+    /// What computes, in words, and how many layers it leaves to others.
     pub fn runs_on(&self) -> String {
-        match self.plan().options.cpu_layers {
-            0 => self.device.to_string(),
-            count => format!("{}, {count} of {} layers on cpu", self.device, self.plan().layers()),
+        let plan = self.plan();
+        let head = plan.head_device();
+        let mut text = self.devices[head.0].description();
+        for id in plan.device_ids().filter(|&id| id != head) {
+            let (count, name) = (plan.layers_on(id).len(), &plan.devices[id.0].name);
+            text.push_str(&format!(", {count} of {} layers on {name}", plan.layers()));
         }
+        text
     }
 
     /// Where the model lies.
-    pub fn placement(&self) -> Placement {
-        let recording = self.executor.probe().as_any();
-        let hybrid = recording.downcast_ref().map(HybridRecording::gpu);
-        let gpu = hybrid.or(recording.downcast_ref::<VulkanRecording>());
-        Placement {
-            layers: self.plan().layers(),
-            cpu_layers: self.plan().options.cpu_layers,
-            cpu_bytes: self.plan().weight_bytes_on(DeviceKind::Cpu),
-            gpu: gpu.map(VulkanRecording::placement),
-        }
+    pub fn placement(&self) -> EnginePlacement {
+        EnginePlacement::of(self.plan(), self.executor.recordings())
     }
 
     /// The reference's copy of a model in a file, to check an engine's kernels beside.
@@ -386,61 +267,11 @@ impl Engine {
     }
 }
 
-impl Text {
-    /// The text side of a file; none where it carries no vocabulary.
-    pub fn of(file: &ModelFile) -> Result<Option<Text>, EngineError> {
-        match file {
-            ModelFile::Gguf(gguf) => {
-                if gguf.strings("tokenizer.ggml.tokens").is_none() {
-                    return Ok(None);
-                }
-                let tokenizer = Tokenizer::from_gguf(gguf)?;
-                let template = ChatTemplate::from_gguf(gguf, &tokenizer)?;
-                Ok(Some(Text { tokenizer, template }))
-            }
-            ModelFile::Folder(folder) => {
-                let read = |name: &str| match folder.file(name) {
-                    None => Ok(None),
-                    Some(path) => std::fs::read(&path).map(Some).map_err(|error| {
-                        let (path, reason) = (path.display().to_string(), error.to_string());
-                        EngineError::Unreadable { path, reason }
-                    }),
-                };
-                let Some(json) = read("tokenizer.json")? else { return Ok(None) };
-                let settings = read("tokenizer_config.json")?;
-                let mut tokenizer = Tokenizer::from_tokenizer_json(&json, settings.as_deref())?;
-                for id in end_tokens(folder.generation_config()) {
-                    tokenizer.add_stop_token(id);
-                }
-                let template = ChatTemplate::from_folder(folder.path(), &tokenizer)?;
-                Ok(Some(Text { tokenizer, template }))
-            }
-        }
-    }
-}
-
-/// Rows with logits: one for each lane, and some for guesses while the lanes are few.
-fn logit_rows(options: &LoadOptions) -> usize {
-    const MOST_WITH_GUESSES: usize = 64;
-    let guessed = options.lanes.saturating_mul(1 + MOST_GUESSES).min(MOST_WITH_GUESSES);
-    options.max_logit_rows.max(options.lanes).max(guessed).min(options.max_rows)
-}
-
 fn random_weights(config: &Config, ty: TensorType) -> RandomWeights {
     RandomWeights::new(config, 7, |_, _, columns| {
         // Not every width is a whole number of 256-blocks: eight bits there, as converters do.
         if columns % ty.block_len() == 0 { ty } else { TensorType::Q8_0 }
     })
-}
-
-/// `eos_token_id` of a generation configuration: one id or several.
-fn end_tokens(config: Option<&serde_json::Value>) -> Vec<u32> {
-    let Some(value) = config.and_then(|config| config.get("eos_token_id")) else { return vec![] };
-    let id = |value: &serde_json::Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-    match value.as_array() {
-        Some(list) => list.iter().filter_map(id).collect(),
-        None => id(value).into_iter().collect(),
-    }
 }
 
 fn plan(
@@ -463,31 +294,21 @@ fn plan(
     let quantized = matrices().any(|weight| weight.ty.is_quantized());
     let default = if quantized { Numeric::Fast } else { Numeric::Exact };
     let numeric = options.numeric.unwrap_or(default);
-    let plan_options = PlanOptions {
-        device: if options.gpu.is_some() { DeviceKind::Vulkan } else { DeviceKind::Cpu },
-        numeric,
-        kv_type: options.kv_type,
-        max_rows: options.max_rows,
-        max_logit_rows: logit_rows(options),
-        context: options.context.unwrap_or(config.context),
-        sequences: options.lanes,
-        kv_bytes: options.kv_memory,
-        cpu_layers: 0,
-    };
     if !(1..=options.max_rows).contains(&options.lanes) {
         return Err(EngineError::Option(format!(
             "the number of lanes must be between 1 and {}, not {}",
             options.max_rows, options.lanes
         )));
     }
-    let asked = Requested { layers_on_gpu: options.layers_on_gpu, context: options.context };
-    match &options.gpu {
-        Some(gpu) => place::on_gpu(graph, plan_options, asked, gpu),
-        None if asked.layers_on_gpu.is_some() => Err(EngineError::Option(
-            "--layers-on-gpu needs a GPU, but the processor computes; name a GPU with --device, or \
-             leave it out"
-                .to_string(),
-        )),
-        None => place::on_cpu(graph, plan_options, asked),
-    }
+    let plan_options = PlanOptions {
+        numeric,
+        kv_type: options.kv_type,
+        max_rows: options.max_rows,
+        max_logit_rows: options.logit_rows(),
+        context: options.context.unwrap_or(config.context),
+        sequences: options.lanes,
+        kv_bytes: options.kv_memory,
+        fusion: options.fusion,
+    };
+    split::plan(graph, plan_options, options)
 }

@@ -9,9 +9,10 @@
 use crate::cache::CacheUse;
 use crate::embed::Pooling;
 use crate::error::EngineError;
-use crate::load::{Engine, Text};
+use crate::load::Engine;
 use crate::request::{Answer, Event, Request, RequestId};
 use crate::scheduler::{EngineCounters, Limits};
+use crate::text::Text;
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};

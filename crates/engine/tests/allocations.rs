@@ -3,7 +3,7 @@
 use pianola_engine::sampler::Sampling;
 use pianola_engine::{Engine, Event, LoadOptions, LogitRows, Request, RequestId};
 use pianola_formats::TensorType;
-use pianola_plan::{DeviceKind, DeviceSampler, SampleRow, Step};
+use pianola_plan::{DeviceSampler, SampleRow, Step};
 use pianola_vulkan::VulkanRecording;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ops::ControlFlow;
@@ -95,9 +95,12 @@ fn in_lanes(on_gpu: bool) {
 }
 
 fn for_several_sequences_on_a_gpu() {
-    let (plan, weights) = case::plan(&case::usual(TensorType::Q8_0), DeviceKind::Vulkan);
+    let (plan, weights) =
+        case::plan(&case::usual(TensorType::Q8_0), VulkanDevice::spec_named("vulkan"));
     let options = gpu::options(&gpu::open());
-    let mut recording = VulkanRecording::new(plan, &weights, options, &mut |_, _| ()).unwrap();
+    let mut recording =
+        VulkanRecording::new(Arc::new(plan), DeviceId(0), &weights, options, &mut |_, _| ())
+            .unwrap();
     case::map_pages(&mut recording);
     let sampling = Sampling { top_k: 5, logit_bias: vec![(3, 1.0)], ..Sampling::default() };
     let draw =

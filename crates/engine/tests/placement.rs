@@ -7,7 +7,7 @@ use pianola_cpu::{CpuOptions, Level};
 use pianola_engine::{Engine, EngineError, HybridRecording, LoadOptions, LogitRows};
 use pianola_formats::{TensorType, npy};
 use pianola_model::shape;
-use pianola_plan::{DeviceKind, Numeric, Step};
+use pianola_plan::{Numeric, Step};
 use pianola_vulkan::{Budget, Gpu, Tuning, VulkanOptions};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -157,7 +157,7 @@ fn a_small_budget_moves_layers_to_the_processor() {
     let expected = logits(&mut load(&path, exact()).unwrap(), &tokens, 5);
     assert_close(&logits(&mut moved, &tokens, 5), &expected, "within a budget");
 
-    let head = moved.plan().weight_bytes_on(DeviceKind::Vulkan) / 4;
+    let head = moved.plan().weight_bytes_on(VulkanDevice::spec_named("vulkan")) / 4;
     let refused = load(&path, options(Some(head))).err().expect("no room for the head");
     let message = refused.to_string();
     assert!(matches!(refused, EngineError::GpuMemory(_)), "{message}");

@@ -10,8 +10,7 @@ use case::{Case, plan, usual};
 use pianola_engine::sampler::{Sampler, Sampling, uniform};
 use pianola_formats::{Tensor, TensorInfo, TensorSource, TensorType};
 use pianola_plan::{
-    DeviceError, DeviceKind, DeviceSampler, Numeric, PAGE_TOKENS, Plan, PlanOptions, Recording,
-    SampleRow, Step,
+    DeviceError, DeviceSampler, Numeric, PAGE_TOKENS, Plan, PlanOptions, Recording, SampleRow, Step,
 };
 use pianola_vulkan::VulkanRecording;
 
@@ -26,7 +25,7 @@ fn small() -> Case {
 
 /// A recording of a small model, with weights that `change` had its way with.
 fn record(change: &dyn Fn(&mut Tensor<'_>)) -> VulkanRecording {
-    let (graph, weights) = plan(&small(), DeviceKind::Vulkan);
+    let (graph, weights) = plan(&small(), VulkanDevice::spec_named("vulkan"));
     let options = PlanOptions { context: CONTEXT, sequences: SEQUENCES, ..graph.options };
     let plan = Plan::new(graph.graph, options).unwrap();
     let tensors = weights.tensor_infos().into_iter().map(|info| {
@@ -36,7 +35,9 @@ fn record(change: &dyn Fn(&mut Tensor<'_>)) -> VulkanRecording {
     });
     let source = Changed(tensors.collect());
     let options = gpu::options(&gpu::open());
-    let mut recording = VulkanRecording::new(plan, &source, options, &mut |_, _| ()).unwrap();
+    let mut recording =
+        VulkanRecording::new(Arc::new(plan), DeviceId(0), &source, options, &mut |_, _| ())
+            .unwrap();
     for group in 0..recording.plan().graph.kv_groups.len() {
         for page in 0..SEQUENCES * CONTEXT / PAGE_TOKENS {
             recording.map_page(group, page % SEQUENCES, page / SEQUENCES, page as u32);

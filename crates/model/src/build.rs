@@ -40,12 +40,12 @@ impl Build<'_> {
     /// Names from here on belong to `layer`.
     pub fn enter_layer(&mut self, layer: usize) {
         self.layer = Some(layer);
-        self.graph.set_prefix(format!("blk.{layer}."));
+        self.graph.set_layer(Some(layer));
     }
 
     fn leave_layers(&mut self) {
         self.layer = None;
-        self.graph.set_prefix(String::new());
+        self.graph.set_layer(None);
     }
 
     fn info(&self, name: &str, expected: &[usize]) -> Result<TensorInfo, ModelError> {

@@ -3,12 +3,11 @@
 use pianola_formats::TensorType;
 use pianola_model::{RandomWeights, SHAPES, shape};
 use pianola_plan::{
-    Ceilings, DeviceKind, Kernel, KvType, Layout, Numeric, Op, Plan, PlanError, PlanOptions,
-    PlanText,
+    Ceilings, DeviceId, DeviceSpec, Kernel, KvType, Numeric, Op, Placement, Plan, PlanError,
+    PlanOptions, PlanText, TransferForm,
 };
 
 const OPTIONS: PlanOptions = PlanOptions {
-    device: DeviceKind::Cpu,
     numeric: Numeric::Fast,
     kv_type: None,
     max_rows: 512,
@@ -16,13 +15,35 @@ const OPTIONS: PlanOptions = PlanOptions {
     context: 4096,
     sequences: 1,
     kv_bytes: None,
-    cpu_layers: 0,
+    fusion: true,
 };
 
+fn spec(name: &str) -> DeviceSpec {
+    DeviceSpec {
+        name: name.to_string(),
+        layout: "rows",
+        fuses: true,
+        rounds_rows: false,
+        asynchronous: true,
+        lacks: Vec::new(),
+    }
+}
+
 fn plan(name: &str, options: PlanOptions) -> Result<Plan, PlanError> {
+    split(name, options, |layers| vec![(spec("cpu"), layers)])
+}
+
+/// A plan on several devices, each with its number of layers.
+fn split(
+    name: &str,
+    options: PlanOptions,
+    devices: impl Fn(usize) -> Vec<(DeviceSpec, usize)>,
+) -> Result<Plan, PlanError> {
     let config = shape(name).unwrap().config();
     let weights = RandomWeights::new(&config, 1, |_, _, _| TensorType::Q4_0);
-    Plan::new(pianola_model::graph(&config, &weights, None).unwrap(), options)
+    let graph = pianola_model::graph(&config, &weights, None).unwrap();
+    let placement = Placement::by_layers(&graph, &devices(graph.layers));
+    Plan::new(graph, options, placement)
 }
 
 #[test]
@@ -53,13 +74,13 @@ fn gemma3_27b_has_its_known_size() {
     let plan = plan("gemma3:27b", OPTIONS).unwrap();
     assert!((plan.graph.parameters() as f64 / 1e9 - 27.01).abs() < 0.01);
     // 434 projections and the tied embedding, stored once.
-    let tiles = (DeviceKind::Cpu, Layout::Tiles16);
-    let matrices = plan.layouts.iter().filter(|kept| kept[..] == [tiles]).count();
+    let matrix = |ty: TensorType| ty.is_quantized();
+    let matrices = plan.graph.weights.iter().filter(|weight| matrix(weight.ty)).count();
     assert_eq!(matrices, 62 * 7 + 1);
+    assert!(plan.readers.iter().all(|readers| readers[..] == [DeviceId(0)]));
     let text = PlanText {
         plan: &plan,
-        ceilings: Ceilings { bytes_per_second: 4.66e12, operations_per_second: 790e12 },
-        host: None,
+        ceilings: &[Ceilings { bytes_per_second: 4.66e12, operations_per_second: 790e12 }],
         lanes: 1,
         rows: 1,
         context: 1,
@@ -105,54 +126,89 @@ fn impossible_options_are_refused() {
     assert!(matches!(plan("gemma3:1b", rows), Err(PlanError::Limit { .. })));
 }
 
-/// The first layers on the processor, the others and the head on the GPU: one cut, and what passes
-/// over it is the residual stream, what the last layer adds to it, and the rotary angles.
+/// The first layers on one device, the others and the head on another: one cut, no kernel spans
+/// it, and all that passes over it is the residual stream.
 #[test]
 fn layers_are_placed_on_two_devices() {
-    // Gemma's first global layer is its sixth, so that both rotary tables are made before the cut.
-    let options = PlanOptions { device: DeviceKind::Vulkan, cpu_layers: 6, ..OPTIONS };
-    let plan = plan("gemma3:1b", options).unwrap();
+    // Gemma's first global layer is its sixth, so that both devices need both rotary tables.
+    let plan =
+        split("gemma3:1b", OPTIONS, |layers| vec![(spec("cpu"), 6), (spec("vulkan"), layers - 6)]);
+    let plan = plan.unwrap();
     let names = |ops: std::ops::Range<usize>| ops.map(|op| plan.ops[op].name.as_str());
     let [cpu, gpu] = &plan.segments[..] else { panic!("{:?}", plan.segments) };
-    assert_eq!((cpu.device, gpu.device), (DeviceKind::Cpu, DeviceKind::Vulkan));
+    assert_eq!((cpu.device, gpu.device), (DeviceId(0), DeviceId(1)));
     assert_eq!((cpu.ops.start, cpu.ops.end, gpu.ops.end), (0, gpu.ops.start, plan.ops.len()));
-    assert_eq!((&cpu.waits[..], &cpu.signals[..]), (&[][..], &[1][..]));
-    assert_eq!((&gpu.waits[..], &gpu.signals[..]), (&[0][..], &[][..]));
-    assert_eq!(names(cpu.ops.clone()).next_back(), Some("blk.5.ffn_down"));
-    assert!(names(gpu.ops.clone()).all(|name| !name.starts_with("blk.5.")));
+    assert_eq!(names(cpu.ops.clone()).next_back(), Some("blk.5.ffn_residual"));
+    for op in &plan.ops {
+        let layers = op.nodes.iter().filter_map(|&node| plan.graph.nodes[node].layer);
+        let devices: Vec<bool> = layers.map(|layer| layer < 6).collect();
+        assert!(devices.iter().all(|&first| first == (op.device == DeviceId(0))), "{}", op.name);
+    }
     assert!(cpu.receives.is_empty());
-    let mut received: Vec<&str> =
-        gpu.receives.iter().map(|&buffer| plan.buffers[buffer].name.as_str()).collect();
-    received.sort_unstable();
-    let expected = ["blk.0.angles.0", "blk.5.angles.1", "blk.5.attn_residual", "blk.5.ffn_down"];
-    assert_eq!(received, expected);
+    let [received] = &gpu.receives[..] else { panic!("{:?}", gpu.receives) };
+    assert_eq!(plan.graph.tensor(received.tensor).name, "blk.5.ffn_residual");
+    assert_eq!((received.from, received.form), (0, TransferForm::RowsF32));
+    assert_eq!(plan.sends(0).collect::<Vec<_>>(), [received.tensor]);
+    // Each device computes its own angles: 26 layers of two kinds, two devices.
+    let angles = |op: &&Op| matches!(op, Op::RopeAngles { .. });
+    assert_eq!(plan.graph.nodes.iter().map(|node| &node.op).filter(angles).count(), 4);
     // The tied embedding is read on both sides; every other matrix on one.
-    let kept = |name: &str| {
+    let readers = |name: &str| {
         let index = plan.graph.weights.iter().position(|weight| weight.name == name).unwrap();
-        plan.layouts[index].clone()
+        plan.readers[index].clone()
     };
-    let (tiles, planes) =
-        ((DeviceKind::Cpu, Layout::Tiles16), (DeviceKind::Vulkan, Layout::Planes));
-    assert_eq!(kept("token_embd.weight"), [tiles, planes]);
-    assert_eq!(kept("blk.5.ffn_down.weight"), [tiles]);
-    assert_eq!(kept("blk.6.ffn_up.weight"), [planes]);
-    // The norm behind layer 5 is computed by the first kernel behind the cut.
-    assert_eq!(kept("blk.5.post_ffw_norm.weight"), [(DeviceKind::Vulkan, Layout::Vector)]);
-    let both = plan.weight_bytes_on(DeviceKind::Cpu) + plan.weight_bytes_on(DeviceKind::Vulkan);
+    assert_eq!(readers("token_embd.weight"), [DeviceId(0), DeviceId(1)]);
+    assert_eq!(readers("blk.5.ffn_down.weight"), [DeviceId(0)]);
+    assert_eq!(readers("blk.5.post_ffw_norm.weight"), [DeviceId(0)]);
+    assert_eq!(readers("blk.6.ffn_up.weight"), [DeviceId(1)]);
+    assert_eq!((plan.layers_on(DeviceId(0)), plan.layers_on(DeviceId(1))), (0..6, 6..26));
+    let both = plan.weight_bytes_on(DeviceId(0)) + plan.weight_bytes_on(DeviceId(1));
     assert!(both > plan.weight_bytes());
-    let text = plan.placement();
+    let text = plan.placement_text();
     assert!(text.starts_with("layers 0 to 5 on cpu, 2"), "{text}");
     assert!(text.contains(" MB of weights; layers 6 to 25 and the head on vulkan, 4"), "{text}");
 }
 
 #[test]
-fn the_head_can_be_alone_on_the_gpu_and_layers_cannot_be_invented() {
-    let options = PlanOptions { device: DeviceKind::Vulkan, cpu_layers: 26, ..OPTIONS };
-    let all = plan("gemma3:1b", options).unwrap();
-    assert_eq!(all.segments[1].ops.len(), 1);
-    assert!(all.placement().contains("no layer and the head on vulkan"), "{}", all.placement());
-    for (device, cpu_layers) in [(DeviceKind::Vulkan, 27), (DeviceKind::Cpu, 1)] {
-        let refused = plan("gemma3:1b", PlanOptions { device, cpu_layers, ..OPTIONS });
-        assert!(matches!(refused, Err(PlanError::Limit { .. })), "{device} {cpu_layers}");
+fn the_head_can_be_alone_on_a_device() {
+    let plan =
+        split("gemma3:1b", OPTIONS, |layers| vec![(spec("cpu"), layers), (spec("vulkan"), 0)]);
+    let plan = plan.unwrap();
+    assert_eq!(plan.segments[1].ops.len(), 1);
+    assert_eq!(plan.head_device(), DeviceId(1));
+    let text = plan.placement_text();
+    assert!(text.contains("; the head on vulkan"), "{text}");
+}
+
+#[test]
+fn without_fusion_every_node_is_a_kernel() {
+    let plan = plan("gemma3:1b", PlanOptions { fusion: false, ..OPTIONS }).unwrap();
+    assert_eq!(plan.ops.len(), plan.graph.nodes.len());
+    for op in &plan.ops {
+        let [node] = op.nodes[..] else { panic!("{}: {:?}", op.name, op.nodes) };
+        let product = matches!(plan.graph.nodes[node].op, Op::MatMul { .. });
+        assert_eq!(matches!(op.kernel, Kernel::Project(_)), product, "{}", op.name);
+    }
+}
+
+/// Attention on one device and the rest on another: any placement of nodes is a plan.
+#[test]
+fn nodes_may_lie_anywhere() {
+    let config = shape("gemma3:1b").unwrap().reduced(2, 512).config();
+    let weights = RandomWeights::new(&config, 1, |_, _, _| TensorType::Q4_0);
+    let graph = pianola_model::graph(&config, &weights, None).unwrap();
+    let mut placement = Placement::single(&graph, spec("gpu"));
+    placement.devices.push(spec("npu"));
+    for (node, device) in graph.nodes.iter().zip(&mut placement.nodes) {
+        if matches!(node.op, Op::KvWrite { .. } | Op::Attention(_)) {
+            *device = DeviceId(1);
+        }
+    }
+    let plan = Plan::new(graph, OPTIONS, placement).unwrap();
+    assert_eq!(plan.segments.len(), 5, "{:?}", plan.segments);
+    for segment in plan.segments.iter().filter(|segment| segment.device == DeviceId(1)) {
+        // Keys and queries are normed and rotated before they pass; values as they are.
+        assert_eq!(segment.receives.len(), 3);
+        assert_eq!(segment.ops.len(), 1);
     }
 }

@@ -9,62 +9,82 @@ use crate::failure::Failure;
 
 /// A device to compute on, as a user names it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum Choice {
+pub enum DeviceChoice {
     /// The best one there is.
     #[default]
     Auto,
     /// The processor.
     Cpu,
-    /// A GPU through Vulkan.
-    Vulkan(Selection),
+    /// GPUs through Vulkan, in the order in which they are filled.
+    Vulkan(Vec<Selection>),
 }
 
-/// Reads `auto`, `cpu`, `vulkan`, `vulkan:INDEX` or `vulkan:NAME`.
-pub fn parse(text: &str) -> Result<Choice, String> {
+/// Reads `auto`, `cpu`, `vulkan`, `vulkan:INDEX` or `vulkan:NAME`, or several of the last two with
+/// commas between.
+pub fn parse(text: &str) -> Result<DeviceChoice, String> {
+    if text.contains(',') {
+        let mut all = Vec::new();
+        for part in text.split(',') {
+            match parse(part.trim())? {
+                DeviceChoice::Vulkan(found) => all.extend(found),
+                _ => return Err(wrong_device()),
+            }
+        }
+        return Ok(DeviceChoice::Vulkan(all));
+    }
     let (kind, which) = match text.split_once(':') {
         Some((kind, which)) => (kind, Some(which.trim())),
         None => (text, None),
     };
     match (kind, which) {
-        ("auto", None) => Ok(Choice::Auto),
-        ("cpu", None) => Ok(Choice::Cpu),
-        ("vulkan", None) => Ok(Choice::Vulkan(Selection::Best)),
-        ("vulkan", Some(which)) if !which.is_empty() => Ok(Choice::Vulkan(match which.parse() {
-            Ok(index) => Selection::Index(index),
-            Err(_) => Selection::Name(which.to_string()),
-        })),
-        _ => Err("a device is auto, cpu, vulkan, vulkan:INDEX or vulkan:NAME; `pianola devices` \
-                  lists what is here"
-            .to_string()),
+        ("auto", None) => Ok(DeviceChoice::Auto),
+        ("cpu", None) => Ok(DeviceChoice::Cpu),
+        ("vulkan", None) => Ok(DeviceChoice::Vulkan(vec![Selection::Best])),
+        ("vulkan", Some(which)) if !which.is_empty() => {
+            Ok(DeviceChoice::Vulkan(vec![match which.parse() {
+                Ok(index) => Selection::Index(index),
+                Err(_) => Selection::Name(which.to_string()),
+            }]))
+        }
+        _ => Err(wrong_device()),
     }
 }
 
-/// Opens the GPU that was asked for; none where the processor computes. Says in a line what was
+fn wrong_device() -> String {
+    "a device is auto, cpu, vulkan, vulkan:INDEX or vulkan:NAME, or several GPUs with commas \
+     between; `pianola devices` lists what is here"
+        .to_string()
+}
+
+/// Opens the GPUs that were asked for; none where the processor computes. Says in a line what was
 /// chosen and why.
-pub fn open(choice: &Choice, console: Console) -> Result<Option<Arc<Gpu>>, Failure> {
+pub fn open(choice: &DeviceChoice, console: Console) -> Result<Vec<Arc<Gpu>>, Failure> {
     let found = |gpu: Arc<Gpu>, why: &str| {
         let GpuDescription { name, driver, kind, .. } = gpu.description();
         let line = format!("device: vulkan, {name} ({kind}, {driver}), {why}");
         match choice {
-            Choice::Auto => console.notice(&line),
+            DeviceChoice::Auto => console.notice(&line),
             _ => console.detail(&line),
         }
-        Some(gpu)
+        gpu
     };
     match choice {
-        Choice::Cpu => {
+        DeviceChoice::Cpu => {
             console.detail("device: cpu, as asked");
-            Ok(None)
+            Ok(Vec::new())
         }
-        Choice::Vulkan(selection) => {
-            let gpu = Gpu::open(selection).map_err(pianola_engine::EngineError::from)?;
-            Ok(found(gpu, "as asked"))
-        }
-        Choice::Auto => match Gpu::open(&Selection::Best) {
-            Ok(gpu) => Ok(found(gpu, "the best there is (--device auto)")),
+        DeviceChoice::Vulkan(selections) => selections
+            .iter()
+            .map(|selection| {
+                let gpu = Gpu::open(selection).map_err(pianola_engine::EngineError::from)?;
+                Ok(found(gpu, "as asked"))
+            })
+            .collect(),
+        DeviceChoice::Auto => match Gpu::open(&Selection::Best) {
+            Ok(gpu) => Ok(vec![found(gpu, "the best there is (--device auto)")]),
             Err(reason) => {
                 console.notice(&format!("device: cpu, because {reason}"));
-                Ok(None)
+                Ok(Vec::new())
             }
         },
     }
@@ -102,13 +122,16 @@ mod tests {
 
     #[test]
     fn devices_are_read() {
-        assert_eq!(parse("auto"), Ok(Choice::Auto));
-        assert_eq!(parse("cpu"), Ok(Choice::Cpu));
-        assert_eq!(parse("vulkan"), Ok(Choice::Vulkan(Selection::Best)));
-        assert_eq!(parse("vulkan:1"), Ok(Choice::Vulkan(Selection::Index(1))));
-        let named = Choice::Vulkan(Selection::Name("780M".into()));
+        assert_eq!(parse("auto"), Ok(DeviceChoice::Auto));
+        assert_eq!(parse("cpu"), Ok(DeviceChoice::Cpu));
+        let vulkan = |list: &[Selection]| Ok(DeviceChoice::Vulkan(list.to_vec()));
+        assert_eq!(parse("vulkan"), vulkan(&[Selection::Best]));
+        assert_eq!(parse("vulkan:1"), vulkan(&[Selection::Index(1)]));
+        let both = vulkan(&[Selection::Index(0), Selection::Name("780M".into())]);
+        assert_eq!(parse("vulkan:0, vulkan:780M"), both);
+        let named = DeviceChoice::Vulkan(vec![Selection::Name("780M".into())]);
         assert_eq!(parse("vulkan:780M"), Ok(named));
-        for wrong in ["", "npu", "cuda", "vulkan:", "cpu:0", "auto:1"] {
+        for wrong in ["", "npu", "cuda", "vulkan:", "cpu:0", "auto:1", "cpu,vulkan", "vulkan,"] {
             assert!(parse(wrong).unwrap_err().contains("vulkan:INDEX"), "{wrong}");
         }
     }

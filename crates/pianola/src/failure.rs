@@ -86,6 +86,25 @@ impl From<EngineError> for Failure {
             | EngineError::EmptyPrompt
             | EngineError::Draft { .. }
             | EngineError::UnknownToken { .. } => Failure::Usage(error.to_string()),
+            EngineError::OneDevice => Failure::Usage(
+                "--layers-on-gpu needs a GPU, but the processor computes; name a GPU with --device, \
+                 or leave it out"
+                    .to_string(),
+            ),
+            EngineError::LayersOnFirst { asked, layers } => Failure::Usage(match asked {
+                0 => "--layers-on-gpu 0 leaves the GPU without work; use --device cpu".to_string(),
+                _ => format!(
+                    "--layers-on-gpu {asked} is more than the {layers} layers of this model"
+                ),
+            }),
+            EngineError::NoRoom { layers_asked, context_asked, .. } => {
+                let advice = match (layers_asked, context_asked) {
+                    (true, _) => "ask for fewer --layers-on-gpu or a smaller --context",
+                    (false, true) => "ask for a smaller --context, or use --device cpu",
+                    (false, false) => "give more with --gpu-memory, or use --device cpu",
+                };
+                Failure::Failed(format!("{error}; {advice}"))
+            }
             EngineError::Plan(error) => error.into(),
             EngineError::Model(error) => error.into(),
             _ => Failure::Failed(error.to_string()),
@@ -99,7 +118,7 @@ impl From<PlanError> for Failure {
             PlanError::Limit { .. } | PlanError::KvSize { .. } | PlanError::KvBudget { .. } => {
                 Failure::Usage(error.to_string())
             }
-            PlanError::NoLogits(_) => Failure::Failed(error.to_string()),
+            PlanError::NoLogits(_) | PlanError::NoKernel(_) => Failure::Failed(error.to_string()),
         }
     }
 }

@@ -1,11 +1,13 @@
 //! From the name a user gives to a loaded engine.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use pianola_engine::sampler::Sampling;
-use pianola_engine::{Device, Engine, LoadOptions, Speculation, Text};
+use pianola_engine::{Engine, LoadOptions, Speculation, Text};
 use pianola_model::ModelFile;
-use pianola_plan::{PAGE_TOKENS, Plan, PlanOptions, size_text};
+use pianola_plan::{PAGE_TOKENS, Plan, size_text};
+use pianola_vulkan::VulkanDevice;
 
 use crate::console::Console;
 use crate::failure::Failure;
@@ -92,7 +94,7 @@ pub fn load_with_draft(
                 ));
             }
             let small = LoadOptions {
-                layers_on_gpu: None,
+                layers_on_first: None,
                 context: Some(wanted.min(config.context)),
                 kv_memory: None,
                 ..options.clone()
@@ -102,10 +104,16 @@ pub fn load_with_draft(
     };
     let mut options = options;
     // What the user grants is for both.
-    let taken = draft.as_ref().and_then(|draft| draft.placement().gpu);
-    if let (Some(vulkan), Some(taken)) = (&mut options.gpu, taken) {
-        let taken = taken.device_local + taken.host;
-        vulkan.memory = vulkan.memory.map(|memory| memory.saturating_sub(taken));
+    for part in draft.iter().flat_map(|draft| draft.placement().parts) {
+        let taken = part.heaps.map_or(0, |heaps| heaps.device_local + heaps.host);
+        for device in &mut options.devices {
+            let gpu = device.as_any().downcast_ref::<VulkanDevice>();
+            if let Some(gpu) = gpu.filter(|gpu| gpu.name == part.device) {
+                let mut gpu = gpu.clone();
+                gpu.options.memory = gpu.options.memory.map(|most| most.saturating_sub(taken));
+                *device = Arc::new(gpu);
+            }
+        }
     }
     let mut engine = load(model, options, console)?;
     if let Some(draft) = draft {
@@ -118,18 +126,22 @@ pub fn load_with_draft(
 
 /// Says what the GPU's memory made of a model where nobody asked for it.
 pub fn tell_fit(plan: &Plan, asked: &LoadOptions, console: Console) {
-    let PlanOptions { cpu_layers, context, .. } = plan.options;
-    if cpu_layers > 0 && asked.layers_on_gpu.is_none() {
+    let context = plan.options.context;
+    let head = plan.head_device();
+    for id in plan.device_ids().filter(|&id| id != head && asked.layers_on_first.is_none()) {
         console.notice(&format!(
-            "{cpu_layers} of {} layers run on the processor: the GPU has no memory for more",
-            plan.layers()
+            "{} of {} layers run on {}: {} has no memory for more",
+            plan.layers_on(id).len(),
+            plan.layers(),
+            plan.devices[id.0].name,
+            plan.devices[head.0].name,
         ));
     }
     if context < plan.graph.context && asked.context.is_none() {
         console.notice(&format!(
             "the context has {context} of {} tokens, as many as there is memory for{}",
             plan.graph.context,
-            match (&asked.gpu, asked.kv_memory) {
+            match (asked.gpu(), asked.kv_memory) {
                 (Some(_), None) => "; with a larger --context layers move to the processor",
                 (None, None) => "",
                 (_, Some(_)) => "; more --kv-memory holds more",
@@ -158,14 +170,14 @@ pub fn tell_kv(plan: &Plan, asked: Option<u64>, console: Console) {
     }
 }
 
-/// Says where tokens will be chosen, where that is a question at all.
+/// Says where tokens will be sampled, where that is a question at all.
 pub fn tell_sampling(
     engine: &Engine,
     sampling: &Sampling,
     compute: &ComputeOptions,
     console: Console,
 ) {
-    if matches!(engine.device(), Device::Cpu(_)) {
+    if engine.plan().devices.iter().all(|device| !device.asynchronous) {
         return;
     }
     match engine.sampling_unsupported(sampling) {

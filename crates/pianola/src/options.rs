@@ -9,7 +9,7 @@ use pianola_plan::{KvType, Numeric};
 use pianola_vulkan::VulkanOptions;
 
 use crate::console::Console;
-use crate::device::{self, Choice};
+use crate::device::{self, DeviceChoice};
 use crate::failure::Failure;
 use crate::tuned;
 
@@ -29,9 +29,10 @@ pub struct ModelOption {
 #[command(next_help_heading = "Computing")]
 pub struct ComputeOptions {
     /// Device: auto, cpu, vulkan, vulkan:INDEX or vulkan:NAME (a part of its name). Auto takes a
-    /// discrete GPU, then an integrated one, then the processor
+    /// discrete GPU, then an integrated one, then the processor. Several GPUs, with commas between,
+    /// are filled in turn
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = device::parse)]
-    pub device: Choice,
+    pub device: DeviceChoice,
     /// Most memory to use on the GPU, as in 12GiB [default: what its driver grants]
     #[arg(long, value_name = "BYTES", value_parser = device::bytes)]
     pub gpu_memory: Option<u64>,
@@ -39,7 +40,10 @@ pub struct ComputeOptions {
     /// many as its memory holds]
     #[arg(long, value_name = "N")]
     pub layers_on_gpu: Option<usize>,
-    /// Tokens that a GPU chooses by itself in one submission [default: as many as come within
+    /// Whether devices that share a model work at once where that pays: auto, or off to compare
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "off"])]
+    pub overlap: String,
+    /// Tokens that a GPU samples by itself in one submission [default: as many as come within
     /// 40 ms, at most 8]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub tokens_per_submit: Option<usize>,
@@ -90,13 +94,17 @@ impl ComputeOptions {
 
     /// Options to load a model with: opens the device, and says which in a line.
     pub fn load(&self, console: Console) -> Result<LoadOptions, Failure> {
-        let gpu = device::open(&self.device, console)?.map(|gpu| VulkanOptions {
-            tuning: tuned::load(&gpu, console),
-            memory: self.gpu_memory,
-            parallelism: None,
-            gpu,
-        });
-        if gpu.is_none() {
+        let gpus = device::open(&self.device, console)?;
+        let gpus: Vec<VulkanOptions> = gpus
+            .into_iter()
+            .map(|gpu| VulkanOptions {
+                tuning: tuned::load(&gpu, console),
+                memory: self.gpu_memory,
+                parallelism: None,
+                gpu,
+            })
+            .collect();
+        if gpus.is_empty() {
             let idle = [
                 ("--gpu-memory", self.gpu_memory.is_some()),
                 ("--tokens-per-submit", self.tokens_per_submit.is_some()),
@@ -106,9 +114,9 @@ impl ComputeOptions {
             }
         }
         Ok(LoadOptions {
-            cpu: self.cpu(),
-            gpu,
-            layers_on_gpu: self.layers_on_gpu,
+            devices: LoadOptions::devices(gpus, self.cpu()),
+            layers_on_first: self.layers_on_gpu,
+            overlap: self.overlap != "off",
             numeric: self.numeric(),
             kv_type: self.kv_type,
             quantize: self.quantize,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use pianola_engine::Engine;
-use pianola_plan::{Ceilings, KernelTime, Plan};
+use pianola_plan::{Ceilings, KernelTime, Plan, PlanOp};
 use serde_json::{Value, json};
 
 use crate::console::{self, Console};
@@ -12,26 +12,24 @@ use crate::failure::Failure;
 
 /// Asks the engine to time its kernels from now on, for a trace in `path`.
 pub fn start(engine: &mut Engine, path: &Path) -> Result<(), Failure> {
-    // Made now, so that a path that cannot be written costs nobody the work.
-    write(path, "")?;
     if engine.start_profile() {
-        return Ok(());
+        // Made now, so that a path that cannot be written costs nobody the work.
+        return write(path, "");
     }
     Err(Failure::usage(format!(
-        "{} keeps no times of single kernels; --profile needs a Vulkan device with timestamps",
-        engine.device()
+        "{} keeps no times of single kernels; --profile needs timestamps on every device",
+        engine.runs_on()
     )))
 }
 
 /// Prints the table to standard error and writes the trace to `path`.
 pub fn finish(engine: &mut Engine, path: &Path, console: Console) -> Result<(), Failure> {
     let times = engine.take_profile();
-    let numeric = engine.plan().options.numeric;
-    let ceilings = engine.device().measure(numeric);
+    let ceilings = engine.measure();
     let plan = engine.plan();
-    let trace = trace(plan, &times, ceilings).to_string();
+    let trace = trace(plan, &times, ceilings.as_deref()).to_string();
     write(path, &trace)?;
-    console.notice(&table(plan, &times, ceilings));
+    console.notice(&table(plan, &times, ceilings.as_deref()));
     console.notice(&format!(
         "{} kernels of {} plays timed; trace for chrome://tracing or Perfetto: {}",
         times.len(),
@@ -50,10 +48,14 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
 /// What kernels of one kind have in common: `blk.3.attn_q` and `blk.4.attn_q` are alike.
 fn kind(plan: &Plan, time: &KernelTime) -> String {
     let Some(op) = time.op else { return time.kernel.clone() };
-    let name = &plan.ops[op].name;
-    let short = match name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')) {
-        Some((_, rest)) => format!("blk.*.{rest}"),
+    let PlanOp { name, layer, device, .. } = &plan.ops[op];
+    let short = match layer.map(|layer| name.replacen(&format!("blk.{layer}."), "blk.*.", 1)) {
+        Some(name) => name,
         None => name.clone(),
+    };
+    let short = match plan.devices.len() {
+        1 => short,
+        _ => format!("{}: {short}", plan.devices[device.0].name),
     };
     format!("{short} {}", time.kernel)
 }
@@ -76,14 +78,22 @@ fn launches(times: &[KernelTime]) -> BTreeMap<(usize, usize), usize> {
     counts
 }
 
+/// Bytes a second that the device of a kernel reaches at best; the head's for what is in no plan.
+fn bandwidth(plan: &Plan, time: &KernelTime, ceilings: Option<&[Ceilings]>) -> Option<f64> {
+    let device = time.op.map_or(plan.head_device(), |op| plan.ops[op].device);
+    ceilings.map(|ceilings| ceilings[device.0].bytes_per_second)
+}
+
 #[derive(Default)]
 struct Total {
     count: usize,
     seconds: f64,
     bytes: f64,
+    /// Bytes a second that the device reaches at best.
+    ceiling: Option<f64>,
 }
 
-fn table(plan: &Plan, times: &[KernelTime], ceilings: Option<Ceilings>) -> String {
+fn table(plan: &Plan, times: &[KernelTime], ceilings: Option<&[Ceilings]>) -> String {
     let counts = launches(times);
     let mut totals: BTreeMap<(bool, String), Total> = BTreeMap::new();
     for time in times {
@@ -92,6 +102,7 @@ fn table(plan: &Plan, times: &[KernelTime], ceilings: Option<Ceilings>) -> Strin
         total.count += 1;
         total.seconds += time.seconds;
         total.bytes += bytes(plan, time, parts);
+        total.ceiling = bandwidth(plan, time, ceilings);
     }
     let whole: f64 = totals.values().map(|total| total.seconds).sum();
     let mut rows: Vec<(&(bool, String), &Total)> = totals.iter().collect();
@@ -101,9 +112,9 @@ fn table(plan: &Plan, times: &[KernelTime], ceilings: Option<Ceilings>) -> Strin
     let mut table = vec![head.map(String::from).to_vec()];
     for ((many, kind), total) in rows {
         let speed = total.bytes / total.seconds;
-        let share = ceilings.map_or(String::new(), |ceilings| {
-            format!("{:.0} %", 100.0 * speed / ceilings.bytes_per_second)
-        });
+        let share = total
+            .ceiling
+            .map_or(String::new(), |ceiling| format!("{:.0} %", 100.0 * speed / ceiling));
         table.push(vec![
             if *many { "many" } else { "one" }.to_string(),
             kind.clone(),
@@ -118,7 +129,7 @@ fn table(plan: &Plan, times: &[KernelTime], ceilings: Option<Ceilings>) -> Strin
     console::table(&table)
 }
 
-fn trace(plan: &Plan, times: &[KernelTime], ceilings: Option<Ceilings>) -> Value {
+fn trace(plan: &Plan, times: &[KernelTime], ceilings: Option<&[Ceilings]>) -> Value {
     let counts = launches(times);
     let event = |time: &KernelTime| {
         let parts = time.op.map_or(1, |op| counts[&(time.play, op)]);
@@ -129,7 +140,7 @@ fn trace(plan: &Plan, times: &[KernelTime], ceilings: Option<Ceilings>) -> Value
             "cat": time.kernel,
             "ph": "X",
             "pid": 0,
-            "tid": 0,
+            "tid": time.op.map_or(0, |op| plan.ops[op].device.0),
             "ts": 1e6 * time.start,
             "dur": 1e6 * time.seconds,
             "args": {
@@ -138,7 +149,7 @@ fn trace(plan: &Plan, times: &[KernelTime], ceilings: Option<Ceilings>) -> Value
                 "context": time.context,
                 "bytes": bytes,
                 "gigabytes_per_second": speed / 1e9,
-                "share_of_ceiling": ceilings.map(|c| speed / c.bytes_per_second),
+                "share_of_ceiling": bandwidth(plan, time, ceilings).map(|ceiling| speed / ceiling),
             },
         })
     };

@@ -32,11 +32,11 @@ fn generation_speed(timing: &Timing) -> Option<f64> {
 /// now. None where there was nothing to do, or nothing could be measured.
 fn ceilings(engine: &Engine, timing: &Timing) -> (Option<f64>, Option<f64>) {
     let options = engine.plan().options;
-    let Some(measured) = engine.device().measure(options.numeric) else {
+    let Some(measured) = engine.measure() else {
         return (None, None);
     };
     let ceiling = |tokens: std::ops::Range<usize>, chunk: usize| {
-        (!tokens.is_empty()).then(|| engine.ceiling(tokens, chunk, measured))
+        (!tokens.is_empty()).then(|| engine.ceiling(tokens, chunk, &measured))
     };
     let end = timing.prompt_tokens + timing.generated_tokens.saturating_sub(1);
     (

@@ -1,149 +1,124 @@
-//! What a device offers: it records a plan and plays steps.
+//! What a device offers: it records its part of a plan, and plays the segments of it.
 
+use crate::error::DeviceError;
 use crate::graph::TensorId;
 use crate::kv::KvSlot;
-use crate::plan::{DeviceKind, Plan};
+use crate::options::Numeric;
+use crate::placement::{DeviceId, DeviceSpec};
+use crate::plan::Plan;
 use crate::profile::KernelTime;
 use crate::sampling::DeviceSampler;
+use crate::statistics::{Ceilings, PlayStatistics};
 use crate::step::{Row, Step};
+use pianola_formats::TensorSource;
+use std::sync::Arc;
+use std::time::Duration;
 
-/// Physical ceilings of a device, measured on the spot.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Ceilings {
-    /// Bytes per second that a plain read of memory reaches.
-    pub bytes_per_second: f64,
-    /// Operations per second of the arithmetic that the plan's mode uses.
-    pub operations_per_second: f64,
-}
+/// Longest that a play is waited for. A submission is planned to take far less than a second; what
+/// has not come back by then never will.
+pub const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
-impl Ceilings {
-    /// Shortest time, in seconds, that the work can take.
-    pub fn seconds(&self, work: crate::Work) -> f64 {
-        let memory = work.bytes as f64 / self.bytes_per_second;
-        memory.max(work.operations as f64 / self.operations_per_second)
+/// Slots that plays run in: plays of different slots may be under way at once.
+pub const SLOTS: usize = 2;
+
+/// A device before a plan is recorded on it.
+pub trait Device: Send + Sync {
+    /// What the planner has to know of it.
+    fn spec(&self) -> DeviceSpec;
+
+    /// What it is, in words: `cpu (avx512, 2 threads)`.
+    fn description(&self) -> String;
+
+    /// Bytes that it grants now for weights, pages and activations; none where it cannot say.
+    fn memory(&self) -> Option<u64>;
+
+    /// What a recording of device `id`'s part of `plan` would allocate.
+    fn allocations(&self, plan: &Plan, id: DeviceId) -> Result<Vec<Allocation>, DeviceError>;
+
+    /// Whether all of these would find their memory now.
+    fn holds(&self, allocations: &[Allocation]) -> bool;
+
+    /// Loads the weights that device `id` of `plan` reads from `source` and records its segments;
+    /// `progress` is called with the bytes of weights done and the bytes in all.
+    fn record(
+        &self,
+        plan: &Arc<Plan>,
+        id: DeviceId,
+        source: &dyn TensorSource,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Box<dyn Recording>, DeviceError>;
+
+    /// What it can reach at best in a numeric mode, measured here and now; none where nothing
+    /// could be measured.
+    fn measure(&self, numeric: Numeric) -> Option<Ceilings>;
+
+    /// The device itself, for what only one kind has.
+    fn as_any(&self) -> &dyn std::any::Any;
+
+    /// Whether it is gone: what was recorded on it is of no more use.
+    fn is_lost(&self) -> bool {
+        false
     }
 }
 
-/// Why a device cannot record or play.
-#[derive(Debug, thiserror::Error)]
-pub enum DeviceError {
-    /// A weight the plan names is not in the file.
-    #[error(
-        "tensor '{0}' is missing from the model; the file is incomplete or of another architecture"
-    )]
-    MissingTensor(String),
-    /// A weight has another shape than the architecture says.
-    #[error("tensor '{name}' has shape {found:?}, but the configuration asks for {expected:?}")]
-    Shape {
-        /// Tensor.
-        name: String,
-        /// Shape by the configuration.
-        expected: Vec<usize>,
-        /// Shape in the file.
-        found: Vec<usize>,
-    },
-    /// Memory the plan needs is not there.
-    #[error("{device} has no room for {what}: {bytes} bytes could not be allocated")]
-    OutOfMemory {
-        /// Device.
-        device: DeviceKind,
-        /// What was being allocated.
-        what: String,
-        /// How much.
-        bytes: u64,
-    },
-    /// The step does not fit the plan: a defect of the caller.
-    #[error("a step does not fit its recording: {0}")]
-    BadStep(String),
-    /// The device is gone: reset by its driver, or unplugged.
-    #[error(
-        "{device} was lost during {during}: its driver reset it, often because a submission took too long; what was being generated is incomplete"
-    )]
-    Lost {
-        /// Device.
-        device: String,
-        /// What it was doing.
-        during: String,
-    },
-    /// The device did not answer.
-    #[error("{device} did not finish {during} within {seconds} s; it may hang: try --device cpu")]
-    Timeout {
-        /// Device.
-        device: String,
-        /// What it was doing.
-        during: String,
-        /// How long was waited.
-        seconds: u64,
-    },
-    /// A call to the device failed.
-    #[error("{device} failed at {what}: {reason}; update its driver or use --device cpu")]
-    Failed {
-        /// Device.
-        device: String,
-        /// What was asked of it.
-        what: String,
-        /// What it said.
-        reason: String,
-    },
-    /// The machine lacks something that was asked for.
-    #[error("{0}")]
-    Unsupported(String),
+/// Memory that a recording allocates.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Allocation {
+    /// What for, in words.
+    pub what: String,
+    /// Bytes.
+    pub bytes: u64,
+    /// The layer that needs it; none where all do.
+    pub layer: Option<usize>,
 }
 
-/// What playing cost so far.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct PlayStatistics {
-    /// Plays.
-    pub plays: u64,
-    /// Wall-clock seconds inside plays.
-    pub seconds: f64,
-    /// Seconds of `seconds` that the device computed: workers' time divided by their number, or
-    /// the time between a submission and its end.
-    pub busy_seconds: f64,
-    /// Submissions to a queue.
-    pub submits: u64,
-    /// Kernels launched by them.
-    pub dispatches: u64,
-    /// Device memory allocated while playing; none, unless an experiment asks for it.
-    pub allocations: u64,
+/// Where the logits of a segment that computes them go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LogitsTo {
+    /// To [`Recording::logits`], once the slot was waited for.
+    Host,
+    /// Nowhere: [`DeviceSampler::sample`] reads them where they are.
+    Sampler,
 }
 
-impl std::ops::Sub for PlayStatistics {
-    type Output = PlayStatistics;
-    fn sub(self, before: PlayStatistics) -> PlayStatistics {
-        PlayStatistics {
-            plays: self.plays - before.plays,
-            seconds: self.seconds - before.seconds,
-            busy_seconds: self.busy_seconds - before.busy_seconds,
-            submits: self.submits - before.submits,
-            dispatches: self.dispatches - before.dispatches,
-            allocations: self.allocations - before.allocations,
-        }
-    }
-}
-
-impl std::ops::AddAssign for PlayStatistics {
-    fn add_assign(&mut self, more: PlayStatistics) {
-        self.plays += more.plays;
-        self.seconds += more.seconds;
-        self.busy_seconds += more.busy_seconds;
-        self.submits += more.submits;
-        self.dispatches += more.dispatches;
-        self.allocations += more.allocations;
-    }
-}
-
-/// A plan in replayable form on one device.
-pub trait Recording: Send {
-    /// The plan that this plays.
+/// A device's part of a plan in replayable form.
+///
+/// A play runs in a *slot*: each has an arena of its own where the plan has several devices, so
+/// that plays of different slots may be under way at once. Segments that are submitted to one
+/// device run in the order of their submission, whatever their slots.
+pub trait Recording: Probe + Send {
+    /// The plan that this plays a part of.
     fn plan(&self) -> &Plan;
 
-    /// Plays one step. Afterwards [`Recording::logits`] holds a row for each of `step.logits`.
-    fn play(&mut self, step: &Step) -> Result<(), DeviceError>;
+    /// Starts a segment of the plan for `step`. A device that works by itself returns before the
+    /// segment is done. What the segment receives from other devices was imported before; nothing
+    /// of the slot is under way.
+    fn submit(
+        &mut self,
+        segment: usize,
+        slot: usize,
+        step: &Step,
+        logits: LogitsTo,
+    ) -> Result<(), DeviceError>;
+
+    /// Waits until everything that was submitted for `slot` is done, at most for `limit`.
+    fn wait(&mut self, slot: usize, limit: Duration) -> Result<(), DeviceError>;
+
+    /// The first rows of a tensor that a segment of this device left for another device, in the
+    /// form that the plan's transfer declares. The slot was waited for.
+    fn export(
+        &mut self,
+        slot: usize,
+        tensor: TensorId,
+        rows: &mut [f32],
+    ) -> Result<(), DeviceError>;
+
+    /// Takes over the first rows of a tensor that a segment of another device left for this one.
+    fn import(&mut self, slot: usize, tensor: TensorId, rows: &[f32]) -> Result<(), DeviceError>;
 
     /// Logits of the `index`-th row that wanted them, `[vocabulary]`. Writable, because sampling
     /// works in place.
-    fn logits(&mut self, index: usize) -> &mut [f32];
+    fn logits(&mut self, slot: usize, index: usize) -> &mut [f32];
 
     /// What samples on the device; none where tokens are sampled by the host, from the logits.
     fn sampler(&self) -> Option<&dyn DeviceSampler> {
@@ -184,10 +159,37 @@ pub trait Recording: Send {
 
     /// Counters since the recording was made.
     fn statistics(&self) -> PlayStatistics;
+
+    /// The recording itself, for what only one device has.
+    fn as_any(&self) -> &dyn std::any::Any;
+
+    /// The same, to be changed.
+    fn as_any_mut(&mut self) -> &mut dyn std::any::Any;
+
+    /// Plays a whole step of a plan that has no other device.
+    fn play(&mut self, step: &Step) -> Result<(), DeviceError> {
+        for segment in 0..self.plan().segments.len() {
+            self.submit(segment, 0, step, LogitsTo::Host)?;
+        }
+        self.wait(0, WAIT_LIMIT)
+    }
 }
 
-/// A recording that can be looked into: kernel by kernel, tensor by tensor. For checks only; slow.
-pub trait Probe: Recording {
+/// How a kernel rounds the inputs of its products, beyond f32.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rounding {
+    /// Not at all.
+    None,
+    /// To int8 with a scale for 32 values.
+    Int8,
+    /// To two int8, the second holding what the first left out.
+    Int8Twice,
+    /// To two int8, or weights and inputs both to half floats: whichever is coarser.
+    Half,
+}
+
+/// A plan's play that can be looked into: kernel by kernel, tensor by tensor. For checks only; slow.
+pub trait Probe {
     /// Makes ready to play the kernels of `step` one by one.
     fn begin(&mut self, step: &Step) -> Result<(), DeviceError>;
 
@@ -197,14 +199,14 @@ pub trait Probe: Recording {
     /// The first `rows` rows of a tensor that has a place in the arena.
     fn read_tensor(&mut self, tensor: TensorId, rows: usize) -> Result<Vec<f32>, DeviceError>;
 
+    /// Overwrites the first rows of a tensor that has a place in the arena.
+    fn write_tensor(&mut self, tensor: TensorId, rows: &[f32]) -> Result<(), DeviceError>;
+
     /// Stored keys and values of some rows, `[rows][kv_heads * head_dim]` each.
     fn read_kv(&mut self, slot: KvSlot, rows: &[Row]) -> Result<[Vec<f32>; 2], DeviceError>;
 
-    /// The recording itself, for what only one device has.
-    fn as_any(&self) -> &dyn std::any::Any;
-
-    /// The same, to be changed.
-    fn as_any_mut(&mut self) -> &mut dyn std::any::Any;
+    /// How kernel `op` rounds the inputs of its products.
+    fn rounding(&self, op: usize) -> Rounding;
 
     /// Overwrites the arena with NaN, so that reading what was never written shows.
     fn poison(&mut self) -> Result<(), DeviceError>;

@@ -3,9 +3,11 @@
 //! A transformer layer becomes four products and one attention: norms, residual sums and row
 //! selection move into the prologue of the product that reads them, products of one input become
 //! one, gates and caps become epilogues, head norms, rotations and the KV write become
-//! attention's prologue. What fits no pattern stays a kernel of its own.
+//! attention's prologue. What fits no pattern stays a kernel of its own, and a product with nothing
+//! around it is a product with an empty prologue. No kernel spans two devices.
 
 use crate::graph::{Activation, AttentionSpec, Graph, Node, Op, TensorId, WeightId};
+use crate::placement::Placement;
 
 /// An RMS norm absorbed by a kernel.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -102,9 +104,10 @@ pub struct Fused {
     pub nodes: Vec<usize>,
 }
 
-/// Fuses `graph`. Every node is in exactly one of the results.
-pub fn fuse(graph: &Graph) -> Vec<Fused> {
-    let fuser = Fuser::new(graph);
+/// Fuses `graph`, on each device by itself. Every node is in exactly one of the results. Where
+/// fusion is off, or a device has no fused kernels, each node is a kernel of its own.
+pub(crate) fn fuse(graph: &Graph, placement: &Placement, fusion: bool) -> Vec<Fused> {
+    let fuser = Fuser::new(graph, placement, fusion);
     let mut owner: Vec<Option<usize>> = vec![None; graph.nodes.len()];
     let mut fused: Vec<(usize, Fused)> = Vec::new();
     for (index, node) in graph.nodes.iter().enumerate() {
@@ -134,6 +137,8 @@ pub fn fuse(graph: &Graph) -> Vec<Fused> {
 
 struct Fuser<'a> {
     graph: &'a Graph,
+    placement: &'a Placement,
+    fusion: bool,
     /// Node that writes each tensor.
     producer: Vec<Option<usize>>,
     /// Nodes that read each tensor.
@@ -141,7 +146,7 @@ struct Fuser<'a> {
 }
 
 impl<'a> Fuser<'a> {
-    fn new(graph: &'a Graph) -> Self {
+    fn new(graph: &'a Graph, placement: &'a Placement, fusion: bool) -> Self {
         let mut producer = vec![None; graph.tensors.len()];
         let mut readers = vec![Vec::new(); graph.tensors.len()];
         for (index, node) in graph.nodes.iter().enumerate() {
@@ -152,7 +157,19 @@ impl<'a> Fuser<'a> {
                 readers[input.0].push(index);
             }
         }
-        Fuser { graph, producer, readers }
+        Fuser { graph, placement, fusion, producer, readers }
+    }
+
+    /// Whether two nodes may be in one kernel.
+    fn joins(&self, one: usize, other: usize) -> bool {
+        let device = self.placement.nodes[one];
+        let fuses = self.fusion && self.placement.devices[device.0].fuses;
+        fuses && device == self.placement.nodes[other]
+    }
+
+    /// The node that writes `tensor`, where it may be in one kernel with node `with`.
+    fn producer_of(&self, tensor: TensorId, with: usize) -> Option<usize> {
+        self.producer[tensor.0].filter(|&index| self.joins(index, with))
     }
 
     fn node(&self, index: usize) -> &'a Node {
@@ -165,7 +182,7 @@ impl<'a> Fuser<'a> {
 
     /// The whole-row norm that writes `tensor`, if all its readers are among `readers`.
     fn norm_of(&self, tensor: TensorId, readers: &[usize]) -> Option<(usize, FusedNorm)> {
-        let index = self.producer[tensor.0]?;
+        let index = self.producer_of(tensor, *readers.first()?)?;
         match self.node(index).op {
             Op::RmsNorm { weight, epsilon, groups: 1 }
                 if self.readers[tensor.0].iter().all(|reader| readers.contains(reader)) =>
@@ -179,8 +196,12 @@ impl<'a> Fuser<'a> {
     fn project(&self, first: usize) -> Option<Fused> {
         let x = self.node(first).inputs[0];
         let is_product = |&index: &usize| matches!(self.node(index).op, Op::MatMul { .. });
-        let products: Vec<usize> =
-            self.readers[x.0].iter().copied().filter(|index| is_product(index)).collect();
+        let joined = |&index: &usize| index == first || self.joins(first, index);
+        let products: Vec<usize> = self.readers[x.0]
+            .iter()
+            .copied()
+            .filter(|index| is_product(index) && joined(index))
+            .collect();
         let mut nodes = products.clone();
         let mut project = Project {
             input: x,
@@ -208,7 +229,7 @@ impl<'a> Fuser<'a> {
             project.norm = Some(norm);
             project.input = self.node(index).inputs[0];
         }
-        if let Some(index) = self.producer[project.input.0]
+        if let Some(index) = self.producer_of(project.input, first)
             && self.node(index).op == Op::SelectRows
             && self.readers[project.input.0].iter().all(|reader| nodes.contains(reader))
         {
@@ -216,7 +237,7 @@ impl<'a> Fuser<'a> {
             project.select = true;
             project.input = self.node(index).inputs[0];
         }
-        let Some(index) = self.producer[project.input.0] else { return };
+        let Some(index) = self.producer_of(project.input, first) else { return };
         let readers = &self.readers[project.input.0];
         // A reader before this kernel would find the sum not yet formed.
         let early = readers.iter().any(|reader| !nodes.contains(reader) && *reader < first);
@@ -241,8 +262,9 @@ impl<'a> Fuser<'a> {
     }
 
     fn epilogue(&self, project: &mut Project, nodes: &mut Vec<usize>) {
+        let first = nodes[0];
         let only_reader = |tensor: TensorId| match self.readers[tensor.0][..] {
-            [reader] => Some(reader),
+            [reader] if self.joins(first, reader) => Some(reader),
             _ => None,
         };
         if let [first, second] = project.parts[..]
@@ -265,7 +287,8 @@ impl<'a> Fuser<'a> {
     fn attend(&self, index: usize, spec: AttentionSpec) -> Option<Fused> {
         let write = self.graph.nodes[..index]
             .iter()
-            .rposition(|node| node.op == Op::KvWrite { kv: spec.kv })?;
+            .rposition(|node| node.op == Op::KvWrite { kv: spec.kv })
+            .filter(|&write| self.joins(write, index))?;
         let mut nodes = vec![write, index];
         let query = self.head(self.node(index).inputs[0], spec.heads, &mut nodes);
         let key = self.head(self.node(write).inputs[0], spec.kv_heads, &mut nodes);
@@ -291,7 +314,7 @@ impl<'a> Fuser<'a> {
     fn head(&self, tensor: TensorId, heads: usize, nodes: &mut Vec<usize>) -> Head {
         let mut head = Head { tensor, norm: None, rope: None };
         let single = |tensor: TensorId| self.readers[tensor.0].len() == 1;
-        if let Some(index) = self.producer[head.tensor.0]
+        if let Some(index) = self.producer_of(head.tensor, nodes[0])
             && let Op::Rope { rope, .. } = self.node(index).op
             && single(head.tensor)
         {
@@ -299,7 +322,7 @@ impl<'a> Fuser<'a> {
             head.rope = Some((rope, self.node(index).inputs[1]));
             head.tensor = self.node(index).inputs[0];
         }
-        if let Some(index) = self.producer[head.tensor.0]
+        if let Some(index) = self.producer_of(head.tensor, nodes[0])
             && let Op::RmsNorm { weight, epsilon, groups } = self.node(index).op
             && groups == heads
             && single(head.tensor)

@@ -1,6 +1,6 @@
 //! The graph: operations on named tensors, symbolic in the number of rows.
 
-use crate::device::DeviceError;
+use crate::error::DeviceError;
 use crate::kv::{KvGroup, KvSlot, KvType};
 use pianola_formats::{Tensor, TensorType};
 
@@ -196,6 +196,16 @@ pub enum Op {
 }
 
 impl Op {
+    /// Weights that it reads.
+    pub fn weights(&self) -> Vec<WeightId> {
+        match *self {
+            Op::Embed { table, .. } => vec![table],
+            Op::RmsNorm { weight, .. } => vec![weight],
+            Op::MatMul { weight, bias } => [Some(weight), bias].into_iter().flatten().collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// The operation's one name: its reference, kernels and tests carry it too.
     pub fn name(&self) -> &'static str {
         match self {
@@ -223,6 +233,8 @@ pub struct Node {
     pub inputs: Vec<TensorId>,
     /// What it writes; a [`Op::KvWrite`] writes pages only.
     pub output: Option<TensorId>,
+    /// The layer of the model it belongs to; none for embedding, head and shared tables.
+    pub layer: Option<usize>,
 }
 
 /// A model as operations on named, shaped tensors, with no device in sight.
@@ -242,6 +254,8 @@ pub struct Graph {
     pub ropes: Vec<RopeSpec>,
     /// Layers that share page tables.
     pub kv_groups: Vec<KvGroup>,
+    /// Layers of the model.
+    pub layers: usize,
     /// Operations in execution order.
     pub nodes: Vec<Node>,
     /// The logits.
@@ -278,6 +292,7 @@ pub struct GraphBuilder {
     graph: Graph,
     angles: Vec<TensorId>,
     prefix: String,
+    layer: Option<usize>,
 }
 
 impl GraphBuilder {
@@ -292,9 +307,12 @@ impl GraphBuilder {
         GraphBuilder { graph, ..GraphBuilder::default() }
     }
 
-    /// Names of the tensors that follow start with `prefix`.
-    pub fn set_prefix(&mut self, prefix: String) {
-        self.prefix = prefix;
+    /// What follows belongs to `layer`, and its tensors' names start with it; none leaves the
+    /// layers.
+    pub fn set_layer(&mut self, layer: Option<usize>) {
+        self.layer = layer;
+        self.prefix = layer.map_or(String::new(), |layer| format!("blk.{layer}."));
+        self.graph.layers = self.graph.layers.max(layer.map_or(0, |layer| layer + 1));
     }
 
     /// Declares a weight. One name declared twice is one weight (a tied head).
@@ -349,7 +367,7 @@ impl GraphBuilder {
         width: usize,
     ) -> TensorId {
         let output = self.tensor(name, rows, width);
-        self.graph.nodes.push(Node { op, inputs, output: Some(output) });
+        self.graph.nodes.push(Node { op, inputs, output: Some(output), layer: self.layer });
         output
     }
 
@@ -375,7 +393,10 @@ impl GraphBuilder {
         let rope = self.graph.ropes.len();
         self.graph.ropes.push(spec);
         let name = format!("angles.{rope}");
+        // Layers share it, so it belongs to none.
+        let outside = (self.layer.take(), std::mem::take(&mut self.prefix));
         let angles = self.push(&name, Op::RopeAngles { rope }, vec![], RowSet::All, width);
+        (self.layer, self.prefix) = outside;
         self.angles.push(angles);
         rope
     }
@@ -440,6 +461,7 @@ impl GraphBuilder {
             op: Op::KvWrite { kv: spec.kv },
             inputs: vec![k, v],
             output: None,
+            layer: self.layer,
         });
         let width = spec.heads * spec.head_dim;
         self.push("attention", Op::Attention(spec), vec![q], RowSet::All, width)

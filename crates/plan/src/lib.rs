@@ -1,7 +1,7 @@
 //! What a model computes ([`Graph`]) and how a device will compute it ([`Plan`]).
 //!
 //! ```text
-//! model ──► Graph ──fuse──► kernels ──place──► arena, hazards, segments ──► Plan ──► Device::record
+//! model ──► Graph ──place, fuse──► kernels ──► arena, hazards, segments ──► Plan ──► Device::record
 //! ```
 //!
 //! Everything here is plain data: it can be printed, compared and tested without a device. This
@@ -14,33 +14,44 @@
 mod arena;
 mod cost;
 mod device;
+mod error;
 mod fuse;
 mod graph;
 mod hazard;
 mod kv;
-mod place;
+mod lay_out;
+mod options;
+mod overlap;
+mod placement;
 mod plan;
 mod print;
 mod profile;
 mod sampling;
+mod segment;
+mod statistics;
 mod step;
+mod summary;
+mod units;
 
 pub use arena::Arena;
 pub use cost::{Cost, Work};
-pub use device::{Ceilings, DeviceError, PlayStatistics, Probe, Recording};
-pub use fuse::{Attend, Fused, FusedNorm, Kernel, Part, Project, Residual, fuse};
+pub use device::{Allocation, Device, LogitsTo, Probe, Recording, Rounding, SLOTS, WAIT_LIMIT};
+pub use error::DeviceError;
+pub use fuse::{Attend, Fused, FusedNorm, Kernel, Part, Project, Residual};
 pub use graph::{
     Activation, AttentionSpec, Graph, GraphBuilder, Node, Op, RopePairing, RopeSpec, RowSet,
     TensorId, TensorSpec, WeightId, WeightShape, WeightSpec,
 };
 pub use hazard::{Access, Range, Space, barriers};
 pub use kv::{KvDemand, KvGroup, KvSlot, KvType, KvTypeError, PAGE_TOKENS, kv_bytes};
-pub use place::{layer_range, size_text};
-pub use plan::{
-    BUCKETS, Buffer, DeviceKind, Layout, Numeric, Plan, PlanError, PlanOp, PlanOptions, Segment,
-    View, bucket,
-};
+pub use options::{BUCKETS, Numeric, PlanError, PlanOptions, bucket};
+pub use overlap::OverlapTimes;
+pub use placement::{DeviceId, DeviceSpec, Moved, Placement};
+pub use plan::{Buffer, Plan, PlanOp, View};
 pub use print::PlanText;
 pub use profile::KernelTime;
 pub use sampling::{DeviceSampler, SampleRow, Sampling, SamplingError, TokenLogProbs};
+pub use segment::{Segment, Transfer, TransferForm};
+pub use statistics::{Ceilings, PlayStatistics};
 pub use step::{Row, Step};
+pub use units::{layer_range, size_text};

@@ -1,19 +1,19 @@
 //! A plan as text: what will run, what it moves, and how fast it can be at best.
 
-use crate::cost::Work;
-use crate::device::Ceilings;
+use crate::cost::{Cost, Work};
 use crate::fuse::Kernel;
-use crate::plan::{DeviceKind, Plan, PlanOp};
+use crate::overlap::OverlapTimes;
+use crate::placement::DeviceId;
+use crate::plan::{Plan, PlanOp};
+use crate::statistics::Ceilings;
 use std::fmt::{self, Display, Formatter};
 
 /// Prints a plan for a play of `rows` rows at `context` tokens, of each of `lanes` sequences.
 pub struct PlanText<'a> {
     /// The plan.
     pub plan: &'a Plan,
-    /// Ceilings of its device.
-    pub ceilings: Ceilings,
-    /// Those of the processor, where it computes some of the layers.
-    pub host: Option<Ceilings>,
+    /// Ceilings of each of its devices.
+    pub ceilings: &'a [Ceilings],
     /// Sequences in the play.
     pub lanes: usize,
     /// Rows of each.
@@ -25,7 +25,11 @@ pub struct PlanText<'a> {
 impl PlanText<'_> {
     /// Work of one kernel in this play.
     pub fn work(&self, op: &PlanOp) -> Work {
-        op.cost.work_of(&vec![(self.rows, self.context); self.lanes], self.lanes)
+        self.work_of(&op.cost)
+    }
+
+    fn work_of(&self, cost: &Cost) -> Work {
+        cost.work_of(&vec![(self.rows, self.context); self.lanes], self.lanes)
     }
 
     /// Work of the whole play.
@@ -35,44 +39,19 @@ impl PlanText<'_> {
 
     /// Shortest time of the whole play: each kernel waits for the one before.
     pub fn seconds(&self) -> f64 {
-        self.plan.ops.iter().map(|op| self.seconds_of(op)).sum()
+        self.plan.best_seconds(self.ceilings, &|cost| self.work_of(cost))
     }
 
     /// Shortest time of one kernel, on the device it is placed on.
     pub fn seconds_of(&self, op: &PlanOp) -> f64 {
-        let host = self.host.filter(|_| op.device == DeviceKind::Cpu);
-        host.unwrap_or(self.ceilings).seconds(self.work(op))
+        self.ceilings[op.device.0].seconds(self.work(op))
     }
-}
 
-/// The operations a kernel stands for, such as `add+rms_norm+matmul`.
-pub(crate) fn kernel_ops(plan: &Plan, op: &PlanOp) -> String {
-    let mut names: Vec<String> = Vec::new();
-    for &node in &op.nodes {
-        let name = plan.graph.nodes[node].op.name();
-        match names.last_mut() {
-            Some(last)
-                if last.trim_end_matches(|c: char| c.is_ascii_digit() || c == 'x') == name =>
-            {
-                let count = last[name.len()..].trim_start_matches('x').parse().unwrap_or(1) + 1;
-                *last = format!("{name}x{count}");
-            }
-            _ => names.push(name.to_string()),
-        }
+    fn device(&self, id: DeviceId) -> &str {
+        &self.plan.devices[id.0].name
     }
-    names.join("+")
-}
 
-fn weight_types(plan: &Plan, op: &PlanOp) -> String {
-    let Kernel::Project(project) = &op.kernel else { return String::new() };
-    let mut types: Vec<String> =
-        project.parts.iter().map(|part| plan.graph.weight(part.weight).ty.to_string()).collect();
-    types.dedup();
-    types.join("+")
-}
-
-impl Display for PlanText<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+    fn write_model(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let Plan { graph, options, .. } = self.plan;
         writeln!(
             f,
@@ -106,14 +85,15 @@ impl Display for PlanText<'_> {
             options.max_rows,
             self.plan.kv_bytes() as f64 / 1e6,
         )?;
-        writeln!(f, "placement: {}", self.plan.placement())?;
-        writeln!(
-            f,
-            "play: {} rows of {} sequences, context {}",
-            self.rows * self.lanes,
-            self.lanes,
-            self.context
-        )?;
+        writeln!(f, "placement: {}", self.plan.placement_text())?;
+        for moved in &self.plan.moved {
+            let (from, to) = (self.device(moved.from), self.device(moved.to));
+            writeln!(f, "{} runs on {to}: {from} has no kernel for it", moved.op)?;
+        }
+        Ok(())
+    }
+
+    fn write_ops(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(
             f,
             "{:<5} {:<28} {:<6} {:<12} {:>12} {:>12} {:>10} {:<4} operations",
@@ -125,7 +105,7 @@ impl Display for PlanText<'_> {
                 f,
                 "{index:<5} {:<28} {:<6} {:<12} {:>12} {:>12} {:>10.2} {:<4} {}",
                 op.name,
-                op.device.to_string(),
+                self.device(op.device),
                 weight_types(self.plan, op),
                 work.bytes,
                 work.operations,
@@ -134,19 +114,72 @@ impl Display for PlanText<'_> {
                 kernel_ops(self.plan, op),
             )?;
         }
+        Ok(())
+    }
+
+    fn write_segments(&self, f: &mut Formatter<'_>) -> fmt::Result {
         for (index, segment) in self.plan.segments.iter().enumerate() {
-            let received = segment.receives.iter().map(|&buffer| &self.plan.buffers[buffer].name);
+            let (device, ops) = (self.device(segment.device), &segment.ops);
+            write!(f, "segment {index}: {device}, ops {} to {}", ops.start, ops.end - 1)?;
+            for transfer in &segment.receives {
+                let name = &self.plan.graph.tensor(transfer.tensor).name;
+                write!(f, ", receives {name} ({}) from segment {}", transfer.form, transfer.from)?;
+            }
+            writeln!(f)?;
+        }
+        if self.plan.segments.len() > 1 && self.lanes > 1 && self.rows == 1 {
+            let sequences = vec![(1, self.context); self.lanes];
+            let times = OverlapTimes::predict(self.plan, self.ceilings, &sequences);
             writeln!(
                 f,
-                "segment {index}: {}, ops {}..{}, waits {:?}, signals {:?}, receives {:?}",
-                segment.device,
-                segment.ops.start,
-                segment.ops.end,
-                segment.waits,
-                segment.signals,
-                received.collect::<Vec<_>>(),
+                "lanes in two halves, each reading the weights again: {:.3} ms instead of {:.3}, {}",
+                1e3 * times.halves,
+                1e3 * times.whole,
+                if times.pays() { "which pays" } else { "which does not pay" },
             )?;
         }
+        Ok(())
+    }
+}
+
+/// The operations a kernel stands for, such as `add+rms_norm+matmul`.
+pub(crate) fn kernel_ops(plan: &Plan, op: &PlanOp) -> String {
+    let mut names: Vec<String> = Vec::new();
+    for &node in &op.nodes {
+        let name = plan.graph.nodes[node].op.name();
+        match names.last_mut() {
+            Some(last)
+                if last.trim_end_matches(|c: char| c.is_ascii_digit() || c == 'x') == name =>
+            {
+                let count = last[name.len()..].trim_start_matches('x').parse().unwrap_or(1) + 1;
+                *last = format!("{name}x{count}");
+            }
+            _ => names.push(name.to_string()),
+        }
+    }
+    names.join("+")
+}
+
+fn weight_types(plan: &Plan, op: &PlanOp) -> String {
+    let Kernel::Project(project) = &op.kernel else { return String::new() };
+    let mut types: Vec<String> =
+        project.parts.iter().map(|part| plan.graph.weight(part.weight).ty.to_string()).collect();
+    types.dedup();
+    types.join("+")
+}
+
+impl Display for PlanText<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.write_model(f)?;
+        writeln!(
+            f,
+            "play: {} rows of {} sequences, context {}",
+            self.rows * self.lanes,
+            self.lanes,
+            self.context
+        )?;
+        self.write_ops(f)?;
+        self.write_segments(f)?;
         let total = self.total();
         let barriers = self.plan.ops.iter().filter(|op| op.barrier).count();
         writeln!(
@@ -156,11 +189,18 @@ impl Display for PlanText<'_> {
             total.bytes as f64 / 1e6,
             total.operations as f64 / 1e9,
         )?;
+        for (device, ceilings) in self.plan.devices.iter().zip(self.ceilings) {
+            writeln!(
+                f,
+                "ceilings of {}: {:.1} GB/s read, {:.0} GOP/s",
+                device.name,
+                ceilings.bytes_per_second / 1e9,
+                ceilings.operations_per_second / 1e9,
+            )?;
+        }
         writeln!(
             f,
-            "ceilings: {:.1} GB/s read, {:.0} GOP/s: {:.3} ms a play, {:.1} tokens/s",
-            self.ceilings.bytes_per_second / 1e9,
-            self.ceilings.operations_per_second / 1e9,
+            "at best: {:.3} ms a play, {:.1} tokens/s",
             1e3 * self.seconds(),
             (self.rows * self.lanes) as f64 / self.seconds(),
         )

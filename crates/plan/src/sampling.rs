@@ -1,6 +1,6 @@
 //! Sampling: what a request asks for, and what a device that samples offers.
 
-use crate::device::DeviceError;
+use crate::error::DeviceError;
 use crate::step::Step;
 
 /// How the next token is chosen. The default is the model's own distribution: temperature 1, no cuts.
@@ -162,7 +162,8 @@ pub trait DeviceSampler {
     /// Most tokens of a row that one call of [`DeviceSampler::play_sampling`] samples.
     fn max_tokens_per_submit(&self) -> usize;
 
-    /// Plays `step` and samples a token for each of its rows with logits.
+    /// Plays `step`, of a plan that has one segment, in slot 0 and samples a token for each of its rows with
+    /// logits.
     ///
     /// There are as many plays as uniform numbers, of which every row has the same number. Where
     /// there are several, every row of the step must want logits, be sampled here, have no mask and
@@ -175,20 +176,16 @@ pub trait DeviceSampler {
         rows: &[Option<SampleRow<'_>>],
     ) -> Result<(), DeviceError>;
 
-    /// Submits `step` and returns before it is done; its logits stay on the device for
-    /// [`DeviceSampler::sample`].
-    fn play_forward(&mut self, step: &Step) -> Result<(), DeviceError>;
+    /// Samples one token for each row with logits of the last play of `slot`, whose head was
+    /// submitted with [`crate::LogitsTo::Sampler`], and waits for it.
+    fn sample(&mut self, slot: usize, rows: &[Option<SampleRow<'_>>]) -> Result<(), DeviceError>;
 
-    /// Samples one token for each row with logits of the last [`DeviceSampler::play_forward`], and
-    /// waits for it.
-    fn sample(&mut self, rows: &[Option<SampleRow<'_>>]) -> Result<(), DeviceError>;
-
-    /// Tokens that were last sampled for the `index`-th row with logits: one a play, until a stop
+    /// Tokens that were last sampled in `slot` for the `index`-th row with logits: one a play, until a stop
     /// token. None where the row was left to the host, or where a logit was not a number, which
     /// means that weights or a kernel are broken.
-    fn sampled(&self, index: usize) -> Option<&[u32]>;
+    fn sampled(&self, slot: usize, index: usize) -> Option<&[u32]>;
 
     /// Log probabilities of the `play`-th token of the `index`-th row; none where none were asked
     /// for.
-    fn logprobs(&self, index: usize, play: usize) -> Option<TokenLogProbs<'_>>;
+    fn logprobs(&self, slot: usize, index: usize, play: usize) -> Option<TokenLogProbs<'_>>;
 }

@@ -1,6 +1,6 @@
 //! The step: the little that changes between plays.
 
-use crate::device::DeviceError;
+use crate::error::DeviceError;
 use crate::kv::PAGE_TOKENS;
 use crate::plan::Plan;
 use std::ops::Range;

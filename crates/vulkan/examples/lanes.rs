@@ -7,11 +7,12 @@
 use pianola_formats::TensorType;
 use pianola_model::{RandomWeights, SHAPES};
 use pianola_plan::{
-    DeviceKind, KernelTime, Numeric, PAGE_TOKENS, Plan, PlanOptions, Recording, Step,
+    DeviceId, KernelTime, Numeric, PAGE_TOKENS, Placement, Plan, PlanOptions, Recording, Step,
 };
-use pianola_vulkan::{Gpu, Selection, Tuning, VulkanOptions, VulkanRecording};
+use pianola_vulkan::{Gpu, Selection, VulkanDevice, VulkanOptions, VulkanRecording};
 use std::collections::BTreeMap;
 use std::error::Error;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Plays of a step that are timed; the best counts.
@@ -51,20 +52,22 @@ fn main() -> Result<(), Box<dyn Error>> {
     config.windows.truncate(config.layers);
     let weights = RandomWeights::new(&config, 1, |_, _, _| ty);
     let options = PlanOptions {
-        device: DeviceKind::Vulkan,
         numeric: Numeric::Fast,
         max_rows: 512,
         max_logit_rows: most(|step| step.lanes),
         context: most(|step| step.context + step.rows).next_multiple_of(PAGE_TOKENS),
         sequences: most(|step| step.lanes),
-        cpu_layers: 0,
+        fusion: true,
         kv_bytes: None,
         kv_type: None,
     };
-    let plan = Plan::new(pianola_model::graph(&config, &weights, None)?, options)?;
+    let graph = pianola_model::graph(&config, &weights, None)?;
+    let placement = Placement::single(&graph, VulkanDevice::spec_named("vulkan"));
+    let plan = Plan::new(graph, options, placement)?;
     let gpu = Gpu::open(&Selection::Name(device.clone()))?;
-    let options = VulkanOptions { gpu, memory: None, tuning: Tuning::default(), parallelism: None };
-    let mut recording = VulkanRecording::new(plan, &weights, options, &mut |_, _| ())?;
+    let options = VulkanOptions::new(gpu);
+    let mut recording =
+        VulkanRecording::new(Arc::new(plan), DeviceId(0), &weights, options, &mut |_, _| ())?;
     let scale = all_layers as f64 / config.layers as f64;
     for shape in &steps {
         measure(&mut recording, shape, scale)?;

@@ -3,10 +3,10 @@
 //! Each play computes exactly what it would otherwise; only the host's part differs.
 
 use crate::commands::Launch;
-use crate::device::{VulkanRecording, logit_bucket};
 use crate::memory::{Memory, Purpose, Region};
 use crate::pipeline::Shader;
 use crate::program::{Body, Dispatch};
+use crate::recording::{VulkanRecording, logit_bucket};
 use crate::step::write_step;
 use pianola_plan::{DeviceError, Step};
 use std::collections::HashMap;
@@ -40,13 +40,18 @@ impl VulkanRecording {
         Ok(())
     }
 
-    pub(crate) fn play_ablated(&mut self, step: &Step) -> Result<(), DeviceError> {
+    pub(crate) fn play_ablated(
+        &mut self,
+        segment: usize,
+        slot: usize,
+        step: &Step,
+    ) -> Result<(), DeviceError> {
         let start = Instant::now();
         let mut ablated = self.ablation.take().expect("an experiment is under way");
         self.idle()?;
         // SAFETY: mapped, and nothing plays.
-        unsafe { write_step(self.takes[0].start, step) };
-        let body = Body::of(step);
+        unsafe { write_step(self.slots[slot].start, step) };
+        let body = Body::of(segment, step);
         let logits = match step.logits.len() {
             0 => 0,
             wanted => logit_bucket(wanted, &self.plan),
@@ -54,17 +59,17 @@ impl VulkanRecording {
         let (program, launches) = match ablated.programs.entry((body, logits)) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(vacant) => {
-                let mut program = self.programmer(&self.tuning).body(body)?;
+                let mut program = self.programmer(slot, &self.tuning).body(body)?;
                 if logits > 0 {
-                    program.extend(self.programmer(&self.tuning).head(logits)?);
+                    program.extend(self.programmer(slot, &self.tuning).head(segment, logits)?);
                 }
                 let launches = self.recorder.realise(&mut self.pipelines, &program)?;
                 vacant.insert((program, launches))
             }
         };
-        let copy = (logits > 0).then(|| self.logits_of(logits as usize));
+        let copy = (logits > 0).then(|| self.logits_of(slot, logits as usize));
         let commands = self.recorder.allocate()?;
-        let set = self.takes[0].set;
+        let set = self.slots[slot].set;
         let mut memory = Memory::new(self.gpu.clone(), None);
         let mut replaced: HashMap<Region, Region> = HashMap::new();
         let mut allocations = 0;
@@ -87,13 +92,12 @@ impl VulkanRecording {
                 recorder.copy(commands, new.map_or(from, |new| new.slice(0, from.size)), to);
             }
         })?;
-        self.submit(Some(0), &[commands])?;
+        self.submit_one(Some(slot), commands)?;
         let submitted = start.elapsed().as_secs_f64();
-        self.finish(0)?;
+        self.finish(slot)?;
         self.recorder.free(commands);
         self.recorder.forget(&memory.buffers())?;
         let whole = start.elapsed().as_secs_f64();
-        self.statistics.plays += 1;
         self.statistics.seconds += whole;
         self.statistics.busy_seconds += whole - submitted;
         self.statistics.dispatches += program.len() as u64;

@@ -24,6 +24,13 @@ pub(crate) struct Launch {
     barrier: bool,
 }
 
+/// Rows in memory, and the bytes between the starts of two of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows {
+    pub region: Region,
+    pub stride: u64,
+}
+
 /// Makes command buffers and the descriptor sets they bind, each set once.
 pub(crate) struct Recorder {
     gpu: Arc<Gpu>,
@@ -270,6 +277,34 @@ impl Recorder {
         }];
         // SAFETY: as above; both regions lie inside their buffers.
         unsafe { self.gpu.raw.cmd_copy_buffer(commands, from.buffer, to.buffer, &regions) };
+        self.to_host(commands);
+    }
+
+    /// Copies rows of `bytes` bytes, after what wrote them and for whoever reads the copy, a kernel
+    /// or the host.
+    pub fn copy_rows(
+        &self,
+        commands: vk::CommandBuffer,
+        from: Rows,
+        to: Rows,
+        rows: usize,
+        bytes: u64,
+    ) {
+        self.barrier(commands);
+        let region = |row: u64, count: u64| vk::BufferCopy {
+            src_offset: from.region.offset + row * from.stride,
+            dst_offset: to.region.offset + row * to.stride,
+            size: count * bytes,
+        };
+        let regions: Vec<vk::BufferCopy> = match from.stride == bytes && to.stride == bytes {
+            true => vec![region(0, rows as u64)],
+            false => (0..rows as u64).map(|row| region(row, 1)).collect(),
+        };
+        // SAFETY: being recorded; the rows lie inside their buffers.
+        unsafe {
+            self.gpu.raw.cmd_copy_buffer(commands, from.region.buffer, to.region.buffer, &regions);
+        }
+        self.barrier(commands);
         self.to_host(commands);
     }
 

@@ -5,14 +5,10 @@ use crate::instance::Instance;
 use crate::measure;
 use crate::policy::fragments::Fragments;
 use ash::{ext, khr, vk};
-use pianola_plan::{DeviceError, DeviceKind};
+use pianola_plan::{DeviceError, WAIT_LIMIT};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-
-/// Longest wait for a submission. A segment is planned to take far less than a second; what has
-/// not come back by then never will.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A Vulkan device opened for computing.
 pub struct Gpu {
@@ -241,12 +237,12 @@ impl Gpu {
                 DeviceError::Timeout {
                     device: self.description.name.clone(),
                     during: what.to_string(),
-                    seconds: PATIENCE.as_secs(),
+                    seconds: WAIT_LIMIT.as_secs(),
                 }
             }
             vk::Result::ERROR_OUT_OF_DEVICE_MEMORY | vk::Result::ERROR_OUT_OF_HOST_MEMORY => {
                 DeviceError::OutOfMemory {
-                    device: DeviceKind::Vulkan,
+                    device: self.description.name.clone(),
                     what: what.to_string(),
                     bytes: 0,
                 }
@@ -277,19 +273,23 @@ impl Gpu {
     }
 
     /// From now on the device answers as a lost one does, for tests of what follows.
-    #[doc(hidden)]
+    #[cfg(feature = "test-hooks")]
     pub fn lose(&self) {
         self.lost.store(true, Ordering::Relaxed);
     }
 
     /// Waits for a fence, but not for ever.
-    pub(crate) fn wait(&self, fence: vk::Fence, what: &str) -> Result<(), DeviceError> {
+    pub(crate) fn wait(
+        &self,
+        fence: vk::Fence,
+        limit: Duration,
+        what: &str,
+    ) -> Result<(), DeviceError> {
         if self.is_lost() {
             return Err(self.failure(what, vk::Result::ERROR_DEVICE_LOST));
         }
         // SAFETY: a fence of this device.
-        let result =
-            unsafe { self.raw.wait_for_fences(&[fence], true, PATIENCE.as_nanos() as u64) };
+        let result = unsafe { self.raw.wait_for_fences(&[fence], true, limit.as_nanos() as u64) };
         result.map_err(|error| self.failure(what, error))
     }
 }

@@ -8,7 +8,7 @@ use crate::pipeline::Pipelines;
 use crate::program::Dispatch;
 use crate::step::{STEP_BYTES, write_step};
 use ash::vk;
-use pianola_plan::{DeviceError, Step};
+use pianola_plan::{DeviceError, Step, WAIT_LIMIT};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -91,7 +91,7 @@ impl Lab {
         let list = [vk::CommandBufferSubmitInfo::default().command_buffer(commands)];
         let submit = [vk::SubmitInfo2::default().command_buffer_infos(&list)];
         gpu.submit(&submit, self.fence, "a measurement")?;
-        gpu.wait(self.fence, "a measurement")?;
+        gpu.wait(self.fence, WAIT_LIMIT, "a measurement")?;
         // SAFETY: signalled, and in no submission.
         unsafe { gpu.raw.reset_fences(&[self.fence]) }
             .map_err(|error| gpu.failure("resetting a fence", error))

@@ -20,6 +20,7 @@
 #![allow(unsafe_code)]
 
 mod ablate;
+mod budget;
 mod commands;
 mod describe;
 mod device;
@@ -31,16 +32,16 @@ mod layout;
 mod measure;
 mod memory;
 mod pipeline;
-mod place;
 mod policy;
 mod probe;
 mod profile;
 mod program;
-mod receive;
+mod recording;
 mod sample;
 mod sampler;
 mod statistics;
 mod step;
+mod transfer;
 mod tune;
 mod tuning;
 mod upload;
@@ -48,15 +49,15 @@ mod weights;
 
 pub use ablate::Ablation;
 pub use describe::{GpuDescription, GpuKind, Heap, MatrixShape, Selection, describe, select};
-pub use device::{VulkanOptions, VulkanRecording};
+pub use device::{VulkanDevice, VulkanOptions};
 pub use dry_run::{OpLaunch, launches};
 pub use gpu::Gpu;
 pub use instance::Instance;
 #[doc(hidden)]
 pub use measure::atomic_additions;
 pub use measure::measure;
-pub use memory::Placement;
-pub use place::Budget;
+pub use memory::HeapUse;
+pub use recording::VulkanRecording;
 #[doc(hidden)]
 pub use sample::bench::{SampleBench, Sampled};
 pub use statistics::{KernelStatistics, compile_plan};

@@ -7,7 +7,7 @@
 use crate::describe::{GpuKind, Heap, heaps};
 use crate::gpu::Gpu;
 use ash::vk;
-use pianola_plan::{DeviceError, DeviceKind};
+use pianola_plan::DeviceError;
 use std::sync::Arc;
 
 /// Coarsest offset at which any device may bind a storage buffer.
@@ -62,7 +62,7 @@ struct Block {
 
 /// Bytes by the kind of heap they lie in.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Placement {
+pub struct HeapUse {
     /// In the device's own heap.
     pub device_local: u64,
     /// In the other heap that the device reads directly.
@@ -292,13 +292,13 @@ impl Memory {
     }
 
     /// Bytes taken for weights, pages and activations.
-    pub fn placement(&self) -> Placement {
+    pub fn heap_use(&self) -> HeapUse {
         let resident = |local: bool| {
             let blocks = self.blocks.iter();
             let blocks = blocks.filter(|block| block.purpose == Purpose::Resident);
             blocks.filter(|block| block.device_local == local).map(|block| block.size).sum()
         };
-        Placement { device_local: resident(true), host: resident(false) }
+        HeapUse { device_local: resident(true), host: resident(false) }
     }
 }
 
@@ -314,5 +314,5 @@ pub(crate) fn block_size(purpose: Purpose, size: u64, largest: u64) -> u64 {
 }
 
 pub(crate) fn out_of_memory(what: &str, bytes: u64) -> DeviceError {
-    DeviceError::OutOfMemory { device: DeviceKind::Vulkan, what: what.to_string(), bytes }
+    DeviceError::OutOfMemory { device: "vulkan".to_string(), what: what.to_string(), bytes }
 }

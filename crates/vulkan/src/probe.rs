@@ -1,17 +1,19 @@
 //! Looking into a recording, kernel by kernel, for checks.
 
-use crate::device::{VulkanRecording, logit_bucket};
 use crate::memory::{Memory, Purpose, Region};
 use crate::program::{Body, Dispatch};
+use crate::recording::{VulkanRecording, logit_bucket};
 use crate::step::write_step;
 use crate::upload::Uploader;
-use pianola_plan::{DeviceError, KvSlot, KvType, PAGE_TOKENS, Probe, Row, Step, TensorId};
+use pianola_plan::{
+    DeviceError, KvSlot, KvType, Numeric, PAGE_TOKENS, Probe, Rounding, Row, Step, TensorId,
+};
 
 impl VulkanRecording {
     /// Plays a program once, alone.
     fn play_program(&mut self, program: &[Dispatch]) -> Result<(), DeviceError> {
         let commands = self.record(0, program)?;
-        self.submit(Some(0), &[commands])?;
+        self.submit_one(Some(0), commands)?;
         self.finish(0)?;
         self.recorder.free(commands);
         Ok(())
@@ -25,7 +27,7 @@ impl VulkanRecording {
         let to = memory.allocate(Purpose::Readback, region.size, "a copy")?;
         let commands = self.recorder.allocate()?;
         self.recorder.write(commands, |recorder| recorder.copy(commands, region, to))?;
-        self.submit(Some(0), &[commands])?;
+        self.submit_one(Some(0), commands)?;
         self.finish(0)?;
         self.recorder.free(commands);
         let start = memory.mapped(to).expect("visible to the host");
@@ -39,16 +41,19 @@ impl Probe for VulkanRecording {
         self.check(step)?;
         self.idle()?;
         // SAFETY: mapped, and nothing plays.
-        unsafe { write_step(self.takes[0].start, step) };
+        unsafe { write_step(self.slots[0].start, step) };
         Ok(())
     }
 
     fn play_op(&mut self, op: usize, step: &Step) -> Result<(), DeviceError> {
-        let programmer = self.programmer(&self.tuning);
-        let program = if programmer.in_head(op) {
-            programmer.head(logit_bucket(step.logits.len(), &self.plan))?
+        let programmer = self.programmer(0, &self.tuning);
+        let segments = &self.plan.segments;
+        let segment = segments.iter().position(|segment| segment.ops.contains(&op));
+        let segment = segment.expect("a kernel of this device");
+        let program = if self.plan.is_head(op) {
+            programmer.head(segment, logit_bucket(step.logits.len(), &self.plan))?
         } else {
-            programmer.body(Body::of(step))?
+            programmer.body(Body::of(segment, step))?
         };
         let mine: Vec<Dispatch> = program.into_iter().filter(|d| d.op == op).collect();
         self.play_program(&mine)
@@ -62,13 +67,28 @@ impl Probe for VulkanRecording {
         if rows == 0 {
             return Ok(Vec::new());
         }
-        let bytes = self.read(self.resources.arena.slice(offset, (4 * rows * stride) as u64))?;
+        let bytes = self.read(self.arena(0).slice(offset, (4 * rows * stride) as u64))?;
         let values: Vec<f32> = bytes
             .chunks_exact(4)
             .map(|value| f32::from_le_bytes([value[0], value[1], value[2], value[3]]))
             .collect();
         let row = |row: usize| &values[row * stride + view.column..][..width];
         Ok((0..rows).flat_map(|index| row(index).to_vec()).collect())
+    }
+
+    fn write_tensor(&mut self, tensor: TensorId, rows: &[f32]) -> Result<(), DeviceError> {
+        self.idle()?;
+        let view = self.plan.view(tensor);
+        let width = self.plan.graph.tensor(tensor).width;
+        let stride = self.plan.buffers[view.buffer].width;
+        let mut uploader = Uploader::new(&self.gpu)?;
+        for (index, row) in rows.chunks_exact(width).enumerate() {
+            let column = index * stride + view.column;
+            let offset = self.plan.arena.offsets[view.buffer] + 4 * column;
+            let place = self.arena(0).slice(offset as u64, 4 * width as u64);
+            uploader.copy(&self.memory, place, bytemuck::cast_slice(row))?;
+        }
+        uploader.finish()
     }
 
     fn read_kv(&mut self, slot: KvSlot, rows: &[Row]) -> Result<[Vec<f32>; 2], DeviceError> {
@@ -109,19 +129,21 @@ impl Probe for VulkanRecording {
         Ok(found)
     }
 
-    fn as_any(&self) -> &dyn std::any::Any {
-        self
-    }
-
-    fn as_any_mut(&mut self) -> &mut dyn std::any::Any {
-        self
+    fn rounding(&self, op: usize) -> Rounding {
+        match self.plan.options.numeric {
+            Numeric::Exact => Rounding::None,
+            // Which of the two depends on the rows.
+            Numeric::Fast if self.plan.is_head(op) => Rounding::Half,
+            Numeric::Fast => Rounding::Int8,
+        }
     }
 
     fn poison(&mut self) -> Result<(), DeviceError> {
         self.idle()?;
-        let bytes = vec![0xff; self.resources.arena.size as usize];
         let mut uploader = Uploader::new(&self.gpu)?;
-        uploader.copy(&self.memory, self.resources.arena, &bytes)?;
+        for &arena in &self.resources.arenas {
+            uploader.copy(&self.memory, arena, &vec![0xff; arena.size as usize])?;
+        }
         uploader.finish()
     }
 }

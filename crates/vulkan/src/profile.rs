@@ -1,10 +1,11 @@
 //! Timestamps behind every dispatch.
 
-use crate::device::{VulkanRecording, logit_bucket};
 use crate::gpu::Gpu;
 use crate::lab::query_pool;
 use crate::program::{Body, Dispatch};
+use crate::recording::{VulkanRecording, logit_bucket};
 use crate::step::write_step;
+use crate::transfer::Direction;
 use ash::vk;
 use pianola_plan::{DeviceError, KernelTime, Step};
 
@@ -87,22 +88,35 @@ impl Profiler {
 }
 
 impl VulkanRecording {
-    /// Plays a step with a timestamp behind every dispatch.
-    pub(crate) fn play_timed(&mut self, step: &Step) -> Result<(), DeviceError> {
-        let mut program = self.programmer(&self.tuning).body(Body::of(step))?;
-        if !step.logits.is_empty() {
-            let wanted = logit_bucket(step.logits.len(), &self.plan);
-            program.extend(self.programmer(&self.tuning).head(wanted)?);
+    /// Plays a segment with a timestamp behind every dispatch.
+    pub(crate) fn play_timed(
+        &mut self,
+        segment: usize,
+        slot: usize,
+        step: &Step,
+    ) -> Result<(), DeviceError> {
+        let programmer = self.programmer(slot, &self.tuning);
+        let mut program = programmer.body(Body::of(segment, step))?;
+        let wanted = match step.logits.len() {
+            0 => 0,
+            logits => logit_bucket(logits, &self.plan),
+        };
+        if wanted > 0 {
+            program.extend(programmer.head(segment, wanted)?);
         }
+        let counts = [Body::of(segment, step).rows as usize, wanted as usize];
+        let import = self.record_transfers(slot, segment, Direction::Import, counts)?;
+        let export = self.record_transfers(slot, segment, Direction::Export, counts)?;
         self.idle()?;
         // SAFETY: mapped, and nothing plays.
-        unsafe { write_step(self.takes[0].start, step) };
+        unsafe { write_step(self.slots[slot].start, step) };
         let commands = self.recorder.allocate()?;
-        let set = self.takes[0].set;
+        let set = self.slots[slot].set;
         let mut profiler = self.profiler.take().expect("timed plays have a profiler");
         let queries = profiler.queries(&self.gpu, program.len() as u32 + 1)?;
         let rows = step.logits.len();
-        let copy = (rows > 0).then(|| self.logits_of(rows));
+        let here = rows > 0 && self.plan.head_device() == self.device;
+        let copy = here.then(|| self.logits_of(slot, rows));
         let launches = self.recorder.realise(&mut self.pipelines, &program)?;
         let gpu = self.gpu.clone();
         self.recorder.write(commands, |recorder| {
@@ -124,8 +138,15 @@ impl VulkanRecording {
                 recorder.copy(commands, from, to);
             }
         })?;
-        self.submit(Some(0), &[commands])?;
-        self.finish(0)?;
+        if let Some(moved) = import {
+            self.submit_one(None, moved)?;
+        }
+        self.submit_one(if export.is_some() { None } else { Some(slot) }, commands)?;
+        if let Some(moved) = export {
+            self.submit_one(Some(slot), moved)?;
+        }
+        self.finish(slot)?;
+        import.into_iter().chain(export).for_each(|moved| self.recorder.free(moved));
         profiler.collect(&self.gpu, &program, step)?;
         self.recorder.free(commands);
         self.profiler = Some(profiler);

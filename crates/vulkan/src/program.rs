@@ -8,7 +8,7 @@ mod attend;
 mod project;
 mod resources;
 
-pub(crate) use resources::{Resources, Scratch};
+pub(crate) use resources::{Allocate, Resources, page_bytes};
 
 use crate::memory::Region;
 use crate::pipeline::{PUSH_BYTES, Shader, Variant};
@@ -17,7 +17,7 @@ use crate::tuning::{RowsKey, Tuning};
 use crate::weights::Weights;
 use pianola_formats::TensorType;
 use pianola_plan::{
-    DeviceError, DeviceKind, Kernel, KvType, Op, Plan, Project, RowSet, Step, TensorId, bucket,
+    DeviceError, DeviceId, Kernel, KvType, Op, Plan, Project, Step, TensorId, bucket,
 };
 use project::ProductKernel;
 
@@ -66,61 +66,62 @@ enum InputFrom {
 /// What the body of a play is programmed for.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(crate) struct Body {
+    /// Segment of the plan.
+    pub segment: usize,
     /// Rows, at most.
     pub rows: u32,
-    /// Every row is of another sequence: its newest key and value are nobody else's business.
+    /// Every row is of another sequence: no row reads another row's new key, so the KV write can
+    /// be fused.
     pub one_row_per_sequence: bool,
 }
 
 impl Body {
-    /// The body that plays a checked step.
-    pub fn of(step: &Step) -> Body {
+    /// The body that plays a segment of a checked step.
+    pub fn of(segment: usize, step: &Step) -> Body {
         let rows = bucket(step.rows.len()).expect("a checked step") as u32;
-        Body { rows, one_row_per_sequence: step.is_one_row_per_sequence() }
+        Body { segment, rows, one_row_per_sequence: step.is_one_row_per_sequence() }
     }
 
     /// The body of a play of one row.
-    pub const SINGLE: Body = Body { rows: 1, one_row_per_sequence: true };
+    pub fn single(segment: usize) -> Body {
+        Body { segment, rows: 1, one_row_per_sequence: true }
+    }
 }
 
 /// Writes programs for one plan.
 pub(crate) struct Programmer<'a> {
     pub plan: &'a Plan,
+    pub device: DeviceId,
     pub weights: &'a Weights,
     pub resources: &'a Resources,
+    /// The arena of the slot that the program is for.
+    pub arena: Region,
     pub limits: Limits,
     pub tuning: &'a Tuning,
 }
 
 impl Programmer<'_> {
-    /// Whether a kernel works on the rows with logits only.
-    pub fn in_head(&self, op: usize) -> bool {
-        match &self.plan.ops[op].kernel {
-            Kernel::Project(project) => self.is_head(project),
-            Kernel::Attend(_) => false,
-            Kernel::Single(node) => {
-                let output = self.plan.graph.nodes[*node].output;
-                output.is_some_and(|id| self.plan.graph.tensor(id).rows == RowSet::Logits)
-            }
-        }
+    /// Segments of this device.
+    pub fn segments(&self) -> impl Iterator<Item = usize> + use<'_> {
+        let segments = self.plan.segments.iter().enumerate();
+        segments.filter(|(_, segment)| segment.device == self.device).map(|(index, _)| index)
     }
 
-    /// Everything but the head.
+    /// A segment without what works on rows with logits only.
     pub fn body(&self, body: Body) -> Result<Vec<Dispatch>, DeviceError> {
         self.program(body, false)
     }
 
-    /// The head, for at most `logits` rows.
-    pub fn head(&self, logits: u32) -> Result<Vec<Dispatch>, DeviceError> {
-        self.program(Body { rows: logits, one_row_per_sequence: false }, true)
+    /// The rest of a segment, for at most `logits` rows.
+    pub fn head(&self, segment: usize, logits: u32) -> Result<Vec<Dispatch>, DeviceError> {
+        self.program(Body { segment, rows: logits, one_row_per_sequence: false }, true)
     }
 
     fn program(&self, body: Body, head: bool) -> Result<Vec<Dispatch>, DeviceError> {
         let rows = body.rows;
         let mut dispatches = Vec::new();
-        let mine = |op: &usize| self.plan.ops[*op].device == DeviceKind::Vulkan;
-        let ops = (0..self.plan.ops.len()).filter(mine);
-        for op in ops.filter(|&op| self.in_head(op) == head) {
+        let ops = self.plan.segments[body.segment].ops.clone();
+        for op in ops.filter(|&op| self.plan.is_head(op) == head) {
             let start = dispatches.len();
             match &self.plan.ops[op].kernel {
                 Kernel::Project(project) => self.project(op, project, rows, &mut dispatches)?,
@@ -128,7 +129,7 @@ impl Programmer<'_> {
                 Kernel::Single(node) => self.single(op, *node, rows, &mut dispatches)?,
             }
             // The head waits for the body; the body for the play before, which may still be under
-            // way in the same arena.
+            // way in the same memory.
             dispatches[start].barrier |= self.plan.ops[op].barrier || start == 0;
         }
         debug_assert!(dispatches.iter().all(|d| d.push.len() <= PUSH_BYTES as usize));
@@ -141,7 +142,7 @@ impl Programmer<'_> {
     fn input(&self, op: usize, rows: u32) -> InputFrom {
         let Kernel::Project(project) = &self.plan.ops[op].kernel else { return InputFrom::Own };
         // What another device computed comes as it is.
-        if op == 0 || self.plan.ops[op - 1].device != DeviceKind::Vulkan {
+        if op == 0 || self.plan.ops[op - 1].device != self.device {
             return InputFrom::Own;
         }
         let alone = |project: &Project| match self.groups(project) {
@@ -194,7 +195,10 @@ impl Programmer<'_> {
 
     /// What kernel `op` leaves for the next one.
     fn output_for_next(&self, op: usize, rows: u32) -> InputFrom {
-        if op + 1 < self.plan.ops.len() { self.input(op + 1, rows) } else { InputFrom::Own }
+        match self.plan.ops.get(op + 1) {
+            Some(next) if next.device == self.device => self.input(op + 1, rows),
+            _ => InputFrom::Own,
+        }
     }
 
     /// The buffer a tensor lies in, and its stride and first column in floats.
@@ -203,7 +207,7 @@ impl Programmer<'_> {
         let buffer = &self.plan.buffers[view.buffer];
         let rows = self.plan.max_rows(buffer.rows);
         let offset = self.plan.arena.offsets[view.buffer] as u64;
-        let region = self.resources.arena.slice(offset, (rows * buffer.width * 4) as u64);
+        let region = self.arena.slice(offset, (rows * buffer.width * 4) as u64);
         (region, buffer.width as u32, view.column as u32)
     }
 

@@ -1,8 +1,7 @@
 //! Plays that sample tokens: those of one play are the rows of the next, in one submission.
 
-use crate::device::{VulkanRecording, logit_bucket};
 use crate::memory::{Memory, Purpose, Region};
-use crate::program::Body;
+use crate::recording::{VulkanRecording, logit_bucket};
 use crate::sample::{MOST_PLAYS, MOST_ROWS, Outcome, SampleBuffers, sample_program, unsupported};
 use crate::step::write_step;
 use ash::vk;
@@ -11,6 +10,9 @@ use pianola_plan::{
 };
 use std::collections::BTreeMap;
 use std::time::Instant;
+
+/// The slot that plays with sampling in one submission run in: each is waited for.
+const SAMPLING_SLOT: usize = 0;
 
 /// Command buffers that sample a token for each row with logits, and copy the outcomes to the host.
 #[derive(Clone, Copy)]
@@ -28,9 +30,9 @@ pub(crate) struct Sampler {
     rows: usize,
     /// Of the rows last written, which are sampled here.
     here: [bool; MOST_ROWS],
-    /// The take and the rows with logits of a forward pass that was not sampled yet.
+    /// The slot and the rows with logits of a forward pass that was not sampled yet.
     pub forward: Option<(usize, usize)>,
-    /// For each take, by the rows that its head was recorded for.
+    /// For each slot, by the rows that its head was recorded for.
     recorded: [BTreeMap<u32, SampleCommands>; 2],
     /// Command buffers of one submission, kept so that none is allocated again.
     list: Vec<vk::CommandBufferSubmitInfo<'static>>,
@@ -103,14 +105,14 @@ impl DeviceSampler for VulkanRecording {
         self.sampler.rows = 0;
         self.check(step)?;
         let plays = self.check_sampling(step, rows)?;
-        let take = self.turn(step)?;
-        self.write_sampling(take, step, rows)?;
+        self.ready(0, SAMPLING_SLOT, step)?;
+        self.write_sampling(SAMPLING_SLOT, step, rows)?;
         let mut list = std::mem::take(&mut self.sampler.list);
-        let launched = self.launch_sampling(take, step, plays, &mut list);
+        let launched = self.launch_sampling(SAMPLING_SLOT, step, plays, &mut list);
         self.sampler.list = list;
         launched?;
         let submitted = start.elapsed().as_secs_f64();
-        self.finish(take)?;
+        self.finish(SAMPLING_SLOT)?;
         self.sampler.rows = rows.len();
         let whole = start.elapsed().as_secs_f64();
         self.statistics.plays += plays as u64;
@@ -119,43 +121,30 @@ impl DeviceSampler for VulkanRecording {
         Ok(())
     }
 
-    fn play_forward(&mut self, step: &Step) -> Result<(), DeviceError> {
+    fn sample(&mut self, slot: usize, rows: &[Option<SampleRow<'_>>]) -> Result<(), DeviceError> {
         let start = Instant::now();
-        self.sampler.rows = 0;
-        self.check(step)?;
-        let take = self.turn(step)?;
-        // SAFETY: the take's step is mapped, and nothing plays it.
-        unsafe { write_step(self.takes[take].start, step) };
-        self.launch_forward(take, Body::of(step), step.logits.len())?;
-        self.sampler.forward = Some((take, step.logits.len()));
-        self.statistics.plays += 1;
-        self.statistics.seconds += start.elapsed().as_secs_f64();
-        Ok(())
-    }
-
-    fn sample(&mut self, rows: &[Option<SampleRow<'_>>]) -> Result<(), DeviceError> {
-        let start = Instant::now();
-        let Some((take, logits)) = self.sampler.forward else {
+        let Some((_, logits)) = self.sampler.forward.filter(|forward| forward.0 == slot) else {
             return Err(DeviceError::BadStep("no forward pass to sample from".to_string()));
         };
         if rows.len() != logits || !rows.iter().flatten().all(|row| row.uniforms.len() == 1) {
             return Err(DeviceError::BadStep(format!("{} rows to sample of {logits}", rows.len())));
         }
         self.check_rows(rows)?;
-        for take in 0..self.takes.len() {
-            self.prepare_sampling(take, logits)?;
+        for slot in 0..self.slots.len() {
+            self.prepare_sampling(slot, logits)?;
         }
         // SAFETY: whatever sampled before was waited for.
         unsafe { self.sampler.write(rows) };
         let wanted = logit_bucket(logits, &self.plan);
-        let SampleCommands { sample, collect } = self.sampler.recorded[take][&wanted];
-        let copy = self.takes[take].copies[&wanted];
+        let SampleCommands { sample, collect } = self.sampler.recorded[slot][&wanted];
+        let copy = self.slots[slot].copies[&wanted];
         let list = [sample, collect, copy];
+        let list = list.map(|list| vk::CommandBufferSubmitInfo::default().command_buffer(list));
         let count = if rows.iter().all(Option::is_some) { 2 } else { 3 };
         self.sampler.forward = None;
-        self.submit(Some(take), &list[..count])?;
+        self.submit_list(Some(slot), &list[..count])?;
         self.statistics.dispatches += 2;
-        self.finish(take)?;
+        self.finish(slot)?;
         self.sampler.rows = rows.len();
         let waited = start.elapsed().as_secs_f64();
         self.statistics.seconds += waited;
@@ -163,11 +152,11 @@ impl DeviceSampler for VulkanRecording {
         Ok(())
     }
 
-    fn sampled(&self, index: usize) -> Option<&[u32]> {
+    fn sampled(&self, _slot: usize, index: usize) -> Option<&[u32]> {
         self.sampler.sampled(index)
     }
 
-    fn logprobs(&self, _index: usize, _play: usize) -> Option<TokenLogProbs<'_>> {
+    fn logprobs(&self, _slot: usize, _index: usize, _play: usize) -> Option<TokenLogProbs<'_>> {
         None
     }
 }
@@ -176,17 +165,17 @@ impl VulkanRecording {
     /// Records what sampling for a step needs, and writes the step and the rows' states.
     fn write_sampling(
         &mut self,
-        take: usize,
+        slot: usize,
         step: &Step,
         rows: &[Option<SampleRow<'_>>],
     ) -> Result<(), DeviceError> {
-        for take in 0..self.takes.len() {
-            self.prepare_sampling(take, step.logits.len())?;
+        for slot in 0..self.slots.len() {
+            self.prepare_sampling(slot, step.logits.len())?;
         }
-        // SAFETY: the take's step is mapped, and nothing plays it; whatever sampled before was
+        // SAFETY: the slot's step is mapped, and nothing plays it; whatever sampled before was
         // waited for.
         unsafe {
-            write_step(self.takes[take].start, step);
+            write_step(self.slots[slot].start, step);
             self.sampler.write(rows);
         }
         Ok(())
@@ -259,60 +248,49 @@ impl VulkanRecording {
     /// Records what sampling for this many rows needs and is not there yet.
     pub(crate) fn prepare_sampling(
         &mut self,
-        take: usize,
+        slot: usize,
         logits: usize,
     ) -> Result<(), DeviceError> {
         let wanted = logit_bucket(logits, &self.plan);
-        if self.sampler.recorded[take].contains_key(&wanted) {
+        if self.sampler.recorded[slot].contains_key(&wanted) {
             return Ok(());
         }
-        let from = self.logits_of(wanted as usize).0;
-        let regions = self.sampler.buffers.regions(from, self.takes[take].step);
+        let from = self.logits_of(slot, wanted as usize).0;
+        let regions = self.sampler.buffers.regions(from, self.slots[slot].step);
         let rows = wanted.min(MOST_ROWS as u32);
         let op = self.plan.ops.len() - 1;
         let program = sample_program(regions, self.plan.graph.vocabulary as u32, rows, op);
-        let sample = self.record(take, &program)?;
+        let sample = self.record(slot, &program)?;
         let collect = self.recorder.allocate()?;
         let bytes = u64::from(rows) * size_of::<Outcome>() as u64;
         let outcomes = self.sampler.buffers.outcomes.slice(0, bytes);
         let readback = self.sampler.readback;
         self.recorder.write(collect, |recorder| recorder.copy(collect, outcomes, readback))?;
-        self.sampler.recorded[take].insert(wanted, SampleCommands { sample, collect });
+        self.sampler.recorded[slot].insert(wanted, SampleCommands { sample, collect });
         Ok(())
     }
 
     /// Submits plays whose step and states are written: one submission, unless their body is cut.
     fn launch_sampling(
         &mut self,
-        take: usize,
+        slot: usize,
         step: &Step,
         plays: usize,
         list: &mut Vec<vk::CommandBufferSubmitInfo<'static>>,
     ) -> Result<(), DeviceError> {
-        let body = Body::of(step);
         let wanted = logit_bucket(step.logits.len(), &self.plan);
-        let SampleCommands { sample, collect } = self.sampler.recorded[take][&wanted];
-        let head = &self.takes[take].heads[&wanted];
-        let (head, dispatches) = (head.commands[0], head.dispatches + 2);
-        let dispatches = dispatches + self.takes[take].bodies[&body].dispatches;
-        let parts = self.takes[take].bodies[&body].commands.len();
+        let SampleCommands { sample, collect } = self.sampler.recorded[slot][&wanted];
         let info = |commands| vk::CommandBufferSubmitInfo::default().command_buffer(commands);
         list.clear();
         for _ in 0..plays {
-            for part in 0..parts {
-                list.push(info(self.takes[take].bodies[&body].commands[part]));
-                if part + 1 < parts {
-                    self.submit_all(None, list)?;
-                    list.clear();
-                }
-            }
-            list.extend([head, sample].map(info));
+            self.fill(0, slot, step, list)?;
+            list.push(info(sample));
         }
         list.push(info(collect));
         if !self.sampler.here[..step.logits.len()].iter().all(|&here| here) {
-            list.push(info(self.takes[take].copies[&wanted]));
+            list.push(info(self.slots[slot].copies[&wanted]));
         }
-        self.statistics.dispatches += u64::from(dispatches) * plays as u64;
-        self.submit_all(Some(take), list)
+        self.statistics.dispatches += 2 * plays as u64;
+        self.submit_list(Some(slot), list)
     }
 }

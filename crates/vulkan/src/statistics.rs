@@ -2,12 +2,12 @@
 //!
 //! Needs no memory of the device, so that a driver without a chip behind it can answer for the chip.
 
-use crate::device::logit_bucket;
 use crate::dry_run::DryRun;
 use crate::gpu::Gpu;
 use crate::memory::Region;
 use crate::pipeline::{Pipelines, Shader, Variant};
 use crate::program::Body;
+use crate::recording::logit_bucket;
 use crate::sample::{SampleRegions, sample_program};
 use crate::tuning::Tuning;
 use ash::{khr, vk};
@@ -85,8 +85,10 @@ struct Uses {
 }
 
 fn variants(gpu: &Gpu, plan: &Plan) -> Result<BTreeMap<Variant, Uses>, DeviceError> {
-    let (dry_run, tuning) = (DryRun::new(gpu, plan)?, Tuning::default());
-    let programmer = dry_run.programmer(gpu, plan, &tuning);
+    let device = plan.head_device();
+    let (dry_run, tuning) = (DryRun::new(gpu, plan, device)?, Tuning::default());
+    let programmer = dry_run.programmer(gpu, plan, device, &tuning);
+    let segments: Vec<usize> = programmer.segments().collect();
     let mut found: BTreeMap<Variant, Uses> = BTreeMap::new();
     let most = bucket(plan.options.max_rows).unwrap_or(plan.options.max_rows);
     for rows in BUCKETS.into_iter().filter(|&rows| rows <= most) {
@@ -95,8 +97,10 @@ fn variants(gpu: &Gpu, plan: &Plan) -> Result<BTreeMap<Variant, Uses>, DeviceErr
             .into_iter()
             .filter(|&one_row_per_sequence| one_row_per_sequence || rows > 1)
         {
-            for dispatch in programmer.body(Body { rows, one_row_per_sequence })? {
-                found.entry(dispatch.variant).or_default().bodies.push(rows);
+            for &segment in &segments {
+                for dispatch in programmer.body(Body { segment, rows, one_row_per_sequence })? {
+                    found.entry(dispatch.variant).or_default().bodies.push(rows);
+                }
             }
         }
     }
@@ -104,8 +108,10 @@ fn variants(gpu: &Gpu, plan: &Plan) -> Result<BTreeMap<Variant, Uses>, DeviceErr
         (1..=plan.options.max_logit_rows).map(|rows| logit_bucket(rows, plan)).collect();
     heads.dedup();
     for rows in heads {
-        for dispatch in programmer.head(rows)? {
-            found.entry(dispatch.variant).or_default().heads.push(rows);
+        for &segment in &segments {
+            for dispatch in programmer.head(segment, rows)? {
+                found.entry(dispatch.variant).or_default().heads.push(rows);
+            }
         }
     }
     let nowhere = Region::dry_run(0);

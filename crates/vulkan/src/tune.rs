@@ -1,9 +1,9 @@
 //! Tries the ways a product can be cut, on the device and with the model's own weights.
 
-use crate::device::VulkanRecording;
 use crate::lab::Lab;
 use crate::policy::rows;
 use crate::program::{Body, Dispatch};
+use crate::recording::VulkanRecording;
 use crate::tuning::{RowsKey, Tuning};
 use pianola_plan::DeviceError;
 
@@ -36,9 +36,12 @@ pub fn tune(
     let mut lab = Lab::new(recording.gpu())?;
     let mut tuning = Tuning::default();
     let program = |tuning: &Tuning| -> Result<Vec<Dispatch>, DeviceError> {
-        let programmer = recording.programmer(tuning);
-        let mut program = programmer.body(Body::SINGLE)?;
-        program.extend(programmer.head(1)?);
+        let programmer = recording.programmer(0, tuning);
+        let mut program = Vec::new();
+        for segment in programmer.segments() {
+            program.extend(programmer.body(Body::single(segment))?);
+            program.extend(programmer.head(segment, 1)?);
+        }
         Ok(program)
     };
     let mut products: Vec<(RowsKey, rows::Product)> = Vec::new();

@@ -4,7 +4,7 @@
 use crate::gpu::Gpu;
 use crate::memory::{Memory, Purpose, Region};
 use ash::vk;
-use pianola_plan::DeviceError;
+use pianola_plan::{DeviceError, WAIT_LIMIT};
 use std::sync::Arc;
 
 /// Bytes of one staging buffer; all of the host memory that loading takes is three of them.
@@ -34,7 +34,7 @@ impl Drop for Uploader {
         for stage in &self.stages {
             if stage.busy {
                 // An error here was an error before, and is on its way to the user.
-                let _ = self.gpu.wait(stage.fence, "an upload");
+                let _ = self.gpu.wait(stage.fence, WAIT_LIMIT, "an upload");
             }
         }
         if self.gpu.is_hung() {
@@ -98,7 +98,7 @@ impl Uploader {
         self.next += 1;
         let stage = &mut self.stages[at];
         if stage.busy {
-            self.gpu.wait(stage.fence, "an upload")?;
+            self.gpu.wait(stage.fence, WAIT_LIMIT, "an upload")?;
             // SAFETY: waited for.
             unsafe { self.gpu.raw.reset_fences(&[stage.fence]) }
                 .map_err(|error| self.gpu.failure("resetting a fence", error))?;
@@ -164,7 +164,7 @@ impl Uploader {
     pub fn finish(mut self) -> Result<(), DeviceError> {
         for stage in &mut self.stages {
             if stage.busy {
-                self.gpu.wait(stage.fence, "an upload")?;
+                self.gpu.wait(stage.fence, WAIT_LIMIT, "an upload")?;
                 stage.busy = false;
             }
         }

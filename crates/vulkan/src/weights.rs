@@ -2,12 +2,12 @@
 
 use crate::gpu::Gpu;
 use crate::layout::{BLOCK, PLANES, matrix_bytes, pack_row, row_planes};
-use crate::memory::{Memory, Purpose, Region};
+use crate::memory::{Memory, Region};
+use crate::program::Allocate;
 use crate::upload::{STAGE, Uploader};
 use pianola_formats::{Tensor, TensorSource, TensorType, convert_row};
-use pianola_plan::{DeviceError, DeviceKind, Plan, WeightId, WeightShape, WeightSpec};
+use pianola_plan::{Allocation, DeviceError, DeviceId, Plan, WeightId, WeightShape, WeightSpec};
 use std::borrow::Cow;
-use std::sync::Arc;
 
 /// Rows of a matrix that lie in one region: all of them, unless they exceed a binding.
 #[derive(Clone, Copy, Debug)]
@@ -62,19 +62,14 @@ impl Weights {
         }
     }
 
-    /// Bytes of each region, in the order of their allocation.
-    pub fn regions(&self) -> Vec<u64> {
-        let matrices = self.list.iter().filter_map(|weight| match weight {
-            Weight::Matrix(matrix) => Some(matrix),
-            _ => None,
-        });
-        let slices = matrices.flat_map(|matrix| &matrix.slices);
-        slices.map(|slice| slice.region.size).chain([self.vectors.size]).collect()
-    }
-
-    /// The weights of `plan` as they would lie on a device whose slices hold `limit` bytes: the
-    /// right sizes and offsets, in no buffer.
-    pub fn dry_run(plan: &Plan, limit: u64) -> Result<Weights, DeviceError> {
+    /// The weights that device `device` of `plan` reads, each with its place in memory but without
+    /// a value; slices hold at most `limit` bytes.
+    pub fn new(
+        plan: &Plan,
+        device: DeviceId,
+        limit: u64,
+        allocate: &mut Allocate<'_>,
+    ) -> Result<Weights, DeviceError> {
         let mut floats = 0;
         let mut place = |length: usize| {
             let offset = floats as u32;
@@ -83,25 +78,80 @@ impl Weights {
         };
         let mut list = Vec::with_capacity(plan.graph.weights.len());
         for (index, spec) in plan.graph.weights.iter().enumerate() {
-            if !plan.reads(DeviceKind::Vulkan, index) {
+            if !plan.reads(device, index) {
                 list.push(Weight::Elsewhere);
                 continue;
             }
             list.push(match spec.shape {
                 WeightShape::Vector { length } => Weight::Vector(place(length)),
                 WeightShape::Matrix { rows, columns } => {
+                    let layer = plan.weight_layer(index);
                     let slice = |(first_row, rows)| {
                         let bytes = matrix_bytes(spec.ty, rows, columns) as u64;
-                        Slice { region: Region::dry_run(bytes), first_row, rows }
+                        let what = spec.name.clone();
+                        let region = allocate(&Allocation { what, bytes, layer })?;
+                        Ok(Slice { region, first_row, rows })
                     };
-                    let slices = slices_of(spec, rows, columns, limit)?.map(slice).collect();
+                    let slices = slices_of(spec, rows, columns, limit)?.map(slice);
+                    let slices = slices.collect::<Result<Vec<Slice>, DeviceError>>()?;
                     Weight::Matrix(Matrix { ty: spec.ty, columns, slices })
                 }
             });
         }
         let frequencies =
             plan.graph.ropes.iter().map(|rope| place(rope.frequencies.len())).collect();
-        Ok(Weights { list, vectors: Region::dry_run(4 * floats as u64), frequencies })
+        let what = "norms and biases".to_string();
+        let vectors = allocate(&Allocation { what, bytes: 4 * floats as u64, layer: None })?;
+        Ok(Weights { list, vectors, frequencies })
+    }
+
+    /// Reads the weights from `source`, checks, packs and uploads them; `progress` is called with
+    /// the bytes done and the bytes in all.
+    pub fn load(
+        &self,
+        memory: &Memory,
+        uploader: &mut Uploader,
+        plan: &Plan,
+        source: &dyn TensorSource,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<(), DeviceError> {
+        let mine = || {
+            self.list
+                .iter()
+                .zip(&plan.graph.weights)
+                .filter(|(weight, _)| !matches!(weight, Weight::Elsewhere))
+        };
+        let total = mine().map(|(_, spec)| spec.bytes()).sum();
+        let mut done = 0;
+        let mut vectors = vec![0.0; self.vectors.size as usize / 4];
+        let mut place = |offset: u32, values: &[f32]| {
+            vectors[offset as usize..][..values.len()].copy_from_slice(values);
+        };
+        for (weight, spec) in mine() {
+            let tensor = source
+                .tensor(&spec.name)
+                .ok_or_else(|| DeviceError::MissingTensor(spec.name.clone()))?;
+            spec.check(&tensor)?;
+            match weight {
+                Weight::Vector(offset) => {
+                    let mut values = tensor.to_f32();
+                    values.iter_mut().for_each(|value| *value += spec.offset);
+                    place(*offset, &values);
+                }
+                Weight::Matrix(matrix) => {
+                    for &slice in &matrix.slices {
+                        upload(uploader, memory, spec, &tensor, matrix.columns, slice)?;
+                    }
+                }
+                Weight::Elsewhere => {}
+            }
+            done += spec.bytes();
+            progress(done, total);
+        }
+        for (offset, rope) in self.frequencies.iter().zip(&plan.graph.ropes) {
+            place(*offset, &rope.frequencies);
+        }
+        uploader.copy(memory, self.vectors, bytemuck::cast_slice(&vectors))
     }
 }
 
@@ -134,65 +184,6 @@ fn slice_rows(ty: TensorType, rows: usize, columns: usize, limit: u64) -> usize 
     let parts = rows.div_ceil(most);
     // Whole tiles of 64 rows, so that only the last part has a ragged end.
     rows.div_ceil(parts).next_multiple_of(64).min(most.max(1)).min(rows)
-}
-
-/// Loads the weights that the kernels of `plan` for this device read; `progress` hears of bytes
-/// done and in all.
-pub(crate) fn load(
-    gpu: &Arc<Gpu>,
-    memory: &mut Memory,
-    plan: &Plan,
-    source: &dyn TensorSource,
-    progress: &mut dyn FnMut(u64, u64),
-) -> Result<Weights, DeviceError> {
-    let mut uploader = Uploader::new(gpu)?;
-    let limit = slice_limit(gpu);
-    let total = plan.weight_bytes_on(DeviceKind::Vulkan);
-    let mut done = 0;
-    let mut list = Vec::with_capacity(plan.graph.weights.len());
-    let mut vectors: Vec<f32> = Vec::new();
-    let mut place = |values: &[f32]| {
-        let offset = vectors.len() as u32;
-        vectors.extend_from_slice(values);
-        vectors.resize(vectors.len().next_multiple_of(4), 0.0);
-        offset
-    };
-    for (index, spec) in plan.graph.weights.iter().enumerate() {
-        if !plan.reads(DeviceKind::Vulkan, index) {
-            list.push(Weight::Elsewhere);
-            continue;
-        }
-        let tensor = source
-            .tensor(&spec.name)
-            .ok_or_else(|| DeviceError::MissingTensor(spec.name.clone()))?;
-        spec.check(&tensor)?;
-        list.push(match spec.shape {
-            WeightShape::Vector { .. } => {
-                let mut values = tensor.to_f32();
-                values.iter_mut().for_each(|value| *value += spec.offset);
-                Weight::Vector(place(&values))
-            }
-            WeightShape::Matrix { rows, columns } => {
-                let mut slices = Vec::new();
-                for (first_row, rows) in slices_of(spec, rows, columns, limit)? {
-                    let bytes = matrix_bytes(spec.ty, rows, columns) as u64;
-                    let region = memory.allocate(Purpose::Resident, bytes, &spec.name)?;
-                    let slice = Slice { region, first_row, rows };
-                    upload(&mut uploader, memory, spec, &tensor, columns, slice)?;
-                    slices.push(slice);
-                }
-                Weight::Matrix(Matrix { ty: spec.ty, columns, slices })
-            }
-        });
-        done += spec.bytes();
-        progress(done, total);
-    }
-    let frequencies = plan.graph.ropes.iter().map(|rope| place(&rope.frequencies)).collect();
-    let bytes: &[u8] = bytemuck::cast_slice(&vectors);
-    let region = memory.allocate(Purpose::Resident, bytes.len() as u64, "norms and biases")?;
-    uploader.copy(memory, region, bytes)?;
-    uploader.finish()?;
-    Ok(Weights { list, vectors: region, frequencies })
 }
 
 /// Packs and uploads one slice, some rows at a time, on all cores.

@@ -15,8 +15,8 @@ use case::{Case, Runs, check, check_logits, map_pages, plan, plan_of_types, squa
 use pianola_cpu::ReferenceModel;
 use pianola_formats::TensorType;
 use pianola_model::RandomWeights;
-use pianola_plan::{DeviceError, DeviceKind, KvType, Numeric, Plan};
-use pianola_vulkan::{Gpu, VulkanRecording};
+use pianola_plan::{DeviceError, DeviceId, KvType, Numeric, Plan};
+use pianola_vulkan::{Gpu, VulkanDevice, VulkanRecording};
 use proptest::prelude::*;
 use std::sync::{Arc, OnceLock};
 
@@ -36,7 +36,8 @@ fn try_record(
     plan: Plan,
     weights: &RandomWeights,
 ) -> Result<VulkanRecording, DeviceError> {
-    VulkanRecording::new(plan, weights, gpu::options(gpu), &mut |_, _| ())
+    let options = gpu::options(gpu);
+    VulkanRecording::new(Arc::new(plan), DeviceId(0), weights, options, &mut |_, _| ())
 }
 
 /// Each type meets the kernels for one row, for few and for many, and heads of one row and of
@@ -50,7 +51,7 @@ fn every_type(numeric: Numeric) {
         types.reverse();
     }
     for (index, ty) in types {
-        let (plan, weights) = plan(&square(ty, numeric), DeviceKind::Vulkan);
+        let (plan, weights) = plan(&square(ty, numeric), VulkanDevice::spec_named("vulkan"));
         let (mut recording, mut reference_model) = record(&gpu, plan, &weights);
         let turn = index + usize::from(fast && ty.is_quantized());
         let few = [2, 3, 7][turn % 3];
@@ -96,7 +97,7 @@ fn types_mixed_in_one_product() {
             if differs { other } else { ty }
         };
         let case = square(ty, numeric);
-        let (plan, weights) = plan_of_types(&case, DeviceKind::Vulkan, type_of);
+        let (plan, weights) = plan_of_types(&case, VulkanDevice::spec_named("vulkan"), type_of);
         let (mut recording, mut reference_model) = record(&gpu, plan, &weights);
         let steps: [&Runs; 3] = [&[(0, 0, 4)], &[(0, 4, 1)], &[(0, 5, 17)]];
         // Exact mode's tiles have no integers to mix with floats.
@@ -123,7 +124,7 @@ fn ragged_tiles() {
     };
     let differs = |name: &str| ["attn_v", "ffn_up"].iter().any(|part| name.contains(part));
     let type_of = |name: &str| if differs(name) { Q4_1 } else { Q8_0 };
-    let (plan, weights) = plan_of_types(&case, DeviceKind::Vulkan, type_of);
+    let (plan, weights) = plan_of_types(&case, VulkanDevice::spec_named("vulkan"), type_of);
     let (mut recording, mut reference_model) = record(&gpu::open(), plan, &weights);
     check(&mut recording, &mut reference_model, &[&[(0, 0, 20), (1, 0, 3)]])
         .unwrap_or_else(|reason| panic!("{reason}"));
@@ -143,7 +144,7 @@ fn every_kv_type() {
         (KvType::Q8, Numeric::Fast, 96, 1),
     ] {
         let case = Case { head_dim, group, numeric, kv_type: Some(ty), ..usual(TensorType::Q8_0) };
-        let (plan, weights) = plan(&case, DeviceKind::Vulkan);
+        let (plan, weights) = plan(&case, VulkanDevice::spec_named("vulkan"));
         let (mut recording, mut reference_model) = record(&gpu, plan, &weights);
         let steps: [&Runs; 4] =
             [&[(0, 0, 64)], &[(0, 64, 1)], &[(1, 0, 1)], &[(0, 65, 3), (1, 1, 1)]];
@@ -166,7 +167,7 @@ proptest! {
     #[test]
     fn random_models(case in case::case(32).prop_filter("whole blocks", whole_blocks)) {
         static GPU: OnceLock<Arc<Gpu>> = OnceLock::new();
-        let (plan, weights) = plan(&case, DeviceKind::Vulkan);
+        let (plan, weights) = plan(&case, VulkanDevice::spec_named("vulkan"));
         let (mut recording, mut reference_model) = record(GPU.get_or_init(gpu::open), plan, &weights);
         let steps: [&Runs; 3] = [&[(0, 0, 19)], &[(1, 0, 1)], &[(0, 19, 12), (1, 1, 1)]];
         // Several rows of logits: narrow heads are where rounding shows most.
@@ -180,7 +181,7 @@ proptest! {
 fn heads_of_broken_vectors_are_refused_by_name() {
     let kv_type = Some(KvType::Q8);
     let case = Case { kv_heads: 4, group: 1, head_dim: 24, kv_type, ..usual(TensorType::F16) };
-    let (plan, weights) = plan(&case, DeviceKind::Vulkan);
+    let (plan, weights) = plan(&case, VulkanDevice::spec_named("vulkan"));
     let refusal = try_record(&gpu::open(), plan, &weights).err().expect("heads of 24 bytes");
     let message = refusal.to_string();
     let named = ["multiple of 16", "not 24", "q8_0", "--kv-type"];
@@ -190,7 +191,7 @@ fn heads_of_broken_vectors_are_refused_by_name() {
 #[test]
 fn rows_of_broken_blocks_are_refused_by_name() {
     let case = Case { kv_heads: 1, group: 3, head_dim: 16, ..usual(TensorType::F16) };
-    let (plan, weights) = plan(&case, DeviceKind::Vulkan);
+    let (plan, weights) = plan(&case, VulkanDevice::spec_named("vulkan"));
     let refusal = try_record(&gpu::open(), plan, &weights).err().expect("rows of 48 values");
     let message = refusal.to_string();
     assert!(message.contains("attn_output") && message.contains("multiple of 32"), "{message}");

@@ -11,8 +11,8 @@
 
 use pianola_formats::TensorType;
 use pianola_model::{RandomWeights, Shape, shape};
-use pianola_plan::{BUCKETS, DeviceKind, KvType, Numeric, Plan, PlanOptions};
-use pianola_vulkan::{Gpu, KernelStatistics, Selection, compile_plan};
+use pianola_plan::{BUCKETS, KvType, Numeric, Placement, Plan, PlanOptions};
+use pianola_vulkan::{Gpu, KernelStatistics, Selection, VulkanDevice, compile_plan};
 use std::fmt::Write as _;
 use std::io::Write as _;
 use std::path::Path;
@@ -122,7 +122,6 @@ impl Model {
         });
         let graph = pianola_model::graph(&config, &weights, None).unwrap();
         let options = PlanOptions {
-            device: DeviceKind::Vulkan,
             numeric: Numeric::Fast,
             kv_type,
             max_rows: BUCKETS[BUCKETS.len() - 1],
@@ -131,9 +130,11 @@ impl Model {
             context: config.context,
             sequences: 1,
             kv_bytes: None,
-            cpu_layers: 0,
+            fusion: true,
         };
-        Model { name: name.to_string(), plan: Plan::new(graph, options).unwrap() }
+        let placement = Placement::single(&graph, VulkanDevice::spec_named("vulkan"));
+        let plan = Plan::new(graph, options, placement).unwrap();
+        Model { name: name.to_string(), plan }
     }
 }
 

@@ -14,8 +14,12 @@ use ash::vk;
 use case::{Case, Runs, check_logits, map_pages, plan, square};
 use pianola_cpu::ReferenceModel;
 use pianola_formats::TensorType;
-use pianola_plan::{DeviceKind, DeviceSampler, Numeric, Recording, SampleRow, Sampling, Step};
-use pianola_vulkan::VulkanRecording;
+use pianola_plan::{
+    DeviceId, DeviceSampler, LogitsTo, Numeric, Recording, SLOTS, SampleRow, Sampling, Step,
+    WAIT_LIMIT,
+};
+use pianola_vulkan::{VulkanDevice, VulkanRecording};
+use std::sync::Arc;
 
 #[test]
 fn nothing_is_reported() {
@@ -29,6 +33,15 @@ fn a_missing_barrier_would_be_reported() {
     assert!(reports.iter().any(|line| line.contains("SYNC-HAZARD-WRITE")), "{reports:?}");
 }
 
+/// Plays a step in one slot after another, and waits only for logits.
+fn play(recording: &mut VulkanRecording, slot: &mut usize, step: &Step) {
+    *slot = (*slot + 1) % SLOTS;
+    recording.submit(0, *slot, step, LogitsTo::Host).unwrap();
+    if !step.logits.is_empty() {
+        recording.wait(*slot, WAIT_LIMIT).unwrap();
+    }
+}
+
 /// Whole plays and single kernels, of one row, few and many, in both modes.
 #[test]
 #[ignore = "nothing_is_reported runs it under the layer"]
@@ -37,10 +50,12 @@ fn play_small_models() {
     let quantized = square(TensorType::Q4K, Numeric::Fast);
     let plain = Case { gemma: false, ..square(TensorType::F16, Numeric::Exact) };
     for case in [quantized, plain] {
-        let (plan, weights) = plan(&case, DeviceKind::Vulkan);
+        let (plan, weights) = plan(&case, VulkanDevice::spec_named("vulkan"));
         let mut reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
         let options = gpu::options(&gpu);
-        let mut recording = VulkanRecording::new(plan, &weights, options, &mut |_, _| ()).unwrap();
+        let mut recording =
+            VulkanRecording::new(Arc::new(plan), DeviceId(0), &weights, options, &mut |_, _| ())
+                .unwrap();
         map_pages(&mut recording);
         let steps: [&Runs; 3] = [&[(0, 0, 20)], &[(1, 0, 1)], &[(0, 20, 3), (1, 1, 1)]];
         for step in steps {
@@ -48,13 +63,14 @@ fn play_small_models() {
         }
         // Plays without logits are not waited for: the next one is submitted behind them.
         let mut position = 2;
+        let mut slot = 0;
         for (rows, logits) in [(20, 0), (20, 0), (20, 0), (4, 4), (1, 0), (1, 0), (1, 1), (1, 1)] {
             let mut step = Step::default();
             for row in 0..rows {
                 step.push(row, 1, position + row, row + logits >= rows);
             }
             position += rows;
-            recording.play(&step).unwrap();
+            play(&mut recording, &mut slot, &step);
         }
         // Tokens chosen on the device: for one row and several, behind one another and behind a
         // play that is not waited for.
@@ -63,7 +79,7 @@ fn play_small_models() {
         for (rows, plays) in [(1, 3), (2, 3), (2, 1), (1, 1)] {
             let mut step = Step::default();
             step.push(5, 0, 30, false);
-            recording.play(&step).unwrap();
+            play(&mut recording, &mut slot, &step);
             step.clear();
             (0..rows).for_each(|row| step.push(7, row, 31 + position * row, true));
             let uniforms = &uniforms[..plays];

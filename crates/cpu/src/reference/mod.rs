@@ -15,52 +15,64 @@ mod rope_angles;
 mod select_rows;
 mod soft_cap;
 
-use crate::device::CpuRecording;
 use crate::kv::KvMemory;
+use crate::recording::CpuRecording;
 use crate::weights::Weight;
-use pianola_plan::{DeviceKind, Node, Op, Plan, RowSet, Step, TensorId};
+use pianola_plan::{Node, Op, Plan, RowSet, Step, TensorId};
 
-/// Plays a plan node by node.
+/// Plays segments node by node.
 pub(crate) struct Reference<'a> {
     recording: &'a mut CpuRecording,
+    slot: usize,
 }
 
 impl<'a> Reference<'a> {
-    pub fn new(recording: &'a mut CpuRecording) -> Self {
-        Reference { recording }
+    pub fn new(recording: &'a mut CpuRecording, slot: usize) -> Self {
+        Reference { recording, slot }
     }
 
-    /// Plays what a checked step has for this device. Logits, and what another device goes on
-    /// with, land where the kernels would leave them.
-    pub fn play(&mut self, step: &Step) {
+    /// Plays a segment of a checked step. What it reads of other segments is in the arena, and
+    /// what others may read of it lands where the kernels would leave it.
+    pub fn play(&mut self, segment: usize, step: &Step) {
         let CpuRecording { plan, weights, kv, .. } = &*self.recording;
-        let mut tensors = Tensors::new(plan);
-        let machine = Machine { plan, weights, kv, step };
-        let mine = plan.ops.iter().filter(|op| op.device == DeviceKind::Cpu);
-        let mut nodes: Vec<usize> = mine.flat_map(|op| op.nodes.iter().copied()).collect();
+        let plan = plan.clone();
+        let mut tensors = Tensors::new(&plan);
+        let machine = Machine { plan: &plan, weights, kv, step };
+        let ops = &plan.ops[plan.segments[segment].ops.clone()];
+        let mut nodes: Vec<usize> = ops.iter().flat_map(|op| op.nodes.iter().copied()).collect();
         nodes.sort_unstable();
-        for node in nodes {
-            machine.run(&plan.graph.nodes[node], &mut tensors);
+        for &node in &nodes {
+            let node = &plan.graph.nodes[node];
+            for &id in &node.inputs {
+                if tensors.values[id.0].is_empty() {
+                    tensors.values[id.0] = self.read(id, machine.rows(id));
+                }
+            }
+            machine.run(node, &mut tensors);
         }
-        let received = |buffer: usize| plan.segments.iter().any(|s| s.receives.contains(&buffer));
-        let handed = |id: &usize| match plan.views[*id] {
-            Some(view) => received(view.buffer) || plan.graph.logits == Some(TensorId(*id)),
-            None => false,
-        };
-        let results: Vec<usize> = (0..plan.graph.tensors.len()).filter(handed).collect();
-        for id in results {
-            let values = std::mem::take(&mut tensors.values[id]);
-            self.write(TensorId(id), &values);
+        let written = nodes.iter().filter_map(|&node| plan.graph.nodes[node].output);
+        for id in written.filter(|id| plan.views[id.0].is_some()) {
+            let values = std::mem::take(&mut tensors.values[id.0]);
+            self.write(id, &values);
         }
+    }
+
+    fn read(&self, tensor: TensorId, rows: usize) -> Vec<f32> {
+        let width = self.recording.plan.graph.tensor(tensor).width;
+        let (start, stride) = self.recording.place(tensor);
+        let bytes = self.recording.slots[self.slot].arena.bytes();
+        let value =
+            |at: usize| f32::from_ne_bytes(bytes[4 * at..][..4].try_into().unwrap_or([0; 4]));
+        let places = (0..rows).flat_map(|row| (0..width).map(move |at| start + row * stride + at));
+        places.map(value).collect()
     }
 
     fn write(&mut self, tensor: TensorId, values: &[f32]) {
-        let CpuRecording { plan, arena, .. } = &mut *self.recording;
-        let view = plan.view(tensor);
-        let (width, stride) = (plan.graph.tensor(tensor).width, plan.buffers[view.buffer].width);
-        let start = plan.arena.offsets[view.buffer] + 4 * view.column;
+        let width = self.recording.plan.graph.tensor(tensor).width;
+        let (start, stride) = self.recording.place(tensor);
+        let bytes = self.recording.slots[self.slot].arena.bytes_mut();
         for (row, values) in values.chunks_exact(width).enumerate() {
-            let place = &mut arena.bytes_mut()[start + 4 * row * stride..][..4 * width];
+            let place = &mut bytes[4 * (start + row * stride)..][..4 * width];
             for (place, value) in place.chunks_exact_mut(4).zip(values) {
                 place.copy_from_slice(&value.to_ne_bytes());
             }

@@ -4,12 +4,13 @@ use super::{Listener, Running, Scheduler};
 use crate::draft::Guess;
 use crate::error::EngineError;
 use crate::lane::Lane;
-use crate::load::{Engine, Text};
+use crate::load::Engine;
 use crate::request::{Answer, Event, Finish, Request};
 use crate::sampler::{Sampling, uniform};
 use crate::schedule::{Room, RowDemand, Share, share};
 use crate::speculate::{Speculation, look_up};
-use pianola_plan::{DeviceError, DeviceKind, SampleRow, bucket};
+use crate::text::Text;
+use pianola_plan::{DeviceError, SampleRow, bucket};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -119,7 +120,7 @@ impl Engine {
         demands.clear();
         demands.extend(running.iter().map(want));
         let mut chunk = chunks.rows(options.max_rows);
-        if options.device == DeviceKind::Vulkan {
+        if self.executor.plan().devices.iter().any(|device| device.rounds_rows) {
             // Rows are rounded up there in any case.
             let generating = demands.iter().filter(|want| want.pending == 1).count();
             let rounded = bucket(chunk + generating).unwrap_or(options.max_rows);

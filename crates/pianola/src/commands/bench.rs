@@ -1,14 +1,14 @@
 //! `bench`: how fast, beside how fast it could be.
 
 use clap::Args;
-use pianola_cpu::{CheckReport, ReferenceModel};
+use pianola_cpu::{CheckReport, CpuDevice, ReferenceModel};
 use pianola_engine::{
-    BenchOptions, BenchRow, ChatScenario, DEFAULT_LANES, Device, Engine, LoadOptions, LogitRows,
+    BenchOptions, BenchRow, ChatScenario, DEFAULT_LANES, Engine, LoadOptions, LogitRows,
     ScenarioReport, Speculation,
 };
 use pianola_formats::TensorType;
 use pianola_model::Shape;
-use pianola_plan::{Ceilings, Plan, Step, WeightShape};
+use pianola_plan::{Ceilings, DeviceId, Plan, Step, WeightShape};
 use pianola_vulkan::{Ablation, VulkanRecording};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -139,24 +139,22 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         console.notice(&describe_check(report));
     }
     let engine = &mut subject.engine;
-    let (device, numeric) = (engine.device().clone(), engine.plan().options.numeric);
     if let Some(scenario) = scenario {
         return chat_scenario(&mut subject, &scenario, arguments.json);
     }
-    let mut measure = || device.measure(numeric);
     let (rows, ceilings) =
-        pianola_engine::bench(engine, &bench, &mut measure, &mut |test, speed| {
+        pianola_engine::bench(engine, &bench, &mut Engine::measure, &mut |test, speed| {
             console.detail(&format!("{test}: {speed:.2} tokens/s"));
         })?;
     let ablations = match arguments.ablate {
-        true => ablate(engine, &bench, ceilings)?,
+        true => ablate(engine, &bench, &ceilings)?,
         false => Vec::new(),
     };
     if let Some(path) = &arguments.profile {
         const TOKENS: usize = 16;
         profile::start(engine, path)?;
         let timed = BenchOptions { repeat: 1, generate: bench.generate.min(TOKENS), ..bench };
-        pianola_engine::bench(engine, &timed, &mut || Some(ceilings), &mut |_, _| ())?;
+        pianola_engine::bench(engine, &timed, &mut |_| Some(ceilings.clone()), &mut |_, _| ())?;
         profile::finish(engine, path, console)?;
     }
     if arguments.json {
@@ -172,11 +170,14 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     if !ablations.is_empty() {
         print_ablations(&ablations)?;
     }
-    console.notice(&format!(
-        "ceilings measured here: {:.1} GB/s read, {:.0} GOP/s",
-        ceilings.bytes_per_second / 1e9,
-        ceilings.operations_per_second / 1e9,
-    ));
+    for (device, ceilings) in subject.engine.plan().devices.iter().zip(&ceilings) {
+        console.notice(&format!(
+            "ceilings of {} measured here: {:.1} GB/s read, {:.0} GOP/s",
+            device.name,
+            ceilings.bytes_per_second / 1e9,
+            ceilings.operations_per_second / 1e9,
+        ));
+    }
     Ok(())
 }
 
@@ -209,12 +210,12 @@ fn of_shape(
         return Err(Failure::usage("--draft guesses for a model from a file, not for --shape"));
     }
     let ty = arguments.shape.quant;
-    if options.gpu.is_none() {
+    if options.gpu().is_none() {
         check_memory(shape, &Engine::plan_of_random(shape, ty, &options)?)?;
     }
     let reduced = shape.reduced(CHECKED_LAYERS, CHECKED_VOCABULARY);
     let context = Some(CHECKED_ROWS + 1);
-    let small = LoadOptions { context, layers_on_gpu: None, ..options.clone() };
+    let small = LoadOptions { context, layers_on_first: None, ..options.clone() };
     let reference_model = Engine::random_reference_model(&reduced, ty, &small)?;
     let report = check(&mut Engine::random(&reduced, ty, small, &mut |_, _| ())?, reference_model)?;
     let mut bar = console
@@ -260,7 +261,7 @@ fn check(engine: &mut Engine, mut reference_model: ReferenceModel) -> Result<Che
         if step.rows.is_empty() {
             continue;
         }
-        let checked = reference_model.check_step(engine.recording_mut(), &step);
+        let checked = reference_model.check_step(engine.probe_mut(), &step);
         let report = checked.map_err(pianola_engine::EngineError::from)?.map_err(|failure| {
             Failure::failed(format!(
                 "the check against the reference failed for {} rows: {failure}; its speed would \
@@ -302,19 +303,21 @@ fn quant(subject: &Subject) -> String {
 }
 
 fn object(subject: &Subject, row: &BenchRow) -> Value {
-    let cpu = match subject.engine.device() {
-        Device::Cpu(options) => Some(options),
-        Device::Vulkan(_) => None,
-    };
+    let devices = subject.engine.devices().iter();
+    let cpu = devices.filter_map(|device| device.as_any().downcast_ref::<CpuDevice>()).next();
+    let cpu = cpu.map(|cpu| cpu.options);
+    let plan = subject.engine.plan();
+    let head = plan.head_device();
+    let layers = |id: DeviceId| json!({ "device": plan.devices[id.0].name, "layers": plan.layers_on(id).len() });
     let check = subject.check.as_ref().map(
         |report| json!({ "kernels": report.kernels, "worst_share_of_bound": report.worst_share }),
     );
     json!({
         "model": subject.label,
         "quant": quant(subject),
-        "device": subject.engine.device().kind().to_string(),
-        "device_name": subject.engine.device().to_string(),
-        "cpu_layers": subject.engine.plan().options.cpu_layers,
+        "device": plan.devices[head.0].name,
+        "device_name": subject.engine.devices()[head.0].description(),
+        "placement": plan.device_ids().map(layers).collect::<Vec<_>>(),
         "test": row.test.to_string(),
         "lanes": row.test.lanes(),
         "lanes_at_once": row.at_once,
@@ -361,7 +364,7 @@ fn chat_scenario(
         return console::print_json(&json!({
             "model": subject.label,
             "quant": quant(subject),
-            "device_name": subject.engine.device().to_string(),
+            "device_name": subject.engine.runs_on(),
             "scenario": "chat",
             "lanes": subject.engine.plan().options.sequences,
             "conversations": scenario.conversations,
@@ -464,7 +467,7 @@ fn print(subject: &Subject, rows: &[BenchRow]) -> Result<(), Failure> {
 fn ablate(
     engine: &mut Engine,
     options: &BenchOptions,
-    ceilings: Ceilings,
+    ceilings: &[Ceilings],
 ) -> Result<Vec<(&'static str, BenchRow)>, Failure> {
     if options.generate == 0 {
         return Err(Failure::usage("--ablate measures generation; -n must be above 0"));
@@ -478,8 +481,12 @@ fn ablate(
     for (name, kind) in kinds {
         set_ablation(engine, Some(kind))?;
         let options = BenchOptions { prompt: 0, lanes: Vec::new(), ..options.clone() };
-        let (found, _) =
-            pianola_engine::bench(engine, &options, &mut || Some(ceilings), &mut |_, _| ())?;
+        let (found, _) = pianola_engine::bench(
+            engine,
+            &options,
+            &mut |_| Some(ceilings.to_vec()),
+            &mut |_, _| (),
+        )?;
         rows.extend(found.into_iter().map(|row| (name, row)));
     }
     set_ablation(engine, None)?;
@@ -488,7 +495,8 @@ fn ablate(
 
 fn set_ablation(engine: &mut Engine, kind: Option<Ablation>) -> Result<(), Failure> {
     let device = engine.runs_on();
-    let recording = engine.recording_mut().as_any_mut().downcast_mut::<VulkanRecording>();
+    let whole = engine.devices().len() == 1;
+    let recording = engine.recording_mut::<VulkanRecording>().filter(|_| whole);
     let recording = recording.ok_or_else(|| {
         Failure::usage(format!("--ablate needs a model wholly on a Vulkan device, not on {device}"))
     })?;

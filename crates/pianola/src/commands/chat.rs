@@ -186,7 +186,7 @@ impl Chat<'_> {
                     let engine = open(self.arguments, &self.located, self.console)?;
                     self.console.notice(&format!(
                         "the model was loaded again on {}; the conversation goes on",
-                        engine.device()
+                        engine.runs_on()
                     ));
                     self.engine = Some(engine);
                 }

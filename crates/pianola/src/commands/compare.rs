@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::perplexity::LOGIT_ROWS;
 use crate::console::{self, Console};
-use crate::device::{self, Choice};
+use crate::device::{self, DeviceChoice};
 use crate::failure::Failure;
 use crate::input;
 use crate::model;
@@ -51,7 +51,7 @@ struct Specification {
     model: String,
     exact: bool,
     fast: bool,
-    device: Choice,
+    device: DeviceChoice,
     simd: Option<pianola_cpu::Level>,
     kv_type: Option<KvType>,
     quantize: Option<pianola_formats::TensorType>,
@@ -72,7 +72,7 @@ impl FromStr for Specification {
             model,
             exact: false,
             fast: false,
-            device: Choice::default(),
+            device: DeviceChoice::default(),
             simd: None,
             kv_type: None,
             quantize: None,

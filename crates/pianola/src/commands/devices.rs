@@ -4,10 +4,9 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use clap::Args;
-use pianola_cpu::{CpuOptions, describe};
-use pianola_engine::Device;
-use pianola_plan::{Ceilings, DeviceError, Numeric};
-use pianola_vulkan::{Gpu, GpuDescription, Instance};
+use pianola_cpu::{CpuDevice, describe};
+use pianola_plan::{Ceilings, Device, DeviceError, Numeric};
+use pianola_vulkan::{Gpu, GpuDescription, Instance, VulkanDevice, VulkanOptions};
 use serde_json::{Value, json};
 
 use crate::console::{self, Console};
@@ -34,7 +33,7 @@ struct Measured {
 }
 
 impl Measured {
-    fn of(device: &Device) -> Result<Measured, Failure> {
+    fn of(device: &dyn Device) -> Result<Measured, Failure> {
         let fast = ceilings(device, Numeric::Fast)?;
         let exact = ceilings(device, Numeric::Exact)?;
         Ok(Measured {
@@ -63,7 +62,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         Ok(devices) => {
             for (description, gpu) in devices {
                 let measured = gpu.and_then(|gpu| {
-                    let measured = Measured::of(&Device::Vulkan(gpu));
+                    let measured = Measured::of(&VulkanDevice::new(VulkanOptions::new(gpu)));
                     measured.map_err(|failure| failure.message().unwrap_or_default().to_string())
                 });
                 text.push_str(&gpu_text(&description, measured.as_ref()));
@@ -81,7 +80,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
 
 fn processor() -> Result<(String, Value), Failure> {
     let description = describe();
-    let measured = Measured::of(&Device::Cpu(CpuOptions::default()))?;
+    let measured = Measured::of(&CpuDevice::default())?;
     let levels: Vec<&str> = description.levels.iter().map(|level| level.name()).collect();
     let memory = description.memory.map_or("unknown".to_string(), |(all, available)| {
         format!("{:.1} GB, {:.1} GB of it available", all as f64 / 1e9, available as f64 / 1e9)
@@ -207,11 +206,12 @@ fn gpu_value(gpu: &GpuDescription, measured: Option<&Measured>) -> Value {
 }
 
 /// Measured ceilings, or why there are none.
-pub fn ceilings(device: &Device, numeric: Numeric) -> Result<Ceilings, Failure> {
+pub fn ceilings(device: &dyn Device, numeric: Numeric) -> Result<Ceilings, Failure> {
     device.measure(numeric).ok_or_else(|| {
         Failure::failed(format!(
-            "{device} could not be measured: memory or worker threads were not to be had; close \
-             other programs, or use fewer --threads",
+            "{} could not be measured: memory or worker threads were not to be had; close other \
+             programs, or use fewer --threads",
+            device.description()
         ))
     })
 }

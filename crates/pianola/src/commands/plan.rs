@@ -1,13 +1,14 @@
 //! `plan`: what will run, before it runs.
 
 use clap::Args;
-use pianola_engine::{Device, Engine};
+use pianola_engine::Engine;
 use pianola_model::ModelFile;
-use pianola_plan::{Kernel, Plan, PlanOp, PlanText};
-use pianola_vulkan::OpLaunch;
+use pianola_plan::{Device, DeviceId, Kernel, Plan, PlanOp, PlanText};
+use pianola_vulkan::{OpLaunch, VulkanDevice};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
-use super::devices::{self, ceilings};
+use super::devices::ceilings;
 use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::model;
@@ -87,23 +88,14 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
              would wait; give more --kv-memory"
         ));
     }
-    let ceilings = ceilings(&options.device(), plan.options.numeric)?;
-    let split = plan.ops.iter().any(|op| op.device != plan.options.device);
-    let host = match split {
-        true => Some(devices::ceilings(&Device::Cpu(options.cpu), plan.options.numeric)?),
-        false => None,
-    };
-    let text = PlanText { plan: &plan, ceilings, host, lanes, rows, context };
-    let launches = match options.device() {
-        Device::Cpu(_) => None,
-        Device::Vulkan(gpu) => {
-            let found = pianola_vulkan::launches(&gpu, &plan, all, lanes);
-            Some(found.map_err(pianola_engine::EngineError::from)?)
-        }
-    };
+    let devices = plan.devices_among(&options.devices);
+    let measure = |device: &Arc<dyn Device>| ceilings(device.as_ref(), plan.options.numeric);
+    let ceilings = devices.iter().map(measure).collect::<Result<Vec<_>, Failure>>()?;
+    let text = PlanText { plan: &plan, ceilings: &ceilings, lanes, rows, context };
+    let launches = launches(&plan, &devices, all, lanes)?;
     if arguments.json {
         let mut value = object(&text);
-        value["device"] = json!(options.device().to_string());
+        value["device"] = json!(devices[plan.head_device().0].description());
         if let Some(launches) = &launches {
             value["dispatches"] = json!(launches.len());
             value["dispatch_barriers"] = json!(launches.iter().filter(|l| l.barrier).count());
@@ -114,6 +106,24 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     launches.map_or(Ok(()), |launches| console::print(&launched(&plan, &launches)))
 }
 
+/// What GPUs of the plan would launch; none where it has none.
+fn launches(
+    plan: &Plan,
+    devices: &[Arc<dyn Device>],
+    rows: usize,
+    lanes: usize,
+) -> Result<Option<Vec<OpLaunch>>, Failure> {
+    let mut all = None;
+    for (id, device) in plan.device_ids().zip(devices) {
+        if let Some(VulkanDevice { options, .. }) = device.as_any().downcast_ref() {
+            let found = pianola_vulkan::launches(&options.gpu, plan, id, rows, lanes);
+            let found = found.map_err(pianola_engine::EngineError::from)?;
+            all.get_or_insert_with(Vec::new).extend(found);
+        }
+    }
+    Ok(all)
+}
+
 /// How the kernels of a Vulkan plan are launched: in all, and in a layer.
 fn launched(plan: &Plan, launches: &[OpLaunch]) -> String {
     let counted = |list: &[&OpLaunch]| {
@@ -122,9 +132,13 @@ fn launched(plan: &Plan, launches: &[OpLaunch]) -> String {
     };
     let all: Vec<&OpLaunch> = launches.iter().collect();
     let mut text = format!("launches: {} a play\n", counted(&all));
-    // The second layer is like those that follow; the first forms its own input.
-    let layer: Vec<&OpLaunch> =
-        launches.iter().filter(|launch| plan.ops[launch.op].name.starts_with("blk.1.")).collect();
+    // The second layer on a device is like those that follow; the first forms its own input.
+    let second = launches.iter().filter_map(|launch| plan.ops[launch.op].layer).min();
+    let second = second.map(|first| first + 1);
+    let layer: Vec<&OpLaunch> = launches
+        .iter()
+        .filter(|launch| second.is_some() && plan.ops[launch.op].layer == second)
+        .collect();
     if !layer.is_empty() {
         let kernels: Vec<&str> = layer.iter().map(|launch| launch.kernel).collect();
         text += &format!("a layer: {}: {}\n", counted(&layer), kernels.join(", "));
@@ -145,8 +159,8 @@ fn object(text: &PlanText<'_>) -> Value {
         "kv_types": plan.graph.kv_groups.iter().map(|group| group.ty.to_string()).collect::<Vec<_>>(),
         "context": plan.options.context,
         "layers": plan.layers(),
-        "cpu_layers": plan.options.cpu_layers,
-        "placement": plan.placement(),
+        "devices": plan.device_ids().map(|id| device(plan, id)).collect::<Vec<_>>(),
+        "placement": plan.placement_text(),
         "lanes": lanes,
         "rows": rows,
         "context_tokens": context,
@@ -154,12 +168,22 @@ fn object(text: &PlanText<'_>) -> Value {
         "barriers": plan.ops.iter().filter(|op| op.barrier).count(),
         "bytes": total.bytes,
         "operations": total.operations,
-        "ceilings": {
+        "ceilings": ceilings.iter().map(|ceilings| json!({
             "bytes_per_second": ceilings.bytes_per_second,
             "operations_per_second": ceilings.operations_per_second,
-        },
+        })).collect::<Vec<_>>(),
         "seconds": text.seconds(),
         "tokens_per_second": (rows * lanes) as f64 / text.seconds(),
+    })
+}
+
+/// A device's part of the plan.
+fn device(plan: &Plan, id: DeviceId) -> Value {
+    json!({
+        "name": plan.devices[id.0].name,
+        "layers": plan.layers_on(id).len(),
+        "head": id == plan.head_device(),
+        "weight_bytes": plan.weight_bytes_on(id),
     })
 }
 
@@ -175,7 +199,8 @@ fn operation(text: &PlanText<'_>, plan: &Plan, op: &PlanOp) -> Value {
     let nodes: Vec<&str> = op.nodes.iter().map(|&node| plan.graph.nodes[node].op.name()).collect();
     json!({
         "name": op.name,
-        "device": op.device.to_string(),
+        "device": plan.devices[op.device.0].name,
+        "layer": op.layer,
         "operations_of": nodes,
         "weights": weights,
         "bytes": work.bytes,

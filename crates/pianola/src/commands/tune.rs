@@ -1,8 +1,8 @@
 //! `tune`: measures how kernels are best cut on the GPU at hand.
 
 use clap::Args;
-use pianola_engine::{Device, Engine};
-use pianola_vulkan::VulkanRecording;
+use pianola_engine::Engine;
+use pianola_vulkan::{VulkanDevice, VulkanOptions, VulkanRecording};
 
 use crate::console::{self, Console};
 use crate::failure::Failure;
@@ -35,7 +35,8 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     const CONTEXT: usize = 64;
     let mut options = arguments.compute.load(console)?;
     options.context = Some(CONTEXT);
-    let Device::Vulkan(gpu) = options.device() else {
+    let Some(VulkanDevice { options: VulkanOptions { gpu, .. }, .. }) = options.gpu().cloned()
+    else {
         return Err(Failure::usage(
             "there is nothing to tune on the processor; name a GPU with --device vulkan",
         ));
@@ -54,9 +55,8 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             model::load(&located, options, console)?
         }
     };
-    let recording = engine.recording().as_any().downcast_ref::<VulkanRecording>();
-    let recording = recording.ok_or_else(|| {
-        Failure::failed("the model is not wholly on the GPU, so its kernels cannot be measured")
+    let recording = engine.recording::<VulkanRecording>().ok_or_else(|| {
+        Failure::failed("no part of the model is on the GPU, so its kernels cannot be measured")
     })?;
     let head = ["product", "tried", "us by policy", "us measured", "gain", "choice"];
     let mut table = vec![head.map(String::from).to_vec()];

@@ -8,6 +8,7 @@ pub(crate) mod rows;
 pub(crate) mod segments;
 
 use crate::describe::GpuKind;
+use crate::device::VulkanOptions;
 use crate::gpu::Gpu;
 use fragments::Fragments;
 
@@ -27,6 +28,12 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
+    /// Those of a GPU, with what the options say of it.
+    pub fn of_options(options: &VulkanOptions) -> Limits {
+        let limits = Limits::of(&options.gpu);
+        Limits { parallelism: options.parallelism.unwrap_or(limits.parallelism), ..limits }
+    }
+
     pub fn of(gpu: &Gpu) -> Limits {
         let description = gpu.description();
         Limits {

@@ -87,7 +87,7 @@ impl Programmer<'_> {
             (11, self.limits.subgroup),
         ];
         let bindings = vec![query, key, value, angles, vectors, pages];
-        let Body { rows, one_row_per_sequence: fused } = body;
+        let Body { rows, one_row_per_sequence: fused, .. } = body;
         if !fused {
             let variant = Variant { shader: Shader::KvWrite, constants: constants.clone() };
             let groups = [rows, spec.kv_heads as u32, 1];

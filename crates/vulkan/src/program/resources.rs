@@ -1,12 +1,19 @@
-//! Memory that kernels share, and how much of it the plan does not place.
+//! Memory that kernels share: listed once, for a recording, a dry run and a budget alike.
 
 use crate::memory::Region;
 use crate::policy::{Limits, attention};
-use pianola_plan::{BUCKETS, DeviceKind, Kernel, PAGE_TOKENS, Plan};
+use pianola_plan::{
+    Allocation, AttentionSpec, BUCKETS, DeviceError, DeviceId, Kernel, KvSlot, Op, PAGE_TOKENS,
+    Plan, PlanOp,
+};
+
+/// Finds memory for an allocation.
+pub(crate) type Allocate<'a> = dyn FnMut(&Allocation) -> Result<Region, DeviceError> + 'a;
 
 /// Device memory that kernels share.
 pub(crate) struct Resources {
-    pub arena: Region,
+    /// One for each arena of the plan.
+    pub arenas: Vec<Region>,
     /// Input rows of the product that comes next.
     pub operand: Region,
     pub metas: Region,
@@ -17,26 +24,87 @@ pub(crate) struct Resources {
     /// What the parts of an attention leave for the last of them.
     pub partials: Region,
     pub arrivals: Region,
-    /// Pages of each layer: `[group][layer]`.
+    /// Pages of each layer, `[group][layer]`; of no size where another device has them.
     pub pages: Vec<Vec<Region>>,
     /// First entry of each group in the page tables, and entries a sequence.
     pub tables: Vec<u32>,
     pub entries: u32,
 }
 
+impl Resources {
+    /// Everything but the weights that a recording of a device's part of `plan` keeps in device
+    /// memory, in the order in which it is allocated.
+    pub fn new(
+        plan: &Plan,
+        device: DeviceId,
+        limits: &Limits,
+        allocate: &mut Allocate<'_>,
+    ) -> Result<Resources, DeviceError> {
+        let scratch = Scratch::of(plan, device, limits);
+        let mut shared = |bytes: u64, what: &str| {
+            allocate(&Allocation { what: what.to_string(), bytes, layer: None })
+        };
+        let arenas = (0..plan.arenas())
+            .map(|_| shared(plan.arena.bytes as u64, "activations"))
+            .collect::<Result<Vec<Region>, DeviceError>>()?;
+        let operand = shared(scratch.operand, "activations")?;
+        let metas = shared(scratch.metas, "activations")?;
+        let partials = shared(scratch.partials, "attention")?;
+        let arrivals = shared(scratch.arrivals, "attention")?;
+        let mut hand = || {
+            let (codes, metas) = scratch.handed;
+            Ok::<_, DeviceError>((shared(codes, "activations")?, shared(metas, "activations")?))
+        };
+        let handed = [hand()?, hand()?];
+        let finished = shared(4, "activations")?;
+        let mut pages = Vec::new();
+        for (index, group) in plan.graph.kv_groups.iter().enumerate() {
+            let layers = (0..group.layers).map(|layer| {
+                let slot = KvSlot { group: index, layer };
+                if plan.kv_device(slot) != device {
+                    return Ok(Region::dry_run(0));
+                }
+                let what = "the KV pages; a smaller --context needs less".to_string();
+                let (bytes, layer) = (page_bytes(plan, index), plan.kv_layer(slot));
+                allocate(&Allocation { what, bytes, layer })
+            });
+            pages.push(layers.collect::<Result<Vec<Region>, DeviceError>>()?);
+        }
+        let entries = plan.options.context.div_ceil(PAGE_TOKENS);
+        let table = |group| (group * plan.options.sequences * entries) as u32;
+        Ok(Resources {
+            arenas,
+            operand,
+            metas,
+            handed,
+            finished,
+            partials,
+            arrivals,
+            pages,
+            tables: (0..plan.graph.kv_groups.len()).map(table).collect(),
+            entries: entries as u32,
+        })
+    }
+}
+
+/// Bytes of a layer's KV pages.
+pub(crate) fn page_bytes(plan: &Plan, group: usize) -> u64 {
+    (plan.kv_pages[group] * PAGE_TOKENS * plan.graph.kv_groups[group].token_bytes()) as u64
+}
+
 /// Bytes of the buffers in [`Resources`] that the plan does not place.
-pub(crate) struct Scratch {
-    pub operand: u64,
-    pub metas: u64,
-    pub handed: (u64, u64),
-    pub partials: u64,
-    pub arrivals: u64,
+struct Scratch {
+    operand: u64,
+    metas: u64,
+    handed: (u64, u64),
+    partials: u64,
+    arrivals: u64,
 }
 
 impl Scratch {
-    pub fn of(plan: &Plan, limits: &Limits) -> Scratch {
+    fn of(plan: &Plan, device: DeviceId, limits: &Limits) -> Scratch {
         let options = &plan.options;
-        let ops = || plan.ops.iter().filter(|op| op.device == DeviceKind::Vulkan);
+        let ops = || plan.ops.iter().filter(|op| op.device == device);
         let widest = ops()
             .filter_map(|op| match &op.kernel {
                 Kernel::Project(project) => Some(plan.graph.tensor(project.input).width),
@@ -48,10 +116,7 @@ impl Scratch {
         let rows = (options.max_rows.max(2 * options.max_logit_rows) as u64).next_multiple_of(64);
         let widest = widest.next_multiple_of(128);
         let pages = options.context.div_ceil(PAGE_TOKENS) as u32;
-        let attention = ops().filter_map(|op| match &op.kernel {
-            Kernel::Attend(attend) => Some(attend.spec),
-            _ => None,
-        });
+        let attention = ops().filter_map(|op| attention_of(plan, op));
         let partials = attention.flat_map(|spec| {
             BUCKETS.map(|rows| {
                 let rows = rows as u32;
@@ -61,10 +126,7 @@ impl Scratch {
                     * (spec.heads * (spec.head_dim + 2)) as u64
             })
         });
-        let heads = ops().filter_map(|op| match &op.kernel {
-            Kernel::Attend(attend) => Some(attend.spec.heads),
-            _ => None,
-        });
+        let heads = ops().filter_map(|op| attention_of(plan, op)).map(|spec| spec.heads);
         Scratch {
             operand: 4 * rows * widest,
             metas: 8 * rows * widest.div_ceil(32),
@@ -72,5 +134,17 @@ impl Scratch {
             partials: 4 * partials.max().unwrap_or(0),
             arrivals: 4 * (options.max_rows * heads.max().unwrap_or(0)) as u64,
         }
+    }
+}
+
+/// The attention that a kernel computes, fused or not.
+fn attention_of(plan: &Plan, op: &PlanOp) -> Option<AttentionSpec> {
+    match &op.kernel {
+        Kernel::Attend(attend) => Some(attend.spec),
+        Kernel::Single(node) => match plan.graph.nodes[*node].op {
+            Op::Attention(spec) => Some(spec),
+            _ => None,
+        },
+        Kernel::Project(_) => None,
     }
 }

@@ -1,16 +1,15 @@
 //! Whether a plan fits a GPU, found before anything is allocated.
 
-use crate::gpu::Gpu;
-use crate::memory::{Memory, Purpose, block_size, region_size};
+use crate::device::VulkanOptions;
+use crate::memory::{Memory, Purpose, Region, block_size, region_size};
 use crate::policy::Limits;
-use crate::program::Scratch;
+use crate::program::Resources;
 use crate::weights::{Weights, slice_limit};
-use pianola_plan::{DeviceError, DeviceKind, KvSlot, PAGE_TOKENS, Plan};
-use std::sync::Arc;
+use pianola_plan::{Allocation, DeviceError, DeviceId, Plan};
 
 /// Memory that a GPU grants.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Budget {
+pub(crate) struct Budget {
     /// Free bytes of each heap that weights may lie in, in the order they are filled: the device's
     /// own first. The host's memory counts where the device has it in common with the processor.
     pub heaps: Vec<u64>,
@@ -27,7 +26,8 @@ pub struct Budget {
 impl Budget {
     /// What a GPU grants now, less some that is left to others: the desktop, the driver, and what
     /// this program needs besides weights, pages and activations.
-    pub fn of(gpu: &Arc<Gpu>, limit: Option<u64>) -> Budget {
+    pub fn of(options: &VulkanOptions) -> Budget {
+        let gpu = &options.gpu;
         let heaps = Memory::new(gpu.clone(), None).resident_heaps();
         let granted: u64 = heaps.iter().map(|heap| heap.budget).sum();
         let mut free: Vec<u64> =
@@ -35,10 +35,10 @@ impl Budget {
         leave(&mut free, granted);
         Budget {
             heaps: free,
-            limit,
+            limit: options.memory,
             largest_allocation: gpu.description().largest_allocation,
             largest_slice: slice_limit(gpu),
-            limits: Limits::of(gpu),
+            limits: Limits::of_options(options),
         }
     }
 
@@ -48,34 +48,27 @@ impl Budget {
         self.limit.map_or(free, |limit| limit.min(free))
     }
 
-    /// Whether a recording of `plan` would find its memory.
-    pub fn holds(&self, plan: &Plan) -> Result<bool, DeviceError> {
-        Ok(self.taken(&self.regions(plan)?).is_some())
-    }
-
-    /// Bytes of the weights, pages and activations that a recording of `plan` keeps on the GPU.
-    pub fn needed(&self, plan: &Plan) -> Result<u64, DeviceError> {
-        Ok(self.regions(plan)?.into_iter().map(region_size).sum())
-    }
-
-    /// Sizes of what a recording allocates for [`Purpose::Resident`], in its order.
-    fn regions(&self, plan: &Plan) -> Result<Vec<u64>, DeviceError> {
-        let Scratch { operand, metas, handed, partials, arrivals } =
-            Scratch::of(plan, &self.limits);
-        let mut all = vec![plan.arena.bytes as u64, operand, metas, partials, arrivals];
-        all.extend([handed.0, handed.1, handed.0, handed.1, 4]);
-        for (index, group) in plan.graph.kv_groups.iter().enumerate() {
-            let slots = (0..group.layers).map(|layer| KvSlot { group: index, layer });
-            let mine = slots.filter(|&slot| plan.kv_device(slot) == DeviceKind::Vulkan);
-            all.extend(mine.map(|_| page_bytes(plan, index)));
-        }
-        all.extend(Weights::dry_run(plan, self.largest_slice)?.regions());
+    /// What a recording of device `device`'s part of `plan` keeps in device memory, in the order
+    /// of allocation.
+    pub fn allocations(
+        &self,
+        plan: &Plan,
+        device: DeviceId,
+    ) -> Result<Vec<Allocation>, DeviceError> {
+        let mut all = Vec::new();
+        let mut list = |allocation: &Allocation| {
+            let bytes = region_size(allocation.bytes);
+            all.push(Allocation { bytes, ..allocation.clone() });
+            Ok(Region::dry_run(allocation.bytes))
+        };
+        Resources::new(plan, device, &self.limits, &mut list)?;
+        Weights::new(plan, device, self.largest_slice, &mut list)?;
         Ok(all)
     }
 
     /// Bytes of the blocks that regions end up in, allocated one by one as [`Memory::allocate`]
     /// does it; none if one finds no room.
-    fn taken(&self, regions: &[u64]) -> Option<u64> {
+    pub fn taken(&self, regions: &[u64]) -> Option<u64> {
         let mut heaps = self.heaps.clone();
         let mut rooms: Vec<u64> = Vec::new();
         let mut taken = 0;
@@ -111,11 +104,6 @@ fn leave(free: &mut [u64], granted: u64) {
         *heap -= part;
         left -= part;
     }
-}
-
-/// Bytes of a layer's KV pages on the GPU.
-pub(crate) fn page_bytes(plan: &Plan, group: usize) -> u64 {
-    (plan.kv_pages[group] * PAGE_TOKENS * plan.graph.kv_groups[group].token_bytes()) as u64
 }
 
 #[cfg(test)]

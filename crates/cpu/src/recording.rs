@@ -1,0 +1,390 @@
+//! A plan's part recorded for the CPU: weights packed, stages with every pointer resolved.
+
+use crate::device::{CpuOptions, out_of_memory};
+use crate::kv::KvMemory;
+use crate::memory::Memory;
+use crate::pool::Pool;
+use crate::profile::Profiler;
+use crate::record::{Recorded, Recorder, activation_bytes, widest_input};
+use crate::reference::Reference;
+use crate::simd::Level;
+use crate::stage::{Play, WorkerScratch};
+use crate::weights::{self, Weight};
+use crate::work::{Progress, Work};
+use pianola_formats::TensorSource;
+use pianola_plan::{
+    DeviceError, DeviceId, KernelTime, KvSlot, LogitsTo, Numeric, Plan, PlayStatistics, Probe,
+    Recording, Rounding, Row, Step, TensorId,
+};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// What a slot has to itself: its arena, and stages that point into it.
+pub(crate) struct SlotState {
+    pub arena: Memory,
+    stages: Vec<Recorded>,
+}
+
+/// A device's part of a plan, recorded for the CPU. Submitting plays at once, on the calling thread
+/// and its workers.
+pub struct CpuRecording {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) weights: Vec<Weight>,
+    pub(crate) kv: KvMemory,
+    /// One for each arena of the plan.
+    pub(crate) slots: Vec<SlotState>,
+    // Stages point into it.
+    _activations: Memory,
+    level: Level,
+    /// Progress of each stage in the play.
+    progress: Vec<Progress>,
+    scratch: Vec<Mutex<WorkerScratch>>,
+    runs: Vec<Range<usize>>,
+    pool: Pool,
+    statistics: PlayStatistics,
+    profiler: Option<Profiler>,
+    busy_nanoseconds: AtomicU64,
+    measure_busy: bool,
+}
+
+// SAFETY: stages hold pointers into memory that the recording owns and never moves (mappings and
+// boxed slices), so sending the whole to another thread keeps them valid.
+unsafe impl Send for CpuRecording {}
+
+impl CpuRecording {
+    /// Loads the weights that device `device` of `plan` reads from `source` and records its
+    /// kernels; `progress` is called with the bytes of weights done and the bytes in all.
+    pub fn new(
+        plan: Arc<Plan>,
+        device: DeviceId,
+        source: &dyn TensorSource,
+        options: CpuOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<CpuRecording, DeviceError> {
+        if !options.level.available() {
+            return Err(DeviceError::Unsupported(format!(
+                "this processor has no {}; leave --simd out to use {}",
+                options.level,
+                Level::best()
+            )));
+        }
+        // Memory is granted before it is there; a model too large would be killed half-way.
+        let needed = plan.weight_bytes_on(device);
+        if let Some((_, available)) = crate::measure::describe().memory
+            && needed > available
+        {
+            return Err(out_of_memory(
+                &format!("the weights ({available} bytes are available)"),
+                needed,
+            ));
+        }
+        let memory = |what: &str, bytes: usize| {
+            Memory::zeroed(bytes).ok_or_else(|| out_of_memory(what, bytes as u64))
+        };
+        let pool = Pool::new(options.threads.max(1))
+            .map_err(|error| DeviceError::Unsupported(format!("no worker threads: {error}")))?;
+        let kv = KvMemory::new(&plan).map_err(|bytes| {
+            out_of_memory("the KV pages; a smaller --context needs less", bytes)
+        })?;
+        let activations = memory("activations", activation_bytes(&plan))?;
+        let mine = |weight: usize| plan.reads(device, weight);
+        let weights = weights::load(&plan, &mine, source, &pool, progress)?;
+        let slot = |_| {
+            let arena = memory("the arena", plan.arena.bytes)?;
+            let recorder = Recorder {
+                plan: &plan,
+                device,
+                weights: &weights,
+                arena: &arena,
+                activations: &activations,
+                kernels: options.level.kernels(),
+            };
+            let stages = recorder.record().map_err(|op| {
+                DeviceError::Unsupported(format!("the CPU has no kernel for a lone '{op}'"))
+            })?;
+            Ok(SlotState { arena, stages })
+        };
+        let slots = (0..plan.arenas()).map(slot).collect::<Result<Vec<_>, DeviceError>>()?;
+        let head_dim = plan.graph.kv_groups.iter().map(|group| group.head_dim).max().unwrap_or(16);
+        let widest = widest_input(&plan).max(head_dim);
+        let scratch = || Mutex::new(WorkerScratch::new(widest, head_dim));
+        Ok(CpuRecording {
+            progress: slots[0].stages.iter().map(|_| Progress::default()).collect(),
+            scratch: (0..pool.workers()).map(|_| scratch()).collect(),
+            runs: Vec::with_capacity(plan.options.max_rows),
+            slots,
+            level: options.level,
+            plan,
+            weights,
+            kv,
+            _activations: activations,
+            pool,
+            statistics: PlayStatistics::default(),
+            profiler: None,
+            busy_nanoseconds: AtomicU64::new(0),
+            measure_busy: false,
+        })
+    }
+
+    /// Makes one product stage drop the last of its input columns, for tests of the checks.
+    #[cfg(feature = "test-hooks")]
+    pub fn break_kernel(&mut self) {
+        for slot in &mut self.slots {
+            let product = slot.stages.iter_mut().find_map(|recorded| match &mut recorded.stage {
+                crate::stage::Stage::Product(product) => Some(product),
+                _ => None,
+            });
+            product.expect("a plan with a product").columns -= crate::pack::BLOCK;
+        }
+    }
+
+    /// The state that serves a slot: where there is one arena, all slots share it.
+    fn slot(&self, slot: usize) -> usize {
+        slot % self.slots.len()
+    }
+
+    /// Runs stages `range` of a step whose runs are set.
+    fn play_stages(&mut self, slot: usize, step: &Step, range: Range<usize>) {
+        for progress in &mut self.progress[range.clone()] {
+            *progress = Progress::default();
+        }
+        let play = Play {
+            rows: &step.rows,
+            logits: &step.logits,
+            runs: &self.runs,
+            kv: &self.kv,
+            kernels: self.level.kernels(),
+            workers: self.pool.workers(),
+        };
+        let work = Work {
+            play,
+            stages: &self.slots[slot].stages[range.clone()],
+            progress: &self.progress[range],
+            scratch: &self.scratch,
+            busy: self.measure_busy.then_some(&self.busy_nanoseconds),
+            failed: AtomicBool::new(false),
+        };
+        self.pool.run(&|worker| work.run(worker));
+    }
+
+    /// Stages of some kernels of the plan.
+    fn stages_of(&self, ops: Range<usize>) -> Range<usize> {
+        let stages = &self.slots[0].stages;
+        let first = stages.partition_point(|recorded| recorded.op < ops.start);
+        let last = stages.partition_point(|recorded| recorded.op < ops.end);
+        first..last
+    }
+
+    fn prepare(&mut self, step: &Step) -> Result<(), DeviceError> {
+        let mapped = |group: usize, sequence: usize, index: usize| {
+            self.kv.groups[group].is_mapped(sequence, index)
+        };
+        step.check(&self.plan, &mapped)?;
+        self.runs.clear();
+        self.runs.extend(step.runs());
+        Ok(())
+    }
+
+    /// Plays kernels one by one and keeps their times.
+    fn play_timed(&mut self, slot: usize, step: &Step, ops: Range<usize>) {
+        for op in ops {
+            let stages = self.stages_of(op..op + 1);
+            let start = Instant::now();
+            self.play_stages(slot, step, stages);
+            if let Some(profiler) = &mut self.profiler {
+                profiler.add(&self.plan, op, step, start);
+            }
+        }
+    }
+
+    /// First value of a tensor in a slot's arena, and the distance between its rows.
+    pub(crate) fn place(&self, tensor: TensorId) -> (usize, usize) {
+        let view = self.plan.view(tensor);
+        let stride = self.plan.buffers[view.buffer].width;
+        (self.plan.arena.offsets[view.buffer] / 4 + view.column, stride)
+    }
+
+    /// Rows of a tensor, `rows` values in all.
+    fn copy_out(&self, slot: usize, tensor: TensorId, rows: &mut [f32]) {
+        let width = self.plan.graph.tensor(tensor).width;
+        let (start, stride) = self.place(tensor);
+        let arena = self.slots[slot].arena.start().cast::<f32>();
+        for (index, row) in rows.chunks_exact_mut(width).enumerate() {
+            let at = start + index * stride;
+            assert!(4 * (at + width) <= self.slots[slot].arena.len());
+            // SAFETY: inside the arena; nothing plays meanwhile.
+            unsafe { arena.add(at).copy_to_nonoverlapping(row.as_mut_ptr(), width) };
+        }
+    }
+
+    fn copy_in(&mut self, slot: usize, tensor: TensorId, rows: &[f32]) {
+        let width = self.plan.graph.tensor(tensor).width;
+        let (start, stride) = self.place(tensor);
+        let arena = self.slots[slot].arena.start().cast::<f32>();
+        for (index, row) in rows.chunks_exact(width).enumerate() {
+            let at = start + index * stride;
+            assert!(4 * (at + width) <= self.slots[slot].arena.len());
+            // SAFETY: inside the arena; nothing plays meanwhile.
+            unsafe { arena.add(at).copy_from_nonoverlapping(row.as_ptr(), width) };
+        }
+    }
+}
+
+impl Recording for CpuRecording {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn submit(
+        &mut self,
+        segment: usize,
+        slot: usize,
+        step: &Step,
+        _logits: LogitsTo,
+    ) -> Result<(), DeviceError> {
+        let start = Instant::now();
+        let slot = self.slot(slot);
+        self.prepare(step)?;
+        let ops = self.plan.segments[segment].ops.clone();
+        if self.level == Level::Reference {
+            Reference::new(self, slot).play(segment, step);
+        } else if self.profiler.is_some() {
+            self.play_timed(slot, step, ops);
+        } else {
+            let stages = self.stages_of(ops);
+            self.play_stages(slot, step, stages);
+        }
+        let workers = self.pool.workers() as f64;
+        self.statistics.plays += 1;
+        self.statistics.seconds += start.elapsed().as_secs_f64();
+        self.statistics.busy_seconds =
+            self.busy_nanoseconds.load(Ordering::Relaxed) as f64 * 1e-9 / workers;
+        Ok(())
+    }
+
+    /// Whatever was submitted is done.
+    fn wait(&mut self, _slot: usize, _limit: Duration) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    fn export(
+        &mut self,
+        slot: usize,
+        tensor: TensorId,
+        rows: &mut [f32],
+    ) -> Result<(), DeviceError> {
+        self.copy_out(self.slot(slot), tensor, rows);
+        Ok(())
+    }
+
+    fn import(&mut self, slot: usize, tensor: TensorId, rows: &[f32]) -> Result<(), DeviceError> {
+        self.copy_in(self.slot(slot), tensor, rows);
+        Ok(())
+    }
+
+    fn logits(&mut self, slot: usize, index: usize) -> &mut [f32] {
+        let vocabulary = self.plan.graph.vocabulary;
+        let logits = self.plan.graph.logits.expect("checked by the planner");
+        let (start, stride) = self.place(logits);
+        assert!(index < self.plan.options.max_logit_rows);
+        let arena = &self.slots[self.slot(slot)].arena;
+        // SAFETY: the row lies in the logits' buffer, f32 values at an aligned offset; nobody
+        // plays while this borrow lasts.
+        unsafe {
+            let row = arena.start().cast::<f32>().add(start + index * stride);
+            std::slice::from_raw_parts_mut(row, vocabulary)
+        }
+    }
+
+    fn map_page(&mut self, group: usize, sequence: usize, index: usize, page: u32) {
+        self.kv.groups[group].map(sequence, index, page);
+    }
+
+    fn unmap_page(&mut self, group: usize, sequence: usize, index: usize) {
+        self.kv.groups[group].unmap(sequence, index);
+    }
+
+    /// Costs two clock reads a stage.
+    fn measure_busy(&mut self, on: bool) {
+        self.measure_busy = on;
+    }
+
+    /// The reference level has no kernels to time.
+    fn start_profile(&mut self) -> bool {
+        self.profiler = (self.level != Level::Reference).then(Profiler::default);
+        self.profiler.is_some()
+    }
+
+    fn take_profile(&mut self) -> Vec<KernelTime> {
+        self.profiler.take().map(Profiler::finish).unwrap_or_default()
+    }
+
+    fn statistics(&self) -> PlayStatistics {
+        self.statistics
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn std::any::Any {
+        self
+    }
+}
+
+impl Probe for CpuRecording {
+    fn begin(&mut self, step: &Step) -> Result<(), DeviceError> {
+        self.prepare(step)
+    }
+
+    fn play_op(&mut self, op: usize, step: &Step) -> Result<(), DeviceError> {
+        let stages = self.stages_of(op..op + 1);
+        self.play_stages(0, step, stages);
+        Ok(())
+    }
+
+    fn read_tensor(&mut self, tensor: TensorId, rows: usize) -> Result<Vec<f32>, DeviceError> {
+        let mut values = vec![0.0; rows * self.plan.graph.tensor(tensor).width];
+        self.copy_out(0, tensor, &mut values);
+        Ok(values)
+    }
+
+    fn write_tensor(&mut self, tensor: TensorId, rows: &[f32]) -> Result<(), DeviceError> {
+        self.copy_in(0, tensor, rows);
+        Ok(())
+    }
+
+    fn read_kv(&mut self, slot: KvSlot, rows: &[Row]) -> Result<[Vec<f32>; 2], DeviceError> {
+        let pages = &self.kv.groups[slot.group];
+        let (heads, head_dim) = (pages.group.kv_heads, pages.group.head_dim);
+        let stored = |value: bool| {
+            let row = move |row: &Row| {
+                let (sequence, position) = (row.sequence as usize, row.position as usize);
+                (0..heads * head_dim).map(move |at| {
+                    pages.get(sequence, position, slot, at / head_dim, value, at % head_dim)
+                })
+            };
+            rows.iter().flat_map(row).collect()
+        };
+        Ok([stored(false), stored(true)])
+    }
+
+    fn rounding(&self, op: usize) -> Rounding {
+        match self.plan.options.numeric {
+            Numeric::Exact => Rounding::None,
+            Numeric::Fast if self.plan.is_head(op) => Rounding::Int8Twice,
+            Numeric::Fast => Rounding::Int8,
+        }
+    }
+
+    fn poison(&mut self) -> Result<(), DeviceError> {
+        for slot in &mut self.slots {
+            for value in slot.arena.bytes_mut().chunks_exact_mut(4) {
+                value.copy_from_slice(&f32::NAN.to_ne_bytes());
+            }
+        }
+        Ok(())
+    }
+}

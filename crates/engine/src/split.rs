@@ -1,0 +1,396 @@
+//! Which layers run where: the head and the last layers on the first device, as many as it has
+//! memory for, those before them on the next, and the rest on the last.
+
+use crate::error::EngineError;
+use crate::options::LoadOptions;
+use pianola_plan::{
+    Allocation, Device, DeviceId, Graph, KvDemand, Placement, Plan, PlanError, PlanOptions,
+    kv_bytes, layer_range, size_text,
+};
+use std::sync::Arc;
+
+/// Shortest context that a model is given before layers leave a device, where none was asked for.
+const LEAST_CONTEXT: usize = 4096;
+/// Contexts are tried in steps of this many tokens.
+const CONTEXT_STEP: usize = 1024;
+
+/// What is asked of the split.
+#[derive(Clone, Copy, Debug)]
+struct SplitRequest {
+    /// Layers of the model.
+    layers: usize,
+    /// Devices.
+    devices: usize,
+    /// Layers to put on the first device, if the user says how many.
+    layers_on_first: Option<usize>,
+    /// Tokens of context, if the user says how many.
+    context: Option<usize>,
+    /// Tokens of context that the model allows.
+    model_context: usize,
+}
+
+/// The chosen split and context.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Split {
+    /// Layers on each device, in the order of preference.
+    layers: Vec<usize>,
+    context: usize,
+}
+
+impl SplitRequest {
+    /// Shortest context that may be chosen, and longest.
+    fn contexts(&self) -> (usize, usize) {
+        match self.context {
+            Some(asked) => (asked, asked),
+            None => (LEAST_CONTEXT.min(self.model_context), self.model_context),
+        }
+    }
+
+    /// These many layers on the first devices, and the rest on the last.
+    fn split(&self, first: &[usize], context: usize) -> Split {
+        let mut layers = first.to_vec();
+        layers.resize(self.devices, 0);
+        layers[self.devices - 1] += self.layers - first.iter().sum::<usize>();
+        Split { layers, context }
+    }
+
+    /// As many layers as asked for on the first device, or all; the rest on the last.
+    fn best(&self) -> Split {
+        let first = self.layers_on_first.unwrap_or(self.layers);
+        let first = if self.devices == 1 { 0 } else { first };
+        self.split(&[first], self.contexts().1)
+    }
+}
+
+/// The most layers on each device in turn that fit, at the longest context that then fits: a
+/// shorter context costs only those who need it, a layer on a slower device costs every token.
+/// `fits` says whether every device but the last holds its part; none if nothing fits.
+fn choose<E>(
+    request: SplitRequest,
+    fits: &mut dyn FnMut(&Split) -> Result<bool, E>,
+) -> Result<Option<Split>, E> {
+    let (shortest, longest) = request.contexts();
+    let best = request.best();
+    if fits(&best)? {
+        return Ok(Some(best));
+    }
+    let mut layers: Vec<usize> = Vec::new();
+    for device in 0..request.devices - 1 {
+        let left = request.layers - layers.iter().sum::<usize>();
+        let (fewest, most) = match request.layers_on_first.filter(|_| device == 0) {
+            Some(asked) => (asked, asked),
+            None => (0, left),
+        };
+        let mut holds = |count: usize| {
+            let first: Vec<usize> = layers.iter().copied().chain([count]).collect();
+            fits(&request.split(&first, shortest))
+        };
+        if !holds(fewest)? {
+            return Ok(None);
+        }
+        let (mut low, mut high) = (fewest, most);
+        while low < high {
+            let middle = (low + high).div_ceil(2);
+            if holds(middle)? { low = middle } else { high = middle - 1 }
+        }
+        layers.push(low);
+    }
+    if !fits(&request.split(&layers, shortest))? {
+        return Ok(None);
+    }
+    let steps = |index: usize| (shortest + index * CONTEXT_STEP).min(longest);
+    let (mut low, mut high) = (0, (longest - shortest).div_ceil(CONTEXT_STEP));
+    while low < high {
+        let middle = (low + high).div_ceil(2);
+        match fits(&request.split(&layers, steps(middle)))? {
+            true => low = middle,
+            false => high = middle - 1,
+        }
+    }
+    Ok(Some(request.split(&layers, steps(low))))
+}
+
+/// Plans a graph on the devices of the options. `options` has the longest context.
+pub(crate) fn plan(
+    graph: Graph,
+    options: PlanOptions,
+    asked: &LoadOptions,
+) -> Result<Plan, EngineError> {
+    let devices = &asked.devices;
+    let request = SplitRequest {
+        layers: graph.layers,
+        devices: devices.len(),
+        layers_on_first: asked.layers_on_first,
+        context: asked.context,
+        model_context: options.context,
+    };
+    match (asked.layers_on_first, devices.len()) {
+        (Some(_), 1) => return Err(EngineError::OneDevice),
+        (Some(asked), _) => check_count(asked, graph.layers)?,
+        _ => {}
+    }
+    let planner = Planner { graph, options, devices };
+    match devices.len() {
+        1 => planner.on_one(request),
+        _ => planner.on_several(request),
+    }
+}
+
+struct Planner<'a> {
+    graph: Graph,
+    options: PlanOptions,
+    devices: &'a [Arc<dyn Device>],
+}
+
+impl Planner<'_> {
+    fn plan(&self, split: &Split, kv_bytes: Option<u64>) -> Result<Plan, PlanError> {
+        // The first layers run on the last device.
+        let counts = self.devices.iter().zip(&split.layers).rev();
+        let counts: Vec<_> = counts.map(|(device, &count)| (device.spec(), count)).collect();
+        let placement = Placement::by_layers(&self.graph, &counts);
+        let options = PlanOptions { context: split.context, kv_bytes, ..self.options };
+        Plan::new(self.graph.clone(), options, placement)
+    }
+
+    /// What the plan needs of a device; none where it runs nothing there.
+    fn needed(
+        &self,
+        plan: &Plan,
+        device: &dyn Device,
+    ) -> Result<Option<Vec<Allocation>>, EngineError> {
+        let name = device.spec().name;
+        let id = plan.devices.iter().position(|spec| spec.name == name);
+        Ok(id.map(|id| device.allocations(plan, DeviceId(id))).transpose()?)
+    }
+
+    /// Whether every device but the last holds its part.
+    fn holds(&self, plan: &Plan) -> Result<bool, EngineError> {
+        for device in &self.devices[..self.devices.len() - 1] {
+            if let Some(needed) = self.needed(plan, device.as_ref())?
+                && !device.holds(&needed)
+            {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn fits(&self, split: &Split, kv_bytes: u64) -> Result<bool, EngineError> {
+        match self.plan(split, Some(kv_bytes)) {
+            Ok(plan) => self.holds(&plan),
+            Err(PlanError::KvBudget { .. }) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn on_several(&self, request: SplitRequest) -> Result<Plan, EngineError> {
+        // Layers and context are chosen for few pages, and what is then left goes to more of them.
+        let few = |lanes: usize, context: usize| {
+            self.options.kv_bytes.unwrap_or_else(|| self.enough_kv(lanes, context))
+        };
+        let lanes = self.options.sequences;
+        let mut found = choose(request, &mut |split| self.fits(split, few(lanes, split.context)))?;
+        let mut served = lanes;
+        // Before a layer leaves the first device, lanes make do with the pages of one.
+        if found.as_ref().is_none_or(|split| split.layers != request.best().layers) {
+            served = 1;
+            found = choose(request, &mut |split| self.fits(split, few(1, split.context)))?;
+        }
+        let Some(split) = found else {
+            let least = request.layers_on_first.unwrap_or(0);
+            let least = request.split(&[least], request.contexts().0);
+            // A budget of the user's that holds no sequence says so itself.
+            let plan = self.plan(&least, Some(few(1, least.context)))?;
+            return Err(self.no_room(&plan, request)?);
+        };
+        if self.options.kv_bytes.is_some() {
+            return Ok(self.plan(&split, self.options.kv_bytes)?);
+        }
+        self.widen(&split, few(served, split.context))
+    }
+
+    /// The plan of a split with as many KV pages as there is memory for, from `least` bytes on.
+    fn widen(&self, split: &Split, least: u64) -> Result<Plan, EngineError> {
+        /// Steps in which what is left is searched.
+        const STEPS: u64 = 64;
+        let most = self.plan(split, None)?;
+        if self.holds(&most)? {
+            return Ok(most);
+        }
+        let most = most.kv_bytes();
+        let share = |step: u64| Some(least + (most.saturating_sub(least) / STEPS) * step);
+        let (mut low, mut high) = (0, STEPS);
+        while low < high {
+            let middle = (low + high).div_ceil(2);
+            match self.holds(&self.plan(split, share(middle))?)? {
+                true => low = middle,
+                false => high = middle - 1,
+            }
+        }
+        Ok(self.plan(split, share(low))?)
+    }
+
+    /// Bytes of pages with which one sequence of `context` tokens has room, and each of `lanes`
+    /// lanes for a short one.
+    fn enough_kv(&self, lanes: usize, context: usize) -> u64 {
+        let chunk = self.options.max_rows;
+        let groups: Vec<_> = self
+            .graph
+            .kv_groups
+            .iter()
+            .cloned()
+            .map(|mut group| {
+                group.ty = self.options.kv_type();
+                group
+            })
+            .collect();
+        let bytes = |sequences: usize, context: usize| {
+            let demand = KvDemand { sequences, context, chunk };
+            let pages = demand.pages(&groups, None).unwrap_or_default();
+            u64::try_from(kv_bytes(&groups, &pages)).unwrap_or(u64::MAX)
+        };
+        bytes(1, context).max(bytes(lanes, context.min(LEAST_CONTEXT)))
+    }
+
+    /// Plans everything on one device, with KV pages in what the weights leave of its memory.
+    fn on_one(&self, request: SplitRequest) -> Result<Plan, EngineError> {
+        let device = &self.devices[0];
+        let largest = self.plan(&request.best(), None)?;
+        let budget = match (self.options.kv_bytes, device.memory()) {
+            (Some(bytes), _) => Some(bytes),
+            (None, None) => None,
+            (None, Some(available)) => {
+                let needed = device.allocations(&largest, DeviceId(0))?;
+                let all: u64 = needed.iter().map(|allocation| allocation.bytes).sum();
+                let taken = all.saturating_sub(largest.kv_bytes());
+                // Weights that do not fit are refused when they are loaded; an eighth is left to
+                // others.
+                let fits = taken <= available;
+                fits.then(|| (available - available / 8).saturating_sub(taken))
+            }
+        };
+        let mut fits = |split: &Split| match self.plan(split, budget) {
+            Ok(_) => Ok(true),
+            Err(PlanError::KvBudget { .. }) => Ok(false),
+            Err(error) => Err(error),
+        };
+        let shortest = request.split(&[], request.contexts().0);
+        let split = choose(request, &mut fits)?.unwrap_or(shortest);
+        Ok(self.plan(&split, budget)?)
+    }
+
+    /// Why not even `plan`, the least that may be put on the first device, fits there.
+    fn no_room(&self, plan: &Plan, request: SplitRequest) -> Result<EngineError, EngineError> {
+        let device = &self.devices[0];
+        let needed = self.needed(plan, device.as_ref())?.unwrap_or_default();
+        let there = plan.layers_on(plan.head_device());
+        let what = match there.len() {
+            0 => "even the head".to_string(),
+            _ => format!("{} and the head", layer_range(there, plan.layers())),
+        };
+        Ok(EngineError::NoRoom {
+            device: device.description(),
+            what,
+            context: plan.options.context,
+            needed: size_text(needed.iter().map(|allocation| allocation.bytes).sum()),
+            free: size_text(device.memory().unwrap_or(0)),
+            layers_asked: request.layers_on_first.is_some(),
+            context_asked: request.context.is_some(),
+        })
+    }
+}
+
+fn check_count(asked: usize, layers: usize) -> Result<(), EngineError> {
+    match (1..=layers).contains(&asked) {
+        true => Ok(()),
+        false => Err(EngineError::LayersOnFirst { asked, layers }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::convert::Infallible;
+
+    /// Ten layers of 100 bytes, a head of 50, pages of a byte a layer for 16 tokens.
+    fn chosen(memory: usize, request: SplitRequest) -> Option<Split> {
+        let mut fits = |split: &Split| {
+            let layers = split.layers[0];
+            Ok::<_, Infallible>(50 + layers * (100 + split.context / 16) <= memory)
+        };
+        choose(request, &mut fits).unwrap()
+    }
+
+    const REQUEST: SplitRequest = SplitRequest {
+        layers: 10,
+        devices: 2,
+        layers_on_first: None,
+        context: None,
+        model_context: 32_768,
+    };
+
+    fn split(first: usize, context: usize) -> Option<Split> {
+        Some(Split { layers: vec![first, 10 - first], context })
+    }
+
+    #[test]
+    fn everything_is_on_the_first_device_where_it_fits() {
+        assert_eq!(chosen(50 + 10 * (100 + 2048), REQUEST), split(10, 32_768));
+    }
+
+    #[test]
+    fn the_context_gives_way_before_a_layer_does() {
+        assert_eq!(chosen(50 + 10 * (100 + 2048) - 1, REQUEST), split(10, 31_744));
+        assert_eq!(chosen(50 + 10 * (100 + 512), REQUEST), split(10, 8192));
+        assert_eq!(chosen(50 + 10 * (100 + 256), REQUEST), split(10, 4096));
+        let short = SplitRequest { model_context: 2000, ..REQUEST };
+        assert_eq!(chosen(50 + 10 * (100 + 125), short), split(10, 2000));
+    }
+
+    #[test]
+    fn the_fewest_layers_go_to_the_last_device() {
+        let memory = 50 + 10 * (100 + 256) - 1;
+        // Nine layers at 4096 tokens, and what is then left makes the context longer.
+        assert_eq!(chosen(memory, REQUEST), split(9, 4096));
+        assert_eq!(chosen(50 + 400, REQUEST), split(1, 4096));
+        assert_eq!(chosen(50 + 500, REQUEST), split(1, 6144));
+        assert_eq!(chosen(50, REQUEST), split(0, 32_768));
+        assert_eq!(chosen(49, REQUEST), None);
+    }
+
+    #[test]
+    fn what_the_user_says_stays() {
+        let asked = SplitRequest { context: Some(32_768), ..REQUEST };
+        let memory = 50 + 10 * (100 + 256);
+        assert_eq!(chosen(memory, asked), split(1, 32_768));
+        let layers = SplitRequest { layers_on_first: Some(4), ..REQUEST };
+        assert_eq!(chosen(memory, layers), split(4, 12_288));
+        assert_eq!(chosen(1000, layers), None);
+        let both = SplitRequest { layers_on_first: Some(4), context: Some(4096), ..REQUEST };
+        assert_eq!(chosen(memory, both), split(4, 4096));
+    }
+
+    #[test]
+    fn several_devices_are_filled_in_turn() {
+        let request = SplitRequest { devices: 3, context: Some(16), ..REQUEST };
+        let chosen = |memory: [usize; 2]| {
+            let mut fits = |split: &Split| {
+                let holds = |device: usize| split.layers[device] <= memory[device];
+                Ok::<_, Infallible>(holds(0) && holds(1))
+            };
+            choose(request, &mut fits).unwrap().unwrap().layers
+        };
+        assert_eq!(chosen([10, 10]), [10, 0, 0]);
+        assert_eq!(chosen([6, 10]), [6, 4, 0]);
+        assert_eq!(chosen([6, 3]), [6, 3, 1]);
+        assert_eq!(chosen([0, 3]), [0, 3, 7]);
+    }
+
+    #[test]
+    fn numbers_of_layers_are_checked() {
+        assert!(check_count(26, 26).is_ok() && check_count(1, 26).is_ok());
+        assert!(check_count(0, 26).unwrap_err().to_string().contains("26 layers"));
+        let many = check_count(27, 26).unwrap_err().to_string();
+        assert!(many.contains("27") && many.contains("26 layers"), "{many}");
+    }
+}

@@ -1,0 +1,67 @@
+//! Why a device cannot record or play.
+
+/// Why a device cannot record or play.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// A weight the plan names is not in the file.
+    #[error(
+        "tensor '{0}' is missing from the model; the file is incomplete or of another architecture"
+    )]
+    MissingTensor(String),
+    /// A weight has another shape than the architecture says.
+    #[error("tensor '{name}' has shape {found:?}, but the configuration asks for {expected:?}")]
+    Shape {
+        /// Tensor.
+        name: String,
+        /// Shape by the configuration.
+        expected: Vec<usize>,
+        /// Shape in the file.
+        found: Vec<usize>,
+    },
+    /// Memory the plan needs is not there.
+    #[error("{device} has no room for {what}: {bytes} bytes could not be allocated")]
+    OutOfMemory {
+        /// Device.
+        device: String,
+        /// What was being allocated.
+        what: String,
+        /// How much.
+        bytes: u64,
+    },
+    /// The step does not fit the plan: a defect of the caller.
+    #[error("a step does not fit its recording: {0}")]
+    BadStep(String),
+    /// The device is gone: reset by its driver, or unplugged.
+    #[error(
+        "{device} was lost during {during}: its driver reset it, often because a submission took too long; what was being generated is incomplete"
+    )]
+    Lost {
+        /// Device.
+        device: String,
+        /// What it was doing.
+        during: String,
+    },
+    /// The device did not answer.
+    #[error("{device} did not finish {during} within {seconds} s; it may hang: try --device cpu")]
+    Timeout {
+        /// Device.
+        device: String,
+        /// What it was doing.
+        during: String,
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// A call to the device failed.
+    #[error("{device} failed at {what}: {reason}; update its driver or use --device cpu")]
+    Failed {
+        /// Device.
+        device: String,
+        /// What was asked of it.
+        what: String,
+        /// What it said.
+        reason: String,
+    },
+    /// The machine lacks something that was asked for.
+    #[error("{0}")]
+    Unsupported(String),
+}

@@ -1,0 +1,67 @@
+//! What playing cost, and what it could cost at best.
+
+/// Physical ceilings of a device, measured on the spot.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Ceilings {
+    /// Bytes per second that a plain read of memory reaches.
+    pub bytes_per_second: f64,
+    /// Operations per second of the arithmetic that the plan's mode uses.
+    pub operations_per_second: f64,
+}
+
+impl Ceilings {
+    /// Takes over what another measurement found higher: what disturbs one only ever lowers it.
+    pub fn raise(&mut self, found: Ceilings) {
+        self.bytes_per_second = self.bytes_per_second.max(found.bytes_per_second);
+        self.operations_per_second = self.operations_per_second.max(found.operations_per_second);
+    }
+
+    /// Shortest time, in seconds, that the work can take.
+    pub fn seconds(&self, work: crate::Work) -> f64 {
+        let memory = work.bytes as f64 / self.bytes_per_second;
+        memory.max(work.operations as f64 / self.operations_per_second)
+    }
+}
+
+/// What playing cost so far.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+pub struct PlayStatistics {
+    /// Plays.
+    pub plays: u64,
+    /// Wall-clock seconds inside plays.
+    pub seconds: f64,
+    /// Seconds of `seconds` that the device computed: workers' time divided by their number, or
+    /// the time between a submission and its end.
+    pub busy_seconds: f64,
+    /// Submissions to a queue.
+    pub submits: u64,
+    /// Kernels launched by them.
+    pub dispatches: u64,
+    /// Device memory allocated while playing; none, unless an experiment asks for it.
+    pub allocations: u64,
+}
+
+impl std::ops::Sub for PlayStatistics {
+    type Output = PlayStatistics;
+    fn sub(self, before: PlayStatistics) -> PlayStatistics {
+        PlayStatistics {
+            plays: self.plays - before.plays,
+            seconds: self.seconds - before.seconds,
+            busy_seconds: self.busy_seconds - before.busy_seconds,
+            submits: self.submits - before.submits,
+            dispatches: self.dispatches - before.dispatches,
+            allocations: self.allocations - before.allocations,
+        }
+    }
+}
+
+impl std::ops::AddAssign for PlayStatistics {
+    fn add_assign(&mut self, more: PlayStatistics) {
+        self.plays += more.plays;
+        self.seconds += more.seconds;
+        self.busy_seconds += more.busy_seconds;
+        self.submits += more.submits;
+        self.dispatches += more.dispatches;
+        self.allocations += more.allocations;
+    }
+}

@@ -1,0 +1,19 @@
+//! Numbers in words.
+
+/// Bytes for people.
+pub fn size_text(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}
+
+/// Layers in words: `layers 3 to 5`, `all 6 layers`.
+pub fn layer_range(layers: std::ops::Range<usize>, all: usize) -> String {
+    match layers.len() {
+        0 => "no layer".to_string(),
+        count if count == all => format!("all {all} layers"),
+        1 => format!("layer {}", layers.start),
+        _ => format!("layers {} to {}", layers.start, layers.end - 1),
+    }
+}

@@ -1,0 +1,447 @@
+//! A plan recorded for a GPU: weights resident, command buffers made once, a play one submission.
+
+mod play;
+
+use crate::ablate::{Ablated, Ablation};
+use crate::commands::Recorder;
+use crate::device::VulkanOptions;
+use crate::gpu::Gpu;
+use crate::measure::rough_rate;
+use crate::memory::{HeapUse, Memory, Purpose, Region};
+use crate::pipeline::Pipelines;
+use crate::policy::Limits;
+use crate::profile::Profiler;
+use crate::program::{Body, Programmer, Resources, page_bytes};
+use crate::sampler::Sampler;
+use crate::step::{STEP_BYTES, write_step};
+use crate::transfer::Transfers;
+use crate::tuning::Tuning;
+use crate::upload::Uploader;
+use crate::weights::{Weights, slice_limit};
+use ash::vk;
+use pianola_formats::TensorSource;
+use pianola_plan::{
+    Allocation, DeviceError, DeviceId, DeviceSampler, KernelTime, LogitsTo, Plan, PlayStatistics,
+    Recording, SLOTS, Step, TensorId, WAIT_LIMIT,
+};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// An entry of the page tables that points nowhere.
+const UNMAPPED: u32 = u32::MAX;
+
+/// A program in replayable form: one command buffer, or several where it takes long.
+pub(crate) struct Recorded {
+    pub commands: Vec<vk::CommandBuffer>,
+    pub dispatches: u32,
+}
+
+/// What a slot has to itself: while one plays, the next step is written for the other.
+pub(crate) struct FrameSlot {
+    pub step: Region,
+    pub start: *mut u8,
+    pub set: vk::DescriptorSet,
+    fence: vk::Fence,
+    in_flight: bool,
+    pub transfers: Transfers,
+    pub bodies: BTreeMap<Body, Recorded>,
+    /// By segment and rows with logits.
+    pub heads: BTreeMap<(usize, u32), Recorded>,
+    /// Copies of logits to the host, by rows.
+    pub copies: BTreeMap<u32, vk::CommandBuffer>,
+    /// Copies of what a body, with this many rows of logits, receives and sends.
+    moves: BTreeMap<(Body, u32), [Option<vk::CommandBuffer>; 2]>,
+}
+
+/// Logits as the host reads them.
+#[derive(Clone, Copy)]
+struct HostLogits {
+    region: Region,
+    start: *mut f32,
+}
+
+/// A device's part of a plan, recorded for a GPU.
+pub struct VulkanRecording {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) device: DeviceId,
+    pub(crate) gpu: Arc<Gpu>,
+    pub(crate) slots: Vec<FrameSlot>,
+    pub(crate) recorder: Recorder,
+    pub(crate) pipelines: Pipelines,
+    weights: Weights,
+    pub(crate) resources: Resources,
+    limits: Limits,
+    pub(crate) tuning: Tuning,
+    /// Operations a second, for predictions.
+    rate: f64,
+    /// The page tables, in device memory and as the host knows them.
+    tables: *mut u32,
+    pub(crate) mapped: Vec<u32>,
+    /// For each entry the play after which it was last taken away, and the play that was last
+    /// waited for: an entry in between may still be read by a play in flight.
+    retired: Vec<u64>,
+    finished: u64,
+    /// One for each arena.
+    logits: Vec<HostLogits>,
+    pub(crate) statistics: PlayStatistics,
+    pub(crate) profiler: Option<Profiler>,
+    pub(crate) ablation: Option<Ablated>,
+    pub(crate) sampler: Sampler,
+    /// Command buffers of one submission, kept so that none is allocated again.
+    pub(crate) list: Vec<vk::CommandBufferSubmitInfo<'static>>,
+    // Last: everything above points into it.
+    pub(crate) memory: Memory,
+}
+
+// SAFETY: pointers lead to mapped memory that the recording owns, whatever thread it is on; Vulkan
+// objects are used by one thread at a time because playing takes `&mut self`.
+unsafe impl Send for VulkanRecording {}
+
+impl Drop for VulkanRecording {
+    fn drop(&mut self) {
+        self.take_profile();
+        for slot in &self.slots {
+            if slot.in_flight {
+                // There is nobody left to tell.
+                let _ = self.gpu.wait(slot.fence, WAIT_LIMIT, "the last play");
+            }
+        }
+        if self.gpu.is_hung() {
+            return;
+        }
+        for slot in &self.slots {
+            // SAFETY: waited for, or the device is lost and will not come back to it.
+            unsafe { self.gpu.raw.destroy_fence(slot.fence, None) };
+        }
+    }
+}
+
+impl VulkanRecording {
+    /// Uploads the weights that device `device` of `plan` reads from `source`, and makes ready to
+    /// record its kernels; `progress` is called with the bytes of weights done and in all.
+    pub fn new(
+        plan: Arc<Plan>,
+        device: DeviceId,
+        source: &dyn TensorSource,
+        options: VulkanOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<VulkanRecording, DeviceError> {
+        let gpu = options.gpu.clone();
+        check_heads(&plan)?;
+        check_bindings(&plan, gpu.description().largest_binding)?;
+        let mut memory = Memory::new(gpu.clone(), options.memory);
+        let pipelines = Pipelines::new(&gpu)?;
+        let mut recorder = Recorder::new(&gpu)?;
+        let limits = Limits::of_options(&options);
+        let mut resident = |allocation: &Allocation| {
+            memory.allocate(Purpose::Resident, allocation.bytes, &allocation.what)
+        };
+        // What plays need comes first: a model that leaves no room for it is of no use.
+        let resources = Resources::new(&plan, device, &limits, &mut resident)?;
+        let weights = Weights::new(&plan, device, slice_limit(&gpu), &mut resident)?;
+        let mut uploader = Uploader::new(&gpu)?;
+        weights.load(&memory, &mut uploader, &plan, source, progress)?;
+        for counters in [resources.arrivals, resources.finished] {
+            uploader.copy(&memory, counters, &vec![0; counters.size as usize])?;
+        }
+        uploader.finish()?;
+        let entries = resources.entries as usize;
+        let count = plan.graph.kv_groups.len() * plan.options.sequences * entries;
+        let table = memory.allocate(Purpose::Step, 4 * count as u64, "page tables")?;
+        let tables = memory.mapped(table).expect("steps are visible to the host").cast();
+        let logits = host_logits(&plan, device, &mut memory)?;
+        let sampler = Sampler::new(&plan, &mut memory)?;
+        let mut slots = Vec::new();
+        for slot in 0..SLOTS {
+            let step = memory.allocate(Purpose::Step, STEP_BYTES, "steps")?;
+            let start = memory.mapped(step).expect("steps are visible to the host");
+            let set = recorder.set(pipelines.step_set, &[1, 1], &[step, table])?;
+            let arena = resources.arenas[slot % resources.arenas.len()];
+            let transfers = Transfers::new(&plan, device, arena, &mut memory, false)?;
+            slots.push(FrameSlot::new(&gpu, step, start, set, transfers)?);
+        }
+        Ok(VulkanRecording {
+            rate: rough_rate(&gpu, plan.options.numeric)?,
+            mapped: vec![UNMAPPED; count],
+            retired: vec![0; count],
+            finished: 0,
+            plan,
+            device,
+            gpu,
+            slots,
+            recorder,
+            pipelines,
+            weights,
+            resources,
+            limits,
+            tuning: options.tuning,
+            tables,
+            logits,
+            statistics: PlayStatistics::default(),
+            profiler: None,
+            ablation: None,
+            sampler,
+            list: Vec::with_capacity(16),
+            memory,
+        })
+    }
+
+    /// The plan that this plays.
+    pub fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// The device.
+    pub fn gpu(&self) -> &Arc<Gpu> {
+        &self.gpu
+    }
+
+    /// Which heaps weights, pages and activations lie in.
+    pub fn heap_use(&self) -> HeapUse {
+        self.memory.heap_use()
+    }
+
+    /// The arena of a slot.
+    pub(crate) fn arena(&self, slot: usize) -> Region {
+        self.resources.arenas[slot % self.resources.arenas.len()]
+    }
+
+    pub(crate) fn programmer<'a>(&'a self, slot: usize, tuning: &'a Tuning) -> Programmer<'a> {
+        Programmer {
+            plan: &self.plan,
+            device: self.device,
+            weights: &self.weights,
+            resources: &self.resources,
+            arena: self.arena(slot),
+            limits: self.limits,
+            tuning,
+        }
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    /// Cuts what is recorded from now on as for a device of this many operations a second: for
+    /// tests of long work.
+    #[cfg(feature = "test-hooks")]
+    pub fn assume_rate(&mut self, operations_per_second: f64) {
+        self.rate = operations_per_second;
+    }
+
+    pub(crate) fn check(&self, step: &Step) -> Result<(), DeviceError> {
+        step.check(&self.plan, &|group, sequence, index| self.is_mapped(group, sequence, index))
+    }
+
+    /// Whether an entry of the page tables points at a page.
+    pub(crate) fn is_mapped(&self, group: usize, sequence: usize, index: usize) -> bool {
+        let entries = self.resources.entries as usize;
+        let at = self.resources.tables[group] as usize + sequence * entries + index;
+        index < entries && self.mapped[at] != UNMAPPED
+    }
+
+    pub(crate) fn entry(&self, group: usize, sequence: usize, index: usize) -> usize {
+        let entries = self.resources.entries as usize;
+        assert!(index < entries && sequence < self.plan.options.sequences);
+        self.resources.tables[group] as usize + sequence * entries + index
+    }
+}
+
+impl FrameSlot {
+    fn new(
+        gpu: &Gpu,
+        step: Region,
+        start: *mut u8,
+        set: vk::DescriptorSet,
+        transfers: Transfers,
+    ) -> Result<FrameSlot, DeviceError> {
+        // SAFETY: a live device.
+        let fence = unsafe { gpu.raw.create_fence(&vk::FenceCreateInfo::default(), None) }
+            .map_err(|error| gpu.failure("making a fence", error))?;
+        Ok(FrameSlot {
+            step: step.slice(0, STEP_BYTES),
+            start,
+            set,
+            fence,
+            in_flight: false,
+            transfers,
+            bodies: BTreeMap::new(),
+            heads: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            moves: BTreeMap::new(),
+        })
+    }
+}
+
+/// Memory that the host reads logits from, where this device computes them.
+fn host_logits(
+    plan: &Plan,
+    device: DeviceId,
+    memory: &mut Memory,
+) -> Result<Vec<HostLogits>, DeviceError> {
+    let here = plan.head_device() == device;
+    let values = plan.options.max_logit_rows * plan.graph.vocabulary;
+    let one = |_| {
+        let region = memory.allocate(Purpose::Readback, 4 * values as u64, "logits")?;
+        let start = memory.mapped(region).expect("visible to the host").cast();
+        Ok(HostLogits { region, start })
+    };
+    (0..if here { plan.arenas() } else { 0 }).map(one).collect()
+}
+
+/// Refuses heads that vectors of 16 bytes do not divide, or that are wider than a workgroup sums.
+pub(crate) fn check_heads(plan: &Plan) -> Result<(), DeviceError> {
+    for group in &plan.graph.kv_groups {
+        let length = 16 / group.ty.bytes();
+        let vectors = group.head_dim / length;
+        if !group.head_dim.is_multiple_of(length) || !(1..=128).contains(&vectors) {
+            return Err(DeviceError::Unsupported(format!(
+                "the Vulkan kernels need heads of a multiple of {length} values and at most {}, not {}, \
+                 to keep them in {}: use another --kv-type or --device cpu",
+                128 * length,
+                group.head_dim,
+                group.ty
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses what kernels bind whole and the device cannot.
+fn check_bindings(plan: &Plan, limit: u64) -> Result<(), DeviceError> {
+    let pages = (0..plan.graph.kv_groups.len()).map(|group| page_bytes(plan, group));
+    let buffers = plan.buffers.iter();
+    let buffers = buffers.map(|buffer| (4 * plan.max_rows(buffer.rows) * buffer.width) as u64);
+    for (bytes, what, cure) in pages
+        .map(|bytes| {
+            (bytes, "the KV pages of a layer", "use a smaller --context or --kv-type q8_0")
+        })
+        .chain(buffers.map(|bytes| (bytes, "an activation", "use --device cpu")))
+    {
+        if bytes > limit {
+            return Err(DeviceError::Unsupported(format!(
+                "{what} takes {bytes} bytes, and this device binds at most {limit}: {cure}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Rows of logits that a head is recorded for: a power of two, or all there is room for.
+pub(crate) fn logit_bucket(logits: usize, plan: &Plan) -> u32 {
+    logits.next_power_of_two().min(plan.options.max_logit_rows) as u32
+}
+
+impl Recording for VulkanRecording {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn submit(
+        &mut self,
+        segment: usize,
+        slot: usize,
+        step: &Step,
+        logits: LogitsTo,
+    ) -> Result<(), DeviceError> {
+        let start = Instant::now();
+        self.check(step)?;
+        self.statistics.plays += 1;
+        if self.profiler.is_some() {
+            return self.play_timed(segment, slot, step);
+        }
+        if self.ablation.as_ref().is_some_and(|ablated| ablated.kind != Ablation::Nothing) {
+            return self.play_ablated(segment, slot, step);
+        }
+        self.ready(segment, slot, step)?;
+        // SAFETY: the slot's step is mapped, and nothing plays it.
+        unsafe { write_step(self.slots[slot].start, step) };
+        self.launch(segment, slot, step, logits)?;
+        self.statistics.seconds += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    fn wait(&mut self, slot: usize, limit: Duration) -> Result<(), DeviceError> {
+        let start = Instant::now();
+        self.finish_within(slot, limit)?;
+        let waited = start.elapsed().as_secs_f64();
+        self.statistics.seconds += waited;
+        self.statistics.busy_seconds += waited;
+        Ok(())
+    }
+
+    fn export(
+        &mut self,
+        slot: usize,
+        tensor: TensorId,
+        rows: &mut [f32],
+    ) -> Result<(), DeviceError> {
+        self.export_rows(slot, tensor, rows)
+    }
+
+    fn import(&mut self, slot: usize, tensor: TensorId, rows: &[f32]) -> Result<(), DeviceError> {
+        self.import_rows(slot, tensor, rows)
+    }
+
+    fn record_ahead(&mut self) -> Result<(), DeviceError> {
+        self.prepare_all()
+    }
+
+    fn logits(&mut self, slot: usize, index: usize) -> &mut [f32] {
+        assert!(index < self.plan.options.max_logit_rows);
+        let vocabulary = self.plan.graph.vocabulary;
+        let HostLogits { start, .. } = self.logits[slot % self.logits.len()];
+        // SAFETY: inside the readback region; the play that wrote it was waited for.
+        unsafe { std::slice::from_raw_parts_mut(start.add(index * vocabulary), vocabulary) }
+    }
+
+    fn sampler(&self) -> Option<&dyn DeviceSampler> {
+        Some(self)
+    }
+
+    fn sampler_mut(&mut self) -> Option<&mut dyn DeviceSampler> {
+        Some(self)
+    }
+
+    fn map_page(&mut self, group: usize, sequence: usize, index: usize, page: u32) {
+        let at = self.entry(group, sequence, index);
+        assert!((page as usize) < self.plan.kv_pages[group], "page {page}");
+        // A play in flight may still look at what the entry was. If it never ends, the next play
+        // says so.
+        if self.mapped[at] != UNMAPPED || self.retired[at] > self.finished {
+            let _ = self.idle();
+        }
+        self.mapped[at] = page;
+        // SAFETY: inside the mapped tables.
+        unsafe { self.tables.add(at).write(page) };
+    }
+
+    fn unmap_page(&mut self, group: usize, sequence: usize, index: usize) {
+        // Only the host forgets it: rows in flight may see the page until they are done.
+        let at = self.entry(group, sequence, index);
+        self.mapped[at] = UNMAPPED;
+        self.retired[at] = self.statistics.plays;
+    }
+
+    fn start_profile(&mut self) -> bool {
+        self.profiler = Profiler::new(&self.gpu);
+        self.profiler.is_some()
+    }
+
+    fn take_profile(&mut self) -> Vec<KernelTime> {
+        self.profiler.take().map(|profiler| profiler.finish(&self.gpu)).unwrap_or_default()
+    }
+
+    fn statistics(&self) -> PlayStatistics {
+        self.statistics
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn std::any::Any {
+        self
+    }
+}
