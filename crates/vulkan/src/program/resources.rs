@@ -2,7 +2,7 @@
 
 use crate::memory::Region;
 use crate::policy::{Limits, attention};
-use pianola_plan::{BUCKETS, DeviceKind, Kernel, PAGE_TOKENS, Plan};
+use pianola_plan::{BUCKETS, DeviceKind, Kernel, Op, PAGE_TOKENS, Plan};
 
 /// Device memory that kernels share.
 pub(crate) struct Resources {
@@ -48,11 +48,17 @@ impl Scratch {
         let rows = (options.max_rows.max(2 * options.max_logit_rows) as u64).next_multiple_of(64);
         let widest = widest.next_multiple_of(128);
         let pages = options.context.div_ceil(PAGE_TOKENS) as u32;
-        let attention = ops().filter_map(|op| match &op.kernel {
-            Kernel::Attend(attend) => Some(attend.spec),
-            _ => None,
-        });
-        let partials = attention.flat_map(|spec| {
+        let attention = || {
+            ops().filter_map(|op| match &op.kernel {
+                Kernel::Attend(attend) => Some(attend.spec),
+                Kernel::Single(node) => match plan.graph.nodes[*node].op {
+                    Op::Attention(spec) => Some(spec),
+                    _ => None,
+                },
+                Kernel::Project(_) => None,
+            })
+        };
+        let partials = attention().flat_map(|spec| {
             BUCKETS.map(|rows| {
                 let rows = rows as u32;
                 let queries = attention::heads(limits, rows, (spec.heads / spec.kv_heads) as u32);
@@ -61,10 +67,7 @@ impl Scratch {
                     * (spec.heads * (spec.head_dim + 2)) as u64
             })
         });
-        let heads = ops().filter_map(|op| match &op.kernel {
-            Kernel::Attend(attend) => Some(attend.spec.heads),
-            _ => None,
-        });
+        let heads = attention().map(|spec| spec.heads);
         Scratch {
             operand: 4 * rows * widest,
             metas: 8 * rows * widest.div_ceil(32),
