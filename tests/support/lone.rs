@@ -73,6 +73,24 @@ pub struct LoneCase {
 }
 
 impl LoneCase {
+    /// A case with a bit of everything.
+    pub fn usual() -> LoneCase {
+        LoneCase {
+            offset: 3,
+            kv_heads: 2,
+            group: 2,
+            head_dim: 32,
+            pairing: RopePairing::Adjacent,
+            activation: Activation::GeluTanh,
+            selected: true,
+            window: Some(4),
+            cap: Some(8.0),
+            numeric: Numeric::Fast,
+            kv_type: Some(KvType::Q8),
+            seed: 5,
+        }
+    }
+
     fn width(&self) -> usize {
         self.kv_heads * self.group * self.head_dim
     }

@@ -7,11 +7,14 @@
 mod case;
 #[path = "../../../tests/support/gpu.rs"]
 mod gpu;
+#[path = "../../../tests/support/lone.rs"]
+mod lone;
 #[path = "../../../tests/support/validation.rs"]
 mod validation;
 
 use ash::vk;
 use case::{Case, Runs, check_logits, map_pages, plan, square};
+use lone::{Lone, LoneCase, check_lone};
 use pianola_cpu::ReferenceModel;
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceKind, DeviceSampler, Numeric, Recording, SampleRow, Sampling, Step};
@@ -20,6 +23,12 @@ use pianola_vulkan::VulkanRecording;
 #[test]
 fn nothing_is_reported() {
     let reports = validation::reports("play_small_models");
+    assert!(reports.is_empty(), "{} reports:\n{}", reports.len(), reports.join("\n"));
+}
+
+#[test]
+fn nothing_is_reported_of_lone_operations() {
+    let reports = validation::reports("play_lone_operations");
     assert!(reports.is_empty(), "{} reports:\n{}", reports.len(), reports.join("\n"));
 }
 
@@ -74,6 +83,22 @@ fn play_small_models() {
             };
             recording.play_sampling(&step, &vec![Some(draw); rows as usize]).unwrap();
         }
+    }
+}
+
+/// Every operation alone, kernel by kernel and in whole plays.
+#[test]
+#[ignore = "nothing_is_reported_of_lone_operations runs it under the layer"]
+fn play_lone_operations() {
+    let gpu = gpu::open();
+    for op in Lone::ALL {
+        let (plan, weights) = lone::plan(op, &LoneCase::usual(), DeviceKind::Vulkan);
+        let mut reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
+        let options = gpu::options(&gpu);
+        let mut recording = VulkanRecording::new(plan, &weights, options, &mut |_, _| ()).unwrap();
+        map_pages(&mut recording);
+        let steps: [(&Runs, u32); 2] = [(&[(0, 0, 5)], 0), (&[(0, 5, 2), (1, 0, 1)], 1)];
+        check_lone(&mut recording, &mut reference_model, &steps).unwrap();
     }
 }
 
