@@ -6,8 +6,8 @@ use pianola_cpu::{CheckReport, ReferenceModel};
 use pianola_formats::TensorType;
 use pianola_model::{Architecture, Config, Dialect, RandomWeights, RopeConfig, RopeScaling};
 use pianola_plan::{
-    Activation, DeviceSpec, KvType, Numeric, PAGE_TOKENS, Placement, Plan, PlanOptions, Recording,
-    RopePairing, Step,
+    Activation, DeviceSpec, Graph, KvType, Numeric, PAGE_TOKENS, Placement, Plan, PlanOptions,
+    Recording, RopePairing, Step,
 };
 use proptest::prelude::*;
 
@@ -80,9 +80,19 @@ pub fn plan_of_types(
         if columns % ty.block_len() == 0 { ty } else { TensorType::F32 }
     });
     let graph = pianola_model::graph(&config, &weights, None).unwrap();
+    (plan_graph(graph, device, case.numeric, case.kv_type), weights)
+}
+
+/// Plans any graph for two sequences.
+pub fn plan_graph(
+    graph: Graph,
+    device: DeviceSpec,
+    numeric: Numeric,
+    kv_type: Option<KvType>,
+) -> Plan {
     let options = PlanOptions {
-        numeric: case.numeric,
-        kv_type: case.kv_type,
+        numeric,
+        kv_type,
         max_rows: 64,
         max_logit_rows: 8,
         context: 512,
@@ -91,7 +101,7 @@ pub fn plan_of_types(
         fusion: true,
     };
     let placement = Placement::single(&graph, device);
-    (Plan::new(graph, options, placement).unwrap(), weights)
+    Plan::new(graph, options, placement).unwrap()
 }
 
 /// Gives two sequences pages that are interleaved and not in order.
@@ -127,13 +137,7 @@ pub fn check_logits(
     let vocabulary = recording.plan().graph.vocabulary as u32;
     let mut worst = CheckReport::default();
     for runs in steps {
-        let mut step = Step::default();
-        for &(sequence, first, rows) in *runs {
-            for position in first..first + rows {
-                let token = (position * 31 + sequence * 17 + 5) % vocabulary;
-                step.push(token, sequence, position, position + wanted >= first + rows);
-            }
-        }
+        let step = step_of(runs, vocabulary, wanted);
         recording.poison().unwrap();
         let report = reference_model.check_step(recording, &step).unwrap();
         let report = report.map_err(|failure| failure.to_string())?;
@@ -141,6 +145,18 @@ pub fn check_logits(
         worst.worst_share = worst.worst_share.max(report.worst_share);
     }
     Ok(worst)
+}
+
+/// A step of these rows, with logits for the last `wanted` of each run.
+pub fn step_of(runs: &Runs, vocabulary: u32, wanted: u32) -> Step {
+    let mut step = Step::default();
+    for &(sequence, first, rows) in runs {
+        for position in first..first + rows {
+            let token = (position * 31 + sequence * 17 + 5) % vocabulary;
+            step.push(token, sequence, position, position + wanted >= first + rows);
+        }
+    }
+    step
 }
 
 /// Steps that every kernel is checked with: a prompt, a token, and ragged ones: a chunk of one

@@ -5,12 +5,13 @@ use crate::pack::BLOCK;
 use crate::simd::kernels::Kernels;
 use crate::simd::product::{BlockMeta, FloatRows};
 use crate::stage::{
-    Activations, Angles, Embed, Heads, Norm, Product, Prologue, Slab, Stage, Weights,
+    Activations, Angles, Attention, Embed, Norm, Plain, PlainOp, Product, Prologue, Rotation, Slab,
+    Stage, StoreKv, Weights,
 };
 use crate::weights::Weight;
 use pianola_plan::{
-    Attend, DeviceId, FusedNorm, Kernel, Numeric, Op, Plan, Project, RowSet, TensorId, WeightId,
-    WeightShape,
+    Attend, DeviceId, FusedNorm, Kernel, Node, Numeric, Op, Plan, Project, RowSet, TensorId,
+    WeightId, WeightShape,
 };
 
 /// A stage, whether it waits for those before it, and the kernel it belongs to.
@@ -75,8 +76,8 @@ impl Recorder<'_> {
                     push(Stage::Product(product));
                 }
                 Kernel::Attend(attend) => {
-                    push(Stage::StoreKv(self.heads(attend)));
-                    push(Stage::Attend(self.heads(attend)));
+                    push(Stage::StoreKv(self.store_kv(attend)));
+                    push(Stage::Attend(self.attention(attend)));
                 }
                 Kernel::Single(node) => push(self.single(*node)?),
             }
@@ -84,19 +85,55 @@ impl Recorder<'_> {
         Ok(stages)
     }
 
+    /// The stage of a lone operation, or its name if it has none: a product never stands alone, it
+    /// is a [`Kernel::Project`] without prologue and epilogue.
     fn single(&self, node: usize) -> Result<Stage, &'static str> {
         let node = &self.plan.graph.nodes[node];
-        let output = node.output.map(|output| self.slab(output));
-        match (&node.op, output) {
-            (Op::Embed { table, scale }, Some(output)) => Ok(Stage::Embed(Embed {
+        let output = || self.slab(node.output.expect("all but KvWrite have one"));
+        let input = |index: usize| self.slab(node.inputs[index]);
+        let plain = |op: PlainOp| Ok(Stage::Plain(self.plain(node, op)));
+        match node.op {
+            Op::Embed { table, scale } => Ok(Stage::Embed(Embed {
                 table: self.weights[table.0].matrix(),
-                scale: *scale,
-                output,
+                scale,
+                output: output(),
             })),
-            (Op::RopeAngles { rope }, Some(output)) => {
-                Ok(Stage::Angles(Angles { rope: self.plan.graph.ropes[*rope].clone(), output }))
+            Op::RopeAngles { rope } => Ok(Stage::Angles(Angles {
+                rope: self.plan.graph.ropes[rope].clone(),
+                output: output(),
+            })),
+            Op::RmsNorm { weight, epsilon, .. } => {
+                plain(PlainOp::RmsNorm { weight: self.weights[weight.0].vector(), epsilon })
             }
-            (op, _) => Err(op.name()),
+            Op::Rope { rope, heads } => {
+                let pairing = self.plan.graph.ropes[rope].pairing;
+                plain(PlainOp::Rope { angles: input(1), heads, pairing })
+            }
+            Op::KvWrite { kv } => {
+                let (key, value) = (input(0), input(1));
+                Ok(Stage::StoreKv(StoreKv { kv, key, value, norm: None, rope: None }))
+            }
+            Op::Attention(spec) => {
+                let (query, output) = (input(0), output());
+                Ok(Stage::Attend(Attention { spec, query, norm: None, rope: None, output }))
+            }
+            Op::Gate { activation } => plain(PlainOp::Gate { up: input(1), activation }),
+            Op::Add => plain(PlainOp::Add { other: input(1) }),
+            Op::SelectRows => plain(PlainOp::SelectRows),
+            Op::SoftCap { cap } => plain(PlainOp::SoftCap { cap }),
+            Op::MatMul { .. } => Err(node.op.name()),
+        }
+    }
+
+    fn plain(&self, node: &Node, op: PlainOp) -> Plain {
+        let output = node.output.expect("all but KvWrite have one");
+        let spec = self.plan.graph.tensor(output);
+        Plain {
+            op,
+            input: self.slab(node.inputs[0]),
+            output: self.slab(output),
+            width: spec.width,
+            rows: spec.rows,
         }
     }
 
@@ -200,17 +237,27 @@ impl Recorder<'_> {
         (prologue, product)
     }
 
-    fn heads(&self, attend: &Attend) -> Heads {
-        Heads {
-            spec: attend.spec,
-            query: self.slab(attend.query),
+    fn rotation(&self, attend: &Attend) -> Rotation {
+        let pairing = |rope: usize| self.plan.graph.ropes[rope].pairing;
+        attend.rope.map(|(rope, angles)| (self.slab(angles), pairing(rope)))
+    }
+
+    fn store_kv(&self, attend: &Attend) -> StoreKv {
+        StoreKv {
+            kv: attend.spec.kv,
             key: self.slab(attend.key),
             value: self.slab(attend.value),
-            query_norm: attend.query_norm.map(|norm| self.norm(norm)),
-            key_norm: attend.key_norm.map(|norm| self.norm(norm)),
-            rope: attend
-                .rope
-                .map(|(rope, angles)| (self.slab(angles), self.plan.graph.ropes[rope].pairing)),
+            norm: attend.key_norm.map(|norm| self.norm(norm)),
+            rope: self.rotation(attend),
+        }
+    }
+
+    fn attention(&self, attend: &Attend) -> Attention {
+        Attention {
+            spec: attend.spec,
+            query: self.slab(attend.query),
+            norm: attend.query_norm.map(|norm| self.norm(norm)),
+            rope: self.rotation(attend),
             output: self.slab(attend.output),
         }
     }

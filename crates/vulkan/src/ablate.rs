@@ -138,6 +138,12 @@ fn output_slot(shader: Shader) -> Option<usize> {
         Shader::ProjectRows => Some(11),
         Shader::ProjectTiles => Some(10),
         Shader::Attention => Some(6),
+        Shader::RmsNorm
+        | Shader::Rope
+        | Shader::Gate
+        | Shader::Add
+        | Shader::SelectRows
+        | Shader::SoftCap => Some(1),
         _ => None,
     }
 }

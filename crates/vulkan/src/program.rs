@@ -5,20 +5,19 @@
 //! prompt's chunk without logits reads no head.
 
 mod attend;
+mod plain;
 mod project;
 mod resources;
 
 pub(crate) use resources::{Allocate, Resources, page_bytes};
 
 use crate::memory::Region;
-use crate::pipeline::{PUSH_BYTES, Shader, Variant};
+use crate::pipeline::{PUSH_BYTES, Variant};
 use crate::policy::{Limits, rows};
 use crate::tuning::{RowsKey, Tuning};
 use crate::weights::Weights;
 use pianola_formats::TensorType;
-use pianola_plan::{
-    DeviceError, DeviceId, Kernel, KvType, Op, Plan, Project, Step, TensorId, bucket,
-};
+use pianola_plan::{DeviceError, DeviceId, Kernel, KvType, Plan, Project, Step, TensorId, bucket};
 use project::ProductKernel;
 
 /// One kernel launch.
@@ -118,6 +117,7 @@ impl Programmer<'_> {
     }
 
     fn program(&self, body: Body, head: bool) -> Result<Vec<Dispatch>, DeviceError> {
+        self.check_order()?;
         let rows = body.rows;
         let mut dispatches = Vec::new();
         let ops = self.plan.segments[body.segment].ops.clone();
@@ -134,6 +134,21 @@ impl Programmer<'_> {
         }
         debug_assert!(dispatches.iter().all(|d| d.push.len() <= PUSH_BYTES as usize));
         Ok(dispatches)
+    }
+
+    /// Refuses a plan whose head is not its end: the head plays after the body, and memory that it
+    /// still reads may have been given to a kernel behind it.
+    fn check_order(&self) -> Result<(), DeviceError> {
+        let ops = &self.plan.ops;
+        let mine = |op: &usize| ops[*op].device == self.device;
+        let mut rest = (0..ops.len()).filter(mine).skip_while(|&op| !self.plan.is_head(op));
+        match rest.find(|&op| !self.plan.is_head(op)) {
+            None => Ok(()),
+            Some(op) => Err(DeviceError::Unsupported(format!(
+                "the Vulkan device computes logits last, and '{}' stands behind a kernel for them: use --device cpu",
+                ops[op].name
+            ))),
+        }
     }
 
     /// Where kernel `op` finds its input in a play of `rows` rows. A single row is handed on by the
@@ -221,51 +236,6 @@ impl Programmer<'_> {
             )));
         }
         Ok((region, stride / 4))
-    }
-
-    fn single(
-        &self,
-        op: usize,
-        node: usize,
-        rows: u32,
-        out: &mut Vec<Dispatch>,
-    ) -> Result<(), DeviceError> {
-        let node = &self.plan.graph.nodes[node];
-        let output = node.output.map(|output| self.tensor(output).0);
-        match (&node.op, output) {
-            (Op::Embed { table, scale }, Some(output)) => {
-                let matrix = self.weights.matrix(*table);
-                for slice in &matrix.slices {
-                    let blocks = (matrix.columns / 32) as u32;
-                    let mut bindings = vec![slice.region; 9];
-                    bindings.push(output);
-                    let push: [u32; 4] =
-                        [slice.rows as u32, blocks, slice.first_row as u32, scale.to_bits()];
-                    let constants = vec![(0, type_code(matrix.ty))];
-                    let variant = Variant { shader: Shader::Embed, constants };
-                    let push = bytemuck::cast_slice(&push);
-                    out.push(Dispatch::new(variant, bindings, push, [rows, 1, 1], op));
-                }
-                Ok(())
-            }
-            (Op::RopeAngles { rope }, Some(output)) => {
-                let spec = &self.plan.graph.ropes[*rope];
-                let push: [u32; 3] = [
-                    spec.frequencies.len() as u32,
-                    self.weights.frequencies[*rope],
-                    spec.magnitude.to_bits(),
-                ];
-                let variant = Variant { shader: Shader::RopeAngles, constants: vec![] };
-                let bindings = vec![self.weights.vectors, output];
-                let push = bytemuck::cast_slice(&push);
-                out.push(Dispatch::new(variant, bindings, push, [rows, 1, 1], op));
-                Ok(())
-            }
-            (op, _) => Err(DeviceError::Unsupported(format!(
-                "the Vulkan device has no kernel for a lone '{}': use --device cpu",
-                op.name()
-            ))),
-        }
     }
 }
 

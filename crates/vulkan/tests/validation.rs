@@ -7,11 +7,14 @@
 mod case;
 #[path = "../../../tests/support/gpu.rs"]
 mod gpu;
+#[path = "../../../tests/support/lone.rs"]
+mod lone;
 #[path = "../../../tests/support/validation.rs"]
 mod validation;
 
 use ash::vk;
 use case::{Case, Runs, check_logits, map_pages, plan, square};
+use lone::{Lone, LoneCase, check_lone};
 use pianola_cpu::ReferenceModel;
 use pianola_formats::TensorType;
 use pianola_plan::{
@@ -24,6 +27,12 @@ use std::sync::Arc;
 #[test]
 fn nothing_is_reported() {
     let reports = validation::reports("play_small_models");
+    assert!(reports.is_empty(), "{} reports:\n{}", reports.len(), reports.join("\n"));
+}
+
+#[test]
+fn nothing_is_reported_of_lone_operations() {
+    let reports = validation::reports("play_lone_operations");
     assert!(reports.is_empty(), "{} reports:\n{}", reports.len(), reports.join("\n"));
 }
 
@@ -90,6 +99,25 @@ fn play_small_models() {
             };
             recording.play_sampling(&step, &vec![Some(draw); rows as usize]).unwrap();
         }
+    }
+}
+
+/// Every operation alone, kernel by kernel and in whole plays.
+#[test]
+#[ignore = "nothing_is_reported_of_lone_operations runs it under the layer"]
+fn play_lone_operations() {
+    let gpu = gpu::open();
+    for op in Lone::ALL {
+        let (plan, weights) =
+            lone::plan(op, &LoneCase::usual(), VulkanDevice::spec_named("vulkan"));
+        let mut reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
+        let options = gpu::options(&gpu);
+        let mut recording =
+            VulkanRecording::new(Arc::new(plan), DeviceId(0), &weights, options, &mut |_, _| ())
+                .unwrap();
+        map_pages(&mut recording);
+        let steps: [(&Runs, u32); 2] = [(&[(0, 0, 5)], 0), (&[(0, 5, 2), (1, 0, 1)], 1)];
+        check_lone(&mut recording, &mut reference_model, &steps).unwrap();
     }
 }
 

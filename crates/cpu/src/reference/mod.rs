@@ -3,17 +3,17 @@
 //! This is what the kernels are measured against, so it is written to be checked by eye. Sums run
 //! in f64; values are rounded to f32 where the graph has a tensor.
 
-mod add;
+pub(crate) mod add;
 mod attention;
 mod embed;
-mod gate;
+pub(crate) mod gate;
 mod kv_write;
 mod matmul;
-mod rms_norm;
-mod rope;
+pub(crate) mod rms_norm;
+pub(crate) mod rope;
 mod rope_angles;
 mod select_rows;
-mod soft_cap;
+pub(crate) mod soft_cap;
 
 use crate::kv::KvMemory;
 use crate::recording::CpuRecording;

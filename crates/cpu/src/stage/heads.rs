@@ -3,31 +3,32 @@
 use super::{Norm, Play, Slab, WorkerScratch};
 use crate::policy::cut_attend;
 use crate::simd::attend::{HeadPrologue, MAX_QUERIES, Queries};
-use pianola_plan::{AttentionSpec, PAGE_TOKENS, RopePairing};
+use pianola_plan::{AttentionSpec, KvSlot, PAGE_TOKENS, RopePairing};
 
-/// One layer's attention.
-pub(crate) struct Heads {
-    pub spec: AttentionSpec,
-    pub query: Slab,
-    pub key: Slab,
-    pub value: Slab,
-    pub query_norm: Option<Norm>,
-    pub key_norm: Option<Norm>,
-    pub rope: Option<(Slab, RopePairing)>,
-    pub output: Slab,
+/// Angles of the step's rows, and how they pair values; none where heads are not rotated here.
+pub(crate) type Rotation = Option<(Slab, RopePairing)>;
+
+/// What the heads of a row pass through before they are used.
+fn prologue(norm: Option<Norm>, rope: Rotation, row: usize) -> HeadPrologue {
+    // SAFETY: the angles' buffer has a row for each of the step's.
+    let rope = rope.map(|(slab, pairing)| unsafe { (slab.row(row).cast_const(), pairing) });
+    HeadPrologue { norm, rope }
 }
 
-impl Heads {
-    fn prologue(&self, norm: Option<Norm>, row: usize) -> HeadPrologue {
-        // SAFETY: the angles' buffer has a row for each of the step's.
-        let rope =
-            self.rope.map(|(slab, pairing)| unsafe { (slab.row(row).cast_const(), pairing) });
-        HeadPrologue { norm, rope }
-    }
+/// One layer's keys and values on their way into the pages.
+pub(crate) struct StoreKv {
+    pub kv: KvSlot,
+    pub key: Slab,
+    pub value: Slab,
+    pub norm: Option<Norm>,
+    pub rope: Rotation,
+}
 
-    pub unsafe fn store(&self, play: &Play<'_>, job: usize, scratch: &mut WorkerScratch) {
-        let AttentionSpec { kv, kv_heads, head_dim, .. } = self.spec;
+impl StoreKv {
+    pub unsafe fn run(&self, play: &Play<'_>, job: usize, scratch: &mut WorkerScratch) {
+        let kv = self.kv;
         let pages = &play.kv.groups[kv.group];
+        let (kv_heads, head_dim) = (pages.group.kv_heads, pages.group.head_dim);
         let row = play.rows[job];
         let (index, slot) =
             (row.position as usize / PAGE_TOKENS, row.position as usize % PAGE_TOKENS);
@@ -38,7 +39,7 @@ impl Heads {
                 (play.kernels.prepare)(
                     from,
                     head_dim,
-                    &self.prologue(self.key_norm, job),
+                    &prologue(self.norm, self.rope, job),
                     key.as_mut_ptr(),
                 );
                 // Copied, because the store reads whole vectors.
@@ -56,7 +57,18 @@ impl Heads {
             }
         }
     }
+}
 
+/// One layer's queries against its pages.
+pub(crate) struct Attention {
+    pub spec: AttentionSpec,
+    pub query: Slab,
+    pub norm: Option<Norm>,
+    pub rope: Rotation,
+    pub output: Slab,
+}
+
+impl Attention {
     pub fn jobs(&self, play: &Play<'_>) -> usize {
         let AttentionSpec { heads, kv_heads, .. } = self.spec;
         let cut = cut_attend(heads, kv_heads, play.rows.len(), play.workers, MAX_QUERIES);
@@ -64,7 +76,7 @@ impl Heads {
         blocks * kv_heads * (heads / kv_heads).div_ceil(cut.heads)
     }
 
-    pub unsafe fn attend(&self, play: &Play<'_>, job: usize, scratch: &mut WorkerScratch) {
+    pub unsafe fn run(&self, play: &Play<'_>, job: usize, scratch: &mut WorkerScratch) {
         let AttentionSpec { heads, kv_heads, head_dim, kv, .. } = self.spec;
         let group = heads / kv_heads;
         let cut = cut_attend(heads, kv_heads, play.rows.len(), play.workers, MAX_QUERIES);
@@ -91,7 +103,7 @@ impl Heads {
         unsafe {
             let mut to = scratch.queries.as_mut_ptr();
             for row in rows.clone() {
-                let prologue = self.prologue(self.query_norm, row);
+                let prologue = prologue(self.norm, self.rope, row);
                 for head in first_head..last_head {
                     let from = self.query.row(row).add(head * head_dim);
                     (play.kernels.prepare)(from, head_dim, &prologue, to);

@@ -7,10 +7,12 @@
 #![allow(clippy::undocumented_unsafe_blocks)]
 
 mod heads;
+mod plain;
 mod product;
 mod prologue;
 
-pub(crate) use heads::Heads;
+pub(crate) use heads::{Attention, Rotation, StoreKv};
+pub(crate) use plain::{Plain, PlainOp};
 pub(crate) use product::{Product, Weights};
 pub(crate) use prologue::Prologue;
 
@@ -65,8 +67,9 @@ pub(crate) enum Stage {
     Angles(Angles),
     Prologue(Prologue),
     Product(Product),
-    StoreKv(Heads),
-    Attend(Heads),
+    StoreKv(StoreKv),
+    Attend(Attention),
+    Plain(Plain),
 }
 
 /// What all workers see of a play.
@@ -109,7 +112,8 @@ impl Stage {
             Stage::Embed(_) | Stage::Angles(_) | Stage::StoreKv(_) => play.rows.len(),
             Stage::Prologue(prologue) => prologue.rows(play),
             Stage::Product(product) => product.jobs(play),
-            Stage::Attend(heads) => heads.jobs(play),
+            Stage::Attend(attention) => attention.jobs(play),
+            Stage::Plain(plain) => plain.jobs(play),
         }
     }
 
@@ -125,8 +129,9 @@ impl Stage {
                 Stage::Angles(angles) => angles.run(play, job),
                 Stage::Prologue(prologue) => prologue.run(play, job, scratch),
                 Stage::Product(product) => product.run(play, job, scratch),
-                Stage::StoreKv(heads) => heads.store(play, job, scratch),
-                Stage::Attend(heads) => heads.attend(play, job, scratch),
+                Stage::StoreKv(store) => store.run(play, job, scratch),
+                Stage::Attend(attention) => attention.run(play, job, scratch),
+                Stage::Plain(plain) => plain.run(play, job),
             }
         }
     }

@@ -2,10 +2,11 @@
 
 use super::project::fragment_rows;
 use super::{Body, Dispatch, InputFrom, Programmer};
+use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
 use crate::policy::attention;
 use bytemuck::{Pod, Zeroable};
-use pianola_plan::{Attend, FusedNorm, KvType, RopePairing};
+use pianola_plan::{Attend, AttentionSpec, FusedNorm, KvSlot, KvType, RopePairing, TensorId};
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -45,55 +46,107 @@ fn kv_code(ty: KvType) -> u32 {
     }
 }
 
+/// The number by which kernels know a pairing; 0 is no rotation.
+pub(super) fn rope_code(pairing: RopePairing) -> u32 {
+    match pairing {
+        RopePairing::Halves => 1,
+        RopePairing::Adjacent => 2,
+    }
+}
+
+/// What queries, keys and values are made of, for one layer.
+pub(super) struct HeadInputs {
+    kv: KvSlot,
+    query: TensorId,
+    key: TensorId,
+    value: TensorId,
+    query_norm: Option<FusedNorm>,
+    key_norm: Option<FusedNorm>,
+    rope: Option<(usize, TensorId)>,
+}
+
+impl HeadInputs {
+    /// Queries, keys and values that are used as they are. A kernel that does not read one of them
+    /// is given another in its place.
+    pub fn bare(kv: KvSlot, [query, key, value]: [TensorId; 3]) -> HeadInputs {
+        HeadInputs { kv, query, key, value, query_norm: None, key_norm: None, rope: None }
+    }
+
+    fn of(attend: &Attend) -> HeadInputs {
+        let &Attend { query, key, value, query_norm, key_norm, rope, .. } = attend;
+        HeadInputs { kv: attend.spec.kv, query, key, value, query_norm, key_norm, rope }
+    }
+}
+
 impl Programmer<'_> {
     pub(super) fn attend(&self, op: usize, attend: &Attend, body: Body, out: &mut Vec<Dispatch>) {
-        let spec = &attend.spec;
-        let group = &self.plan.graph.kv_groups[spec.kv.group];
-        let (query, query_stride, query_column) = self.tensor(attend.query);
-        let (key, key_stride, key_column) = self.tensor(attend.key);
-        let (value, value_stride, value_column) = self.tensor(attend.value);
-        let (output, output_stride, _) = self.tensor(attend.output);
+        let heads = HeadInputs::of(attend);
+        let Body { rows, one_row_per_sequence: fused, .. } = body;
+        if !fused {
+            out.push(self.kv_write(op, &heads, rows));
+        }
+        let launch = self.attention(op, &heads, (&attend.spec, attend.output), rows, fused);
+        out.push(Dispatch { barrier: !fused, ..launch });
+    }
+
+    /// Norm and rotation of keys, and the store of keys and values.
+    pub(super) fn kv_write(&self, op: usize, heads: &HeadInputs, rows: u32) -> Dispatch {
+        let (constants, bindings, push) = self.heads(heads);
+        let variant = Variant { shader: Shader::KvWrite, constants };
+        let groups = [rows, push.kv_heads, 1];
+        Dispatch::new(variant, bindings, bytemuck::bytes_of(&push), groups, op)
+    }
+
+    /// Constants, bindings and push constants that both kernels begin with.
+    fn heads(&self, heads: &HeadInputs) -> (Vec<(u32, u32)>, Vec<Region>, HeadsConstants) {
+        let group = &self.plan.graph.kv_groups[heads.kv.group];
+        let (query, query_stride, query_column) = self.tensor(heads.query);
+        let (key, key_stride, key_column) = self.tensor(heads.key);
+        let (value, value_stride, value_column) = self.tensor(heads.value);
         let vectors = self.weights.vectors;
-        let angles = attend.rope.map_or(vectors, |(_, angles)| self.tensor(angles).0);
+        let angles = heads.rope.map_or(vectors, |(_, angles)| self.tensor(angles).0);
         let norm =
             |norm: Option<FusedNorm>| norm.map_or(0, |norm| self.weights.vector(norm.weight));
         let epsilon = |norm: Option<FusedNorm>| norm.map_or(0.0, |norm| norm.epsilon);
-        let heads = HeadsConstants {
+        let push = HeadsConstants {
             query_stride,
             query_column,
             key_stride,
             key_column,
             value_stride,
             value_column,
-            kv_heads: spec.kv_heads as u32,
-            query_norm: norm(attend.query_norm),
-            key_norm: norm(attend.key_norm),
-            query_epsilon: epsilon(attend.query_norm),
-            key_epsilon: epsilon(attend.key_norm),
-            table: self.resources.tables[spec.kv.group],
+            kv_heads: group.kv_heads as u32,
+            query_norm: norm(heads.query_norm),
+            key_norm: norm(heads.key_norm),
+            query_epsilon: epsilon(heads.query_norm),
+            key_epsilon: epsilon(heads.key_norm),
+            table: self.resources.tables[heads.kv.group],
             entries: self.resources.entries,
         };
-        let rope = attend.rope.map_or(0, |(rope, _)| match self.plan.graph.ropes[rope].pairing {
-            RopePairing::Halves => 1,
-            RopePairing::Adjacent => 2,
-        });
-        let pages = self.resources.pages[spec.kv.group][spec.kv.layer];
-        let mut constants = vec![
-            (1, spec.head_dim as u32),
+        let pairing = |rope: usize| self.plan.graph.ropes[rope].pairing;
+        let constants = vec![
+            (1, group.head_dim as u32),
             (2, kv_code(group.ty)),
-            (3, u32::from(attend.query_norm.is_some())),
-            (4, u32::from(attend.key_norm.is_some())),
-            (5, rope),
+            (3, u32::from(heads.query_norm.is_some())),
+            (4, u32::from(heads.key_norm.is_some())),
+            (5, heads.rope.map_or(0, |(rope, _)| rope_code(pairing(rope)))),
             (11, self.limits.subgroup),
         ];
-        let bindings = vec![query, key, value, angles, vectors, pages];
-        let Body { rows, one_row_per_sequence: fused, .. } = body;
-        if !fused {
-            let variant = Variant { shader: Shader::KvWrite, constants: constants.clone() };
-            let groups = [rows, spec.kv_heads as u32, 1];
-            let push = bytemuck::bytes_of(&heads);
-            out.push(Dispatch::new(variant, bindings.clone(), push, groups, op));
-        }
+        let pages = self.resources.pages[heads.kv.group][heads.kv.layer];
+        (constants, vec![query, key, value, angles, vectors, pages], push)
+    }
+
+    /// Queries against the pages, the result into a tensor; `fused` also stores keys and values.
+    pub(super) fn attention(
+        &self,
+        op: usize,
+        heads: &HeadInputs,
+        (spec, output): (&AttentionSpec, TensorId),
+        rows: u32,
+        fused: bool,
+    ) -> Dispatch {
+        let (mut constants, mut bindings, heads) = self.heads(heads);
+        let (output, output_stride, _) = self.tensor(output);
         let queries = attention::heads(&self.limits, rows, (spec.heads / spec.kv_heads) as u32);
         let next = self.output_for_next(op, rows);
         let (next_operand, next_metas) = self.handed(next);
@@ -109,7 +162,6 @@ impl Programmer<'_> {
             (14, attention::least_pages(rows)),
             (12, if next == InputFrom::Fragments { fragment_rows(rows) } else { 0 }),
         ]);
-        let mut bindings = bindings;
         bindings.extend([output, self.resources.partials, self.resources.arrivals]);
         bindings.extend([next_operand, next_metas]);
         let push = AttentionConstants {
@@ -122,7 +174,6 @@ impl Programmer<'_> {
         };
         let variant = Variant { shader: Shader::Attention, constants };
         let groups = [rows, groups, splits];
-        let launch = Dispatch::new(variant, bindings, bytemuck::bytes_of(&push), groups, op);
-        out.push(Dispatch { barrier: !fused, ..launch });
+        Dispatch::new(variant, bindings, bytemuck::bytes_of(&push), groups, op)
     }
 }

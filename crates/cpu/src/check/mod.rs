@@ -5,13 +5,16 @@
 //! them: a product of `k` terms may be off by `k` roundings of its absolute sum, and where
 //! activations become int8 by half a step each.
 
+mod bound;
+
 use crate::device::CpuOptions;
 use crate::kv::KvMemory;
 use crate::pool::Pool;
 use crate::reference::{Machine, Tensors};
 use crate::weights::{self, Weight};
+use bound::ErrorBound;
 use pianola_formats::TensorSource;
-use pianola_plan::{DeviceError, Kernel, KvType, Node, Op, Plan, Probe, Rounding, Step, TensorId};
+use pianola_plan::{DeviceError, Kernel, Node, Op, Plan, Probe, Rounding, Step, TensorId};
 
 /// The worst of a checked step.
 #[derive(Clone, Debug, Default)]
@@ -163,7 +166,14 @@ impl ReferenceModel {
                 continue;
             }
             machine.run(node, &mut tensors);
-            let bound = bound(&machine, node, rounding, &tensors, &bounds);
+            let error = ErrorBound {
+                machine: &machine,
+                node,
+                rounding,
+                tensors: &tensors,
+                bounds: &bounds,
+            };
+            let bound = error.bound();
             let output = node.output.expect("all but KvWrite have one");
             bounds[output.0] = bound;
         }
@@ -190,19 +200,7 @@ impl ReferenceModel {
     ) -> Result<(), String> {
         let pages = &self.kv.groups[slot.group];
         let (heads, head_dim) = (pages.group.kv_heads, pages.group.head_dim);
-        // What storing may take off a head's values.
-        let rounding = |values: &[f32], bounds: &[f64]| -> Vec<f64> {
-            let relative = |share: f64| values.iter().map(|x| share * f64::from(x.abs())).collect();
-            match self.plan.graph.kv_groups[slot.group].ty {
-                KvType::F32 => relative(0.0),
-                KvType::F16 => relative(2f64.powi(-11)),
-                KvType::Q8 => {
-                    let sizes = values.iter().zip(bounds).map(|(x, b)| f64::from(x.abs()) + b);
-                    // Half a step, and a little for the rounding of the step itself.
-                    vec![sizes.fold(0.0, f64::max) / 127.0 * 0.501; values.len()]
-                }
-            }
-        };
+        let ty = self.plan.graph.kv_groups[slot.group].ty;
         for (which, id) in node.inputs.iter().enumerate() {
             let expected = &tensors.values[id.0];
             let mut found = Vec::with_capacity(expected.len());
@@ -221,12 +219,8 @@ impl ReferenceModel {
                 }
             }
             let heads = expected.chunks_exact(head_dim).zip(bounds[id.0].chunks_exact(head_dim));
-            let stored = heads.flat_map(|(values, bounds)| rounding(values, bounds));
-            let bounds: Vec<f64> = bounds[id.0]
-                .iter()
-                .zip(stored)
-                .map(|(bound, stored)| bound + stored + 6e-8)
-                .collect();
+            let bounds: Vec<f64> =
+                heads.flat_map(|(values, bounds)| bound::kv_write(ty, values, bounds)).collect();
             judge(["keys", "values"][which], expected, &found, &bounds, 1, report)?;
         }
         Ok(())
@@ -274,162 +268,4 @@ fn judge(
         ));
     }
     Ok(())
-}
-
-/// Bounds on a node's output, given its inputs' bounds.
-fn bound(
-    machine: &Machine<'_>,
-    node: &Node,
-    rounding: Rounding,
-    tensors: &Tensors,
-    bounds: &[Vec<f64>],
-) -> Vec<f64> {
-    let output = node.output.expect("a node with a result");
-    let out = &tensors.values[output.0];
-    let epsilon = f64::from(f32::EPSILON);
-    let input = |index: usize| &tensors.values[node.inputs[index].0];
-    let incoming = |index: usize| &bounds[node.inputs[index].0];
-    let plan: &Plan = machine.plan;
-    let width = plan.graph.tensor(output).width;
-    let rounded = |bound: f64, value: f32| bound + 4.0 * epsilon * f64::from(value.abs());
-    match &node.op {
-        Op::Embed { .. } | Op::RopeAngles { .. } => out
-            .iter()
-            .map(|_| 4.0 * epsilon)
-            .collect::<Vec<_>>()
-            .into_iter()
-            .zip(out)
-            .map(|(b, v)| rounded(b * f64::from(v.abs()).max(1.0), *v))
-            .collect(),
-        Op::Add => {
-            (0..out.len()).map(|i| rounded(incoming(0)[i] + incoming(1)[i], out[i])).collect()
-        }
-        Op::SelectRows => {
-            let from = |i: usize| machine.step.logits[i / width] as usize * width + i % width;
-            (0..out.len()).map(|i| incoming(0)[from(i)]).collect()
-        }
-        Op::RmsNorm { weight, epsilon: epsilon_of_norm, .. } => {
-            let scale = machine.weights[weight.0].vector();
-            let group = scale.len();
-            let mut result = Vec::with_capacity(out.len());
-            for (g, values) in input(0).chunks_exact(group).enumerate() {
-                let squares: f64 = values.iter().map(|&x| f64::from(x).powi(2)).sum();
-                let norm = squares.sqrt().max(1e-30);
-                let root_mean = (squares / group as f64 + f64::from(*epsilon_of_norm)).sqrt();
-                let moved: f64 =
-                    incoming(0)[g * group..][..group].iter().map(|b| b * b).sum::<f64>().sqrt();
-                for i in 0..group {
-                    let value = f64::from(out[g * group + i].abs());
-                    let factor = f64::from(scale[i].abs()) / root_mean;
-                    let relative = moved / norm + epsilon * (group as f64 / 16.0 + 16.0);
-                    result.push(factor * incoming(0)[g * group + i] + value * relative);
-                }
-            }
-            result
-        }
-        Op::MatMul { weight, bias } => {
-            let matrix = machine.weights[weight.0].matrix();
-            let columns = matrix.columns;
-            let int8 = rounding != Rounding::None && matrix.ty.is_quantized();
-            let x = input(0);
-            let twice = matches!(rounding, Rounding::Int8Twice | Rounding::Half);
-            // Both rounded to the 11 bits of a half float.
-            let halves = int8 && rounding == Rounding::Half;
-            // What each input may be off by when it meets the weight.
-            let mut off: Vec<f64> = incoming(0).clone();
-            if int8 {
-                for (block, off) in x.chunks_exact(32).zip(off.chunks_exact_mut(32)) {
-                    let largest = block.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-                    // Half a step, and a little for the rounding of the step itself.
-                    let mut half = f64::from(largest) / 127.0 * 0.501;
-                    // A second int8 keeps what the first rounding left out.
-                    if twice {
-                        half /= 127.0;
-                    }
-                    off.iter_mut().for_each(|off| *off += half);
-                }
-            }
-            let mut result = vec![0.0; out.len()];
-            let mut row = vec![0.0; columns];
-            for o in 0..matrix.rows {
-                matrix.row(o, &mut row);
-                let bias = bias.map_or(0.0, |bias| machine.weights[bias.0].vector()[o]);
-                for t in 0..out.len() / width {
-                    let (mut moved, mut absolute) = (0.0, f64::from(bias.abs()));
-                    for k in 0..columns {
-                        let w = f64::from(row[k].abs());
-                        moved += w * off[t * columns + k];
-                        absolute +=
-                            w * (f64::from(x[t * columns + k].abs()) + off[t * columns + k]);
-                    }
-                    // Minima and zero points are summed apart from the codes they offset, so
-                    // the terms that cancel are up to the code range larger than the result.
-                    let growth = if int8 { 16.0 } else { 1.0 };
-                    let rounded = if halves { 2f64.powi(-10) } else { 0.0 };
-                    result[t * width + o] =
-                        moved + (growth * epsilon * columns as f64 + rounded) * absolute;
-                }
-            }
-            result
-        }
-        Op::Rope { heads, .. } => {
-            // A rotation mixes two values by factors of at most one.
-            let head_dim = width / heads;
-            let largest = |i: usize| {
-                let head = i / head_dim * head_dim;
-                let values = &input(0)[head..head + head_dim];
-                let moved = incoming(0)[head..head + head_dim].iter().copied().fold(0.0, f64::max);
-                2.0 * moved
-                    + 8.0 * epsilon * f64::from(values.iter().fold(0.0f32, |m, v| m.max(v.abs())))
-            };
-            (0..out.len()).map(largest).collect()
-        }
-        Op::Attention(spec) => {
-            let pages = &machine.kv.groups[spec.kv.group];
-            let group = spec.heads / spec.kv_heads;
-            let mut result = Vec::with_capacity(out.len());
-            for (r, row) in machine.step.rows.iter().enumerate() {
-                let (sequence, position) = (row.sequence as usize, row.position as usize);
-                let first = pages.group.first_visible(position);
-                for head in 0..spec.heads {
-                    let at = (r * spec.heads + head) * spec.head_dim;
-                    let (mut score, mut value) = (0.0f64, 0.0f64);
-                    for token in first..=position {
-                        let mut moved = 0.0;
-                        for d in 0..spec.head_dim {
-                            let k = f64::from(
-                                pages.get(sequence, token, spec.kv, head / group, false, d).abs(),
-                            );
-                            let v = f64::from(
-                                pages.get(sequence, token, spec.kv, head / group, true, d).abs(),
-                            );
-                            let q = f64::from(input(0)[at + d].abs());
-                            moved += k
-                                * (incoming(0)[at + d]
-                                    + q * epsilon * (spec.head_dim as f64 + 4.0));
-                            value = value.max(v);
-                        }
-                        score = score.max(f64::from(spec.scale.abs()) * moved);
-                    }
-                    // Scores off by s move each weight by a factor within e^(2 s).
-                    let tokens = (position - first + 1) as f64;
-                    let relative = (2.0 * score).exp_m1() + epsilon * (tokens + 32.0);
-                    result.extend((0..spec.head_dim).map(|_| relative * value));
-                }
-            }
-            result
-        }
-        Op::Gate { .. } => (0..out.len())
-            .map(|i| {
-                // Both activations have slopes of at most 1.13.
-                let (gate, up) = (f64::from(input(0)[i].abs()), f64::from(input(1)[i].abs()));
-                let moved = 1.13 * incoming(0)[i] * (up + incoming(1)[i]) + gate * incoming(1)[i];
-                moved + 16.0 * epsilon * (gate.max(1.0) * up)
-            })
-            .collect(),
-        Op::SoftCap { cap } => {
-            (0..out.len()).map(|i| incoming(0)[i] + 16.0 * epsilon * f64::from(*cap)).collect()
-        }
-        Op::KvWrite { .. } => Vec::new(),
-    }
 }

@@ -1,0 +1,60 @@
+//! Every operation by itself against the reference: ragged shapes, columns of wider buffers, rows
+//! with logits.
+
+#[path = "../../../tests/support/case.rs"]
+mod case;
+#[path = "../../../tests/support/gpu.rs"]
+mod gpu;
+#[path = "../../../tests/support/lone.rs"]
+mod lone;
+
+use case::{Runs, map_pages};
+use lone::{Lone, LoneCase, check_lone, lone_case, plan};
+use pianola_cpu::ReferenceModel;
+use pianola_plan::DeviceId;
+use pianola_vulkan::{Gpu, VulkanDevice, VulkanRecording};
+use proptest::prelude::*;
+use std::sync::{Arc, OnceLock};
+
+/// A prompt, a token, a chunk beside a token that crosses a page, and one of which nobody wants
+/// logits.
+const STEPS: [(&Runs, u32); 4] =
+    [(&[(0, 0, 60)], 3), (&[(1, 0, 1)], 1), (&[(0, 60, 7), (1, 1, 1)], 2), (&[(1, 2, 2)], 0)];
+
+fn check(gpu: &Arc<Gpu>, op: Lone, case: &LoneCase) -> Result<(), String> {
+    let (plan, weights) = plan(op, case, VulkanDevice::spec_named("vulkan"));
+    let mut reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
+    let options = gpu::options(gpu);
+    let mut recording =
+        VulkanRecording::new(Arc::new(plan), DeviceId(0), &weights, options, &mut |_, _| ())
+            .unwrap();
+    map_pages(&mut recording);
+    check_lone(&mut recording, &mut reference_model, &STEPS)
+}
+
+static GPU: OnceLock<Arc<Gpu>> = OnceLock::new();
+
+fn check_all(ops: &[Lone], case: &LoneCase) -> Result<(), TestCaseError> {
+    for &op in ops {
+        if let Err(reason) = check(GPU.get_or_init(gpu::open), op, case) {
+            return Err(TestCaseError::fail(format!("{op:?}: {reason}")));
+        }
+    }
+    Ok(())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 4, max_shrink_iters: 10, ..ProptestConfig::default() })]
+
+    #[test]
+    fn lone_rows_match_the_reference(case in lone_case(vec![2, 6, 10, 16, 24, 640])) {
+        let ops: Vec<Lone> = Lone::ALL.into_iter().filter(|&op| op != Lone::Attention).collect();
+        check_all(&ops, &case)?;
+    }
+
+    /// Heads of whole vectors, whatever the type of keys and values.
+    #[test]
+    fn lone_attention_matches_the_reference(case in lone_case(vec![16, 32, 48, 64, 128])) {
+        check_all(&[Lone::Attention], &case)?;
+    }
+}
