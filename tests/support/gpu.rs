@@ -1,6 +1,6 @@
 //! The Vulkan device that tests run on.
 
-use pianola_vulkan::{Gpu, Selection, Tuning, VulkanOptions};
+use pianola_vulkan::{Gpu, Selection, VulkanOptions};
 use std::sync::Arc;
 
 /// Opens the device that `PIANOLA_TEST_VULKAN` names (an index or part of a name), by default
@@ -26,5 +26,5 @@ pub fn open() -> Arc<Gpu> {
 /// To record on `gpu` without measured choices and without limits.
 #[allow(dead_code, reason = "some tests have limits")]
 pub fn options(gpu: &Arc<Gpu>) -> VulkanOptions {
-    VulkanOptions { gpu: gpu.clone(), memory: None, tuning: Tuning::default(), parallelism: None }
+    VulkanOptions::new(gpu.clone())
 }

@@ -2,10 +2,13 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+use pianola_cpu::CpuOptions;
 use pianola_engine::{Engine, EngineError, LoadOptions};
 use pianola_formats::TensorType;
 use pianola_model::{Architecture, Config, Dialect, RopeConfig, RopeScaling};
-use pianola_plan::{Activation, RopePairing};
+use pianola_plan::{Activation, Device, RopePairing};
+use pianola_vulkan::VulkanOptions;
+use std::sync::Arc;
 
 /// Numbers that look random and are the same every time.
 pub struct Random(pub u64);
@@ -48,10 +51,15 @@ pub fn tiny_config() -> Config {
     }
 }
 
+/// A GPU, if there is one, and one thread of the processor: more would only wait for one another.
+pub fn one_thread(gpu: Option<VulkanOptions>) -> Vec<Arc<dyn Device>> {
+    let cpu = CpuOptions { threads: 1, ..CpuOptions::default() };
+    LoadOptions::devices(gpu.into_iter().collect(), cpu)
+}
+
 /// An engine of such a model, with random weights.
 pub fn tiny_engine(mut options: LoadOptions) -> Result<Engine, EngineError> {
-    // More would only wait for one another.
-    options.cpu.threads = 1;
+    options.devices = one_thread(options.gpu().map(|gpu| gpu.options.clone()));
     let name = "tiny".to_string();
     Engine::random_of(name, tiny_config(), TensorType::Q8_0, options, &mut |_, _| ())
 }

@@ -1,13 +1,15 @@
 //! A decoded token allocates nothing: counted by the allocator itself.
 
+use pianola_cpu::CpuOptions;
 use pianola_engine::sampler::Sampling;
 use pianola_engine::{Engine, Event, LoadOptions, LogitRows, Request, RequestId};
 use pianola_formats::TensorType;
-use pianola_plan::{DeviceSampler, SampleRow, Step};
-use pianola_vulkan::VulkanRecording;
+use pianola_plan::{DeviceId, DeviceSampler, SampleRow, Step};
+use pianola_vulkan::{VulkanDevice, VulkanRecording};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 struct Counting;
@@ -52,7 +54,10 @@ fn decoding_allocates_nothing() {
 fn on_a_gpu() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/gemma3");
     let gpu = gpu::open();
-    let options = LoadOptions { gpu: Some(gpu::options(&gpu)), ..LoadOptions::default() };
+    let options = LoadOptions {
+        devices: LoadOptions::devices(vec![gpu::options(&gpu)], CpuOptions::default()),
+        ..LoadOptions::default()
+    };
     let mut engine = Engine::load(&folder, options, &mut |_, _| ()).unwrap();
     engine.feed(&[3; 40], 40, LogitRows::Last, &mut |_, _| ()).unwrap();
     let mut sum = 0.0;
@@ -71,7 +76,8 @@ fn in_lanes(on_gpu: bool) {
     let gpu = gpu.as_ref().map(gpu::options);
     // One token a step: with the last token of a page the prefix tree grows, which may allocate.
     let tokens_per_submit = Some(1);
-    let options = LoadOptions { gpu, lanes: 4, tokens_per_submit, ..LoadOptions::default() };
+    let devices = tiny::one_thread(gpu);
+    let options = LoadOptions { devices, lanes: 4, tokens_per_submit, ..LoadOptions::default() };
     let mut engine = tiny::tiny_engine(options).unwrap();
     for lane in 0..4 {
         // A GPU samples from the best few only.
@@ -112,7 +118,7 @@ fn for_several_sequences_on_a_gpu() {
         step.clear();
         (0..2).for_each(|sequence| step.push(1, sequence, position, true));
         recording.play_sampling(&step, &several).unwrap();
-        assert!((0..2).all(|lane| recording.sampled(lane).is_some()));
+        assert!((0..2).all(|lane| recording.sampled(0, lane).is_some()));
         step.clear();
         (0..3).for_each(|row| step.push(2, 0, position + row, true));
         (0..8).for_each(|row| step.push(2, 1, position + row, false));

@@ -30,7 +30,7 @@ fn load(path: &Path, level: Level) -> Engine {
 
 fn load_with_kv(path: &Path, level: Level, kv_type: Option<KvType>) -> Engine {
     let options = LoadOptions {
-        cpu: CpuOptions { level, threads: 2 },
+        devices: LoadOptions::devices(vec![], CpuOptions { level, threads: 2 }),
         numeric: Some(Numeric::Exact),
         kv_type,
         max_logit_rows: 64,

@@ -1,10 +1,11 @@
 //! Real models, end to end: what fast mode costs against exact mode, and that the numbers are
 //! llama.cpp's. `scripts/test` fetches the models and names their folder in `PIANOLA_TEST_MODELS`.
 
+use pianola_cpu::CpuRecording;
 use pianola_engine::{
     Comparison, Engine, Finish, LoadOptions, Request, compare, sampler::Sampling,
 };
-use pianola_plan::{KvType, Numeric, Step};
+use pianola_plan::{KvType, Numeric, Recording, Step};
 use pianola_text::{Conversation, Message, SpecialTokens};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -225,7 +226,7 @@ fn gemma3_goes_on_where_it_was_even_after_twenty_other_conversations() {
 fn last_logits(engine: &mut Engine, prompts: &[Vec<u32>], together: bool) -> Vec<Vec<f32>> {
     let plan = engine.plan();
     let (groups, lanes) = (plan.graph.kv_groups.len(), plan.options.sequences as u32);
-    let recording = engine.recording_mut();
+    let recording = engine.recording_mut::<CpuRecording>().unwrap();
     for group in 0..groups {
         (0..lanes).for_each(|lane| recording.map_page(group, lane as usize, 0, lane));
     }
@@ -240,7 +241,7 @@ fn last_logits(engine: &mut Engine, prompts: &[Vec<u32>], together: bool) -> Vec
             }
         }
         recording.play(&step).unwrap();
-        found.extend((0..lanes.len()).map(|row| recording.logits(row).to_vec()));
+        found.extend((0..lanes.len()).map(|row| recording.logits(0, row).to_vec()));
     }
     found
 }

@@ -10,9 +10,11 @@ use case::{Case, plan, usual};
 use pianola_engine::sampler::{Sampler, Sampling, uniform};
 use pianola_formats::{Tensor, TensorInfo, TensorSource, TensorType};
 use pianola_plan::{
-    DeviceError, DeviceSampler, Numeric, PAGE_TOKENS, Plan, PlanOptions, Recording, SampleRow, Step,
+    DeviceError, DeviceId, DeviceSampler, Numeric, PAGE_TOKENS, Placement, Plan, PlanOptions,
+    Recording, SampleRow, Step,
 };
-use pianola_vulkan::VulkanRecording;
+use pianola_vulkan::{VulkanDevice, VulkanRecording};
+use std::sync::Arc;
 
 /// Sequences of a recording, each with pages for [`CONTEXT`] positions.
 const SEQUENCES: usize = 8;
@@ -27,7 +29,8 @@ fn small() -> Case {
 fn record(change: &dyn Fn(&mut Tensor<'_>)) -> VulkanRecording {
     let (graph, weights) = plan(&small(), VulkanDevice::spec_named("vulkan"));
     let options = PlanOptions { context: CONTEXT, sequences: SEQUENCES, ..graph.options };
-    let plan = Plan::new(graph.graph, options).unwrap();
+    let placement = Placement::single(&graph.graph, VulkanDevice::spec_named("vulkan"));
+    let plan = Plan::new(graph.graph, options, placement).unwrap();
     let tensors = weights.tensor_infos().into_iter().map(|info| {
         let mut tensor = weights.tensor(&info.name).unwrap();
         change(&mut tensor);
@@ -145,7 +148,7 @@ fn go_on(recording: &mut VulkanRecording, lanes: &mut [Lane], count: usize, play
             lanes.map(|(lane, uniforms)| Some(lane.draw(uniforms))).collect();
         recording.play_sampling(&step, &draws).unwrap();
         for (index, lane) in going.iter_mut().enumerate() {
-            lane.tokens.extend_from_slice(recording.sampled(index).unwrap());
+            lane.tokens.extend_from_slice(recording.sampled(0, index).unwrap());
         }
         left -= now;
     }
@@ -235,7 +238,7 @@ fn rows_of_one_sequence_choose_as_the_host_does() {
     for (index, &row) in wanted.iter().enumerate() {
         let mut host = Sampler::new(sampling(row.0), 300).unwrap();
         history(row).iter().for_each(|&token| host.accept(token));
-        expected.push(host.sample(recording.logits(index), history(row).len() as u64));
+        expected.push(host.sample(recording.logits(0, index), history(row).len() as u64));
     }
     let samplings: Vec<Sampling> = wanted.iter().map(|&(lane, _)| sampling(lane)).collect();
     let uniforms: Vec<[f32; 1]> = wanted
@@ -252,9 +255,9 @@ fn rows_of_one_sequence_choose_as_the_host_does() {
         .collect();
     recording.play_sampling(&step, &draws).unwrap();
     let found: Vec<u32> =
-        (0..wanted.len()).map(|index| recording.sampled(index).unwrap()[0]).collect();
+        (0..wanted.len()).map(|index| recording.sampled(0, index).unwrap()[0]).collect();
     assert_eq!(found, expected);
-    assert_eq!(recording.sampled(wanted.len()), None);
+    assert_eq!(recording.sampled(0, wanted.len()), None);
 }
 
 #[test]
@@ -276,7 +279,7 @@ fn a_lane_that_is_not_a_number_is_told_from_the_others() {
         let sampling = Sampling::greedy();
         let draw = SampleRow::new(&sampling, &[0.0; 3]);
         recording.play_sampling(&step, &[Some(draw); 4]).unwrap();
-        (0..4).map(|lane| recording.sampled(lane).map(<[u32]>::to_vec)).collect::<Vec<_>>()
+        (0..4).map(|lane| recording.sampled(0, lane).map(<[u32]>::to_vec)).collect::<Vec<_>>()
     };
     let sound = play(&mut record(&|_| ()));
     assert!(sound.iter().all(|lane| lane.as_ref().is_some_and(|tokens| tokens.len() == 3)));
@@ -304,7 +307,7 @@ fn what_does_not_fit_is_refused() {
     let alone = step(&[(0, 0, true)]);
     let both = step(&[(0, 0, true), (1, 0, true)]);
     recording.play_sampling(&both, &[two, two]).unwrap();
-    assert!(recording.sampled(1).is_some());
+    assert!(recording.sampled(0, 1).is_some());
     let bad: [(&Step, &[Option<SampleRow<'_>>]); 9] = [
         (&both, &[one]),
         (&alone, &[one, one]),
@@ -320,7 +323,7 @@ fn what_does_not_fit_is_refused() {
     for (index, (step, draws)) in bad.into_iter().enumerate() {
         let error = recording.play_sampling(step, draws).unwrap_err();
         assert!(matches!(error, DeviceError::BadStep(_)), "{index}: {error}");
-        assert_eq!(recording.sampled(0), None, "{index}");
+        assert_eq!(recording.sampled(0, 0), None, "{index}");
     }
     // The second of two plays needs another page.
     recording.unmap_page(0, 3, 1);

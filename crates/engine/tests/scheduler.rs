@@ -183,7 +183,7 @@ fn draft(lanes: usize) -> Engine {
     config.layers = 1;
     config.windows = vec![None];
     let mut options = options(lanes, None);
-    options.cpu.threads = 1;
+    options.devices = tiny::one_thread(None);
     let name = "smaller".to_string();
     Engine::random_of(name, config, TensorType::Q8_0, options, &mut |_, _| ()).unwrap()
 }

@@ -97,7 +97,7 @@ fn an_embedding_is_what_the_head_reads() {
     let gpu = gpu::open();
     for gpu in [None, Some(gpu::options(&gpu))] {
         let mut options = options(2, 10);
-        options.gpu = gpu;
+        options.devices = tiny::one_thread(gpu);
         // Cut in three.
         options.max_rows = 64;
         let name = "tiny".to_string();

@@ -6,11 +6,12 @@ mod gpu;
 #[path = "../../../tests/support/validation.rs"]
 mod validation;
 
+use pianola_cpu::CpuOptions;
 use pianola_engine::{Engine, LoadOptions, LogitRows, Request, sampler::Sampling};
 use pianola_formats::{TensorType, npy};
-use pianola_plan::{KvType, Numeric, Step};
+use pianola_plan::{Device, KvType, Numeric, Recording, Step};
 use pianola_text::SpecialTokens;
-use pianola_vulkan::{Gpu, VulkanOptions};
+use pianola_vulkan::{Gpu, VulkanOptions, VulkanRecording};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -40,7 +41,7 @@ fn greedy(engine: &mut Engine, row: &[f32], count: usize) -> Vec<u32> {
 /// the processor's tolerance, greedy tokens equal.
 fn check_golden(gpu: &Arc<Gpu>, folder: &Path, chunks: &[usize], first: usize) {
     let options = LoadOptions {
-        gpu: Some(gpu::options(gpu)),
+        devices: on(Some(gpu::options(gpu))),
         numeric: Some(Numeric::Exact),
         max_logit_rows: 64,
         ..LoadOptions::default()
@@ -72,7 +73,8 @@ fn check_golden(gpu: &Arc<Gpu>, folder: &Path, chunks: &[usize], first: usize) {
 #[test]
 fn a_lost_device_is_noticed_and_can_be_opened_again() {
     let load = |gpu: &Arc<Gpu>| {
-        let options = LoadOptions { gpu: Some(gpu::options(gpu)), ..LoadOptions::default() };
+        let options =
+            LoadOptions { devices: on(Some(gpu::options(gpu))), ..LoadOptions::default() };
         Engine::load(&golden("gemma3"), options, &mut |_, _| ()).unwrap()
     };
     let gpu = gpu::open();
@@ -86,6 +88,11 @@ fn a_lost_device_is_noticed_and_can_be_opened_again() {
     drop(engine);
     let mut again = load(&gpu::open());
     again.feed(&[3, 4, 5], 3, LogitRows::Last, &mut |_, _| ()).unwrap();
+}
+
+/// A GPU, if there is one, and the processor.
+fn on(gpu: Option<VulkanOptions>) -> Vec<Arc<dyn Device>> {
+    LoadOptions::devices(gpu.into_iter().collect(), CpuOptions::default())
 }
 
 fn golden(case: &str) -> PathBuf {
@@ -110,8 +117,10 @@ fn bytes_of_keys_and_values_mean_the_same_on_both() {
     let tokens = npy::read_tokens(folder.join("tokens.npy")).unwrap();
     let logits = |gpu: Option<VulkanOptions>, kv_type: KvType, chunk: usize| {
         let (numeric, kv_type) = (Some(Numeric::Exact), Some(kv_type));
+        let devices = on(gpu);
+        let max_logit_rows = 64;
         let options =
-            LoadOptions { gpu, numeric, kv_type, max_logit_rows: 64, ..LoadOptions::default() };
+            LoadOptions { devices, numeric, kv_type, max_logit_rows, ..LoadOptions::default() };
         let mut engine = Engine::load(&folder, options, &mut |_, _| ()).unwrap();
         let mut found = Vec::new();
         let mut visit = |_: usize, row: &mut [f32]| found.extend_from_slice(row);
@@ -148,7 +157,8 @@ fn load(name: &str, gpu: Option<VulkanOptions>, numeric: Numeric) -> Engine {
     let folder = std::env::var_os("PIANOLA_TEST_MODELS")
         .expect("PIANOLA_TEST_MODELS is not set: run scripts/test, which fetches the models");
     let numeric = Some(numeric);
-    let options = LoadOptions { gpu, numeric, context: Some(128), ..LoadOptions::default() };
+    let options =
+        LoadOptions { devices: on(gpu), numeric, context: Some(128), ..LoadOptions::default() };
     Engine::load(&PathBuf::from(folder).join(name), options, &mut |_, _| ()).unwrap()
 }
 
@@ -272,10 +282,14 @@ fn lanes_are_as_close_as_a_sequence_alone() {
     let Taught { prompt, answer, reference, .. } = taught;
     let gpu = gpu::options(&gpu::open());
     let folder = PathBuf::from(std::env::var_os("PIANOLA_TEST_MODELS").unwrap());
-    let options =
-        LoadOptions { gpu: Some(gpu), lanes: LANES, context: Some(64), ..LoadOptions::default() };
+    let options = LoadOptions {
+        devices: on(Some(gpu)),
+        lanes: LANES,
+        context: Some(64),
+        ..LoadOptions::default()
+    };
     let mut engine = Engine::load(&folder.join(name), options, &mut |_, _| ()).unwrap();
-    let recording = engine.recording_mut();
+    let recording = engine.recording_mut::<VulkanRecording>().unwrap();
     (0..LANES).for_each(|lane| recording.map_page(0, lane, 0, lane as u32));
     let length = |lane: usize| prompt.len() + lane % (ANSWER + 1);
     let token = |at: usize| prompt.get(at).copied().unwrap_or_else(|| answer[at - prompt.len()]);
@@ -297,7 +311,7 @@ fn lanes_are_as_close_as_a_sequence_alone() {
         recording.play(&step).unwrap();
         for lane in 0..together {
             let expected = &reference[lane % (ANSWER + 1)];
-            let error = largest_difference(expected, recording.logits(lane));
+            let error = largest_difference(expected, recording.logits(0, lane));
             assert!(error <= DRAWS * worst, "lane {lane} of {together}: {error} of {worst}");
         }
     }
@@ -323,7 +337,7 @@ fn generate() {
     ];
     for (quantize, kv_type, tokens_per_submit) in settings {
         let options = LoadOptions {
-            gpu: Some(gpu::options(&gpu)),
+            devices: on(Some(gpu::options(&gpu))),
             quantize,
             kv_type,
             max_rows: 16,

@@ -51,7 +51,7 @@ pub(crate) struct FrameSlot {
     /// Copies of logits to the host, by rows.
     pub copies: BTreeMap<u32, vk::CommandBuffer>,
     /// Copies of what a body, with this many rows of logits, receives and sends.
-    moves: BTreeMap<(Body, u32), [Option<vk::CommandBuffer>; 2]>,
+    pub moves: BTreeMap<(Body, u32), [Option<vk::CommandBuffer>; 2]>,
 }
 
 /// Logits as the host reads them.

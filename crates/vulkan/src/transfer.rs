@@ -90,6 +90,7 @@ impl VulkanRecording {
             let (plan, device) = (&self.plan, self.device);
             let transfers = Transfers::new(plan, device, arena, &mut self.memory, true)?;
             self.slots[slot].transfers = transfers;
+            self.slots[slot].moves.clear();
         }
         Ok(())
     }

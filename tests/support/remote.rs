@@ -1,0 +1,315 @@
+//! A device of a kind that no crate knows: it works by itself, on a thread of its own, in memory
+//! that the processor cannot address, and tensors reach it as messages.
+
+#![allow(dead_code, reason = "each test uses a part")]
+
+use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level};
+use pianola_formats::TensorSource;
+use pianola_plan::{
+    Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, KvSlot, LogitsTo, Numeric,
+    Plan, PlayStatistics, Probe, Recording, Rounding, Row, SLOTS, Step, TensorId, WAIT_LIMIT,
+};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// The device before a plan is recorded on it.
+#[derive(Clone, Default)]
+pub struct RemoteDevice {
+    /// Whether its ceilings say that arithmetic, not memory, takes the time.
+    pub arithmetic_bound: bool,
+}
+
+impl RemoteDevice {
+    /// Another such device in the same plan.
+    pub fn beside(name: &'static str) -> Named {
+        Named { name, device: RemoteDevice { arithmetic_bound: true } }
+    }
+}
+
+fn spec(name: &str) -> DeviceSpec {
+    DeviceSpec {
+        name: name.to_string(),
+        layout: "letters",
+        fuses: true,
+        rounds_rows: false,
+        asynchronous: true,
+        lacks: Vec::new(),
+    }
+}
+
+impl Device for RemoteDevice {
+    fn spec(&self) -> DeviceSpec {
+        spec("remote")
+    }
+
+    fn description(&self) -> String {
+        "remote (a thread)".to_string()
+    }
+
+    fn memory(&self) -> Option<u64> {
+        None
+    }
+
+    fn allocations(&self, plan: &Plan, id: DeviceId) -> Result<Vec<Allocation>, DeviceError> {
+        CpuDevice::default().allocations(plan, id)
+    }
+
+    fn holds(&self, _allocations: &[Allocation]) -> bool {
+        true
+    }
+
+    fn record(
+        &self,
+        plan: &Arc<Plan>,
+        id: DeviceId,
+        source: &dyn TensorSource,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Box<dyn Recording>, DeviceError> {
+        let options = CpuOptions { level: Level::Portable, threads: 1 };
+        let inner = CpuRecording::new(plan.clone(), id, source, options, progress)?;
+        Ok(Box::new(RemoteRecording::new(plan.clone(), inner)))
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
+    fn measure(&self, _numeric: Numeric) -> Option<Ceilings> {
+        let (bytes, operations) = if self.arithmetic_bound { (1e15, 1e6) } else { (1e6, 1e15) };
+        Some(Ceilings { bytes_per_second: bytes, operations_per_second: operations })
+    }
+}
+
+/// A remote device by another name.
+pub struct Named {
+    name: &'static str,
+    device: RemoteDevice,
+}
+
+/// A device that holds so many layers and no more.
+pub struct Holding {
+    pub device: Arc<dyn Device>,
+    pub layers: usize,
+}
+
+macro_rules! delegate {
+    ($kind:ty, $spec:expr, $holds:expr) => {
+        impl Device for $kind {
+            fn spec(&self) -> DeviceSpec {
+                $spec(self)
+            }
+            fn description(&self) -> String {
+                self.device.description()
+            }
+            fn memory(&self) -> Option<u64> {
+                self.device.memory()
+            }
+            fn allocations(
+                &self,
+                plan: &Plan,
+                id: DeviceId,
+            ) -> Result<Vec<Allocation>, DeviceError> {
+                self.device.allocations(plan, id)
+            }
+            fn holds(&self, allocations: &[Allocation]) -> bool {
+                $holds(self, allocations)
+            }
+            fn record(
+                &self,
+                plan: &Arc<Plan>,
+                id: DeviceId,
+                source: &dyn TensorSource,
+                progress: &mut dyn FnMut(u64, u64),
+            ) -> Result<Box<dyn Recording>, DeviceError> {
+                self.device.record(plan, id, source, progress)
+            }
+            fn as_any(&self) -> &dyn std::any::Any {
+                self
+            }
+            fn measure(&self, numeric: Numeric) -> Option<Ceilings> {
+                self.device.measure(numeric)
+            }
+        }
+    };
+}
+
+delegate!(Named, |named: &Named| spec(named.name), |_: &Named, _: &[Allocation]| true);
+delegate!(
+    Holding,
+    |holding: &Holding| holding.device.spec(),
+    |holding: &Holding, allocations: &[Allocation]| {
+        let mut layers: Vec<usize> = allocations.iter().filter_map(|item| item.layer).collect();
+        layers.sort_unstable();
+        layers.dedup();
+        layers.len() <= holding.layers
+    }
+);
+
+type Task = Box<dyn FnOnce(&mut CpuRecording) + Send>;
+
+/// The host's side of a recording: all it can do is send tasks and wait for what they send back.
+struct RemoteRecording {
+    plan: Arc<Plan>,
+    tasks: Option<Sender<Task>>,
+    thread: Option<JoinHandle<()>>,
+    /// What was submitted for a slot and not waited for.
+    pending: [Vec<Receiver<Result<(), DeviceError>>>; SLOTS],
+    /// Copies of rows of logits, for whoever reads them here.
+    logits: Vec<f32>,
+    statistics: PlayStatistics,
+}
+
+impl RemoteRecording {
+    fn new(plan: Arc<Plan>, mut inner: CpuRecording) -> RemoteRecording {
+        let (tasks, inbox) = channel::<Task>();
+        let work = move || inbox.into_iter().for_each(|task| task(&mut inner));
+        RemoteRecording {
+            plan,
+            tasks: Some(tasks),
+            thread: Some(std::thread::spawn(work)),
+            pending: Default::default(),
+            logits: Vec::new(),
+            statistics: PlayStatistics::default(),
+        }
+    }
+
+    fn send<T: Send + 'static>(
+        &self,
+        task: impl FnOnce(&mut CpuRecording) -> T + Send + 'static,
+    ) -> Receiver<T> {
+        let (reply, answer) = channel();
+        let task: Task = Box::new(move |inner| drop(reply.send(task(inner))));
+        self.tasks.as_ref().unwrap().send(task).unwrap();
+        answer
+    }
+
+    fn ask<T: Send + 'static>(
+        &self,
+        task: impl FnOnce(&mut CpuRecording) -> T + Send + 'static,
+    ) -> T {
+        self.send(task).recv().unwrap()
+    }
+}
+
+impl Drop for RemoteRecording {
+    fn drop(&mut self) {
+        self.tasks = None;
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+impl Recording for RemoteRecording {
+    fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    fn submit(
+        &mut self,
+        segment: usize,
+        slot: usize,
+        step: &Step,
+        logits: LogitsTo,
+    ) -> Result<(), DeviceError> {
+        let step = step.clone();
+        let done = self.send(move |inner| {
+            // Long enough that whoever does not wait would read what is not there yet.
+            std::thread::sleep(Duration::from_millis(1));
+            inner.submit(segment, slot, &step, logits)
+        });
+        self.pending[slot].push(done);
+        self.statistics.submits += 1;
+        Ok(())
+    }
+
+    fn wait(&mut self, slot: usize, limit: Duration) -> Result<(), DeviceError> {
+        for done in self.pending[slot].drain(..) {
+            done.recv_timeout(limit).expect("the thread lives")?;
+        }
+        Ok(())
+    }
+
+    fn export(
+        &mut self,
+        slot: usize,
+        tensor: TensorId,
+        rows: &mut [f32],
+    ) -> Result<(), DeviceError> {
+        assert!(self.pending[slot].is_empty(), "exported before it was waited for");
+        let mut values = vec![f32::NAN; rows.len()];
+        let values = self.ask(move |inner| {
+            inner.export(slot, tensor, &mut values)?;
+            Ok::<_, DeviceError>(values)
+        })?;
+        rows.copy_from_slice(&values);
+        Ok(())
+    }
+
+    fn import(&mut self, slot: usize, tensor: TensorId, rows: &[f32]) -> Result<(), DeviceError> {
+        assert!(self.pending[slot].is_empty(), "imported while the slot plays");
+        let rows = rows.to_vec();
+        self.ask(move |inner| inner.import(slot, tensor, &rows))
+    }
+
+    fn logits(&mut self, slot: usize, index: usize) -> &mut [f32] {
+        assert!(self.pending[slot].is_empty(), "read before it was waited for");
+        self.logits = self.ask(move |inner| inner.logits(slot, index).to_vec());
+        &mut self.logits
+    }
+
+    fn map_page(&mut self, group: usize, sequence: usize, index: usize, page: u32) {
+        self.ask(move |inner| inner.map_page(group, sequence, index, page));
+    }
+
+    fn unmap_page(&mut self, group: usize, sequence: usize, index: usize) {
+        self.ask(move |inner| inner.unmap_page(group, sequence, index));
+    }
+
+    fn statistics(&self) -> PlayStatistics {
+        self.statistics
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+
+    fn as_any_mut(&mut self) -> &mut dyn std::any::Any {
+        self
+    }
+}
+
+impl Probe for RemoteRecording {
+    fn begin(&mut self, step: &Step) -> Result<(), DeviceError> {
+        (0..SLOTS).try_for_each(|slot| self.wait(slot, WAIT_LIMIT))?;
+        let step = step.clone();
+        self.ask(move |inner| inner.begin(&step))
+    }
+
+    fn play_op(&mut self, op: usize, step: &Step) -> Result<(), DeviceError> {
+        let step = step.clone();
+        self.ask(move |inner| inner.play_op(op, &step))
+    }
+
+    fn read_tensor(&mut self, tensor: TensorId, rows: usize) -> Result<Vec<f32>, DeviceError> {
+        self.ask(move |inner| inner.read_tensor(tensor, rows))
+    }
+
+    fn write_tensor(&mut self, tensor: TensorId, rows: &[f32]) -> Result<(), DeviceError> {
+        let rows = rows.to_vec();
+        self.ask(move |inner| inner.write_tensor(tensor, &rows))
+    }
+
+    fn read_kv(&mut self, slot: KvSlot, rows: &[Row]) -> Result<[Vec<f32>; 2], DeviceError> {
+        let rows = rows.to_vec();
+        self.ask(move |inner| inner.read_kv(slot, &rows))
+    }
+
+    fn rounding(&self, op: usize) -> Rounding {
+        self.ask(move |inner| inner.rounding(op))
+    }
+
+    fn poison(&mut self) -> Result<(), DeviceError> {
+        self.ask(Probe::poison)
+    }
+}
