@@ -24,11 +24,13 @@ pub enum Lone {
     Gate,
     Add,
     SelectRows,
+    /// And a product with quantised weights behind it, which cannot take it in.
+    SelectedProduct,
     SoftCap,
 }
 
 impl Lone {
-    pub const ALL: [Lone; 8] = [
+    pub const ALL: [Lone; 9] = [
         Lone::RmsNorm,
         Lone::HeadNorm,
         Lone::Rope,
@@ -36,6 +38,7 @@ impl Lone {
         Lone::Gate,
         Lone::Add,
         Lone::SelectRows,
+        Lone::SelectedProduct,
         Lone::SoftCap,
     ];
 
@@ -47,7 +50,7 @@ impl Lone {
             Lone::Attention => &["kv_write", "attention"],
             Lone::Gate => &["gate"],
             Lone::Add => &["add"],
-            Lone::SelectRows => &["select_rows"],
+            Lone::SelectRows | Lone::SelectedProduct => &["select_rows"],
             Lone::SoftCap => &["soft_cap"],
         }
     }
@@ -147,8 +150,9 @@ impl TensorSource for GraphWeights {
             WeightShape::Matrix { rows, columns } => vec![rows, columns],
             WeightShape::Vector { length } => vec![length],
         };
-        let (name, ty, bytes) = (spec.name.clone(), spec.ty, spec.bytes());
-        Some(TensorInfo { name, ty, shape, bytes })
+        // Quantised at load where the graph wants another type.
+        let (ty, bytes) = (TensorType::F32, 4 * shape.iter().product::<usize>() as u64);
+        Some(TensorInfo { name: name.to_string(), ty, shape, bytes })
     }
 
     fn tensor_infos(&self) -> Vec<TensorInfo> {
@@ -187,6 +191,10 @@ fn graph(op: Lone, case: &LoneCase) -> Graph {
         let selected = builder.select_rows(attended);
         return builder.finish(selected);
     }
+    if op == Lone::SelectedProduct {
+        let logits = selected_product(&mut builder, x, width);
+        return builder.finish(logits);
+    }
     let inputs = products(&mut builder, x, &[case.offset, width, width]);
     let [mut a, mut b] = [inputs[1], inputs[2]];
     // Of these there is one row for each of the step's.
@@ -211,10 +219,20 @@ fn graph(op: Lone, case: &LoneCase) -> Graph {
         Lone::Gate => builder.gate(a, b, case.activation),
         Lone::Add => builder.add("sum", a, b),
         Lone::SoftCap => builder.soft_cap("capped", a, case.cap.unwrap_or(3.0)),
-        Lone::SelectRows | Lone::Attention => a,
+        Lone::SelectRows | Lone::SelectedProduct | Lone::Attention => a,
     };
     let result = if early { result } else { builder.select_rows(result) };
     builder.finish(result)
+}
+
+/// A product of selected rows which something else reads too.
+fn selected_product(builder: &mut GraphBuilder, x: TensorId, rows: usize) -> TensorId {
+    let selected = builder.select_rows(x);
+    builder.add("twice", selected, selected);
+    let shape = WeightShape::Matrix { rows, columns: HIDDEN };
+    let (name, ty) = ("head".to_string(), TensorType::Q8_0);
+    let head = builder.weight(WeightSpec { name, shape, ty, offset: 0.0 });
+    builder.matmul("logits", selected, head, None)
 }
 
 fn rope_table(builder: &mut GraphBuilder, case: &LoneCase) -> usize {

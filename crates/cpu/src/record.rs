@@ -213,6 +213,7 @@ impl Recorder<'_> {
                 )
             }),
             select: project.select,
+            logits,
             norm: project.norm.map(|norm| self.norm(norm)),
             width,
             floats,

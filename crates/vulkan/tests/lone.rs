@@ -44,7 +44,7 @@ fn check_all(ops: &[Lone], case: &LoneCase) -> Result<(), TestCaseError> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4, max_shrink_iters: 10, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2, max_shrink_iters: 10, ..ProptestConfig::default() })]
 
     #[test]
     fn lone_rows_match_the_reference(case in lone_case(vec![2, 6, 10, 16, 24, 640])) {

@@ -8,7 +8,10 @@ pub(crate) struct Prologue {
     pub input: Slab,
     /// What is added to the input, its norm, and where the sum goes if it is kept.
     pub residual: Option<(Slab, Option<Norm>, Option<Slab>)>,
+    /// The input has a row for each of the step, of which those with logits are taken.
     pub select: bool,
+    /// The product has a row for each with logits, selected here or before.
+    pub logits: bool,
     pub norm: Option<Norm>,
     pub width: usize,
     /// Whether products want f32 rows, int8 rows, or both.
@@ -21,7 +24,7 @@ pub(crate) struct Prologue {
 
 impl Prologue {
     pub fn rows(&self, play: &Play<'_>) -> usize {
-        if self.select { play.logits.len() } else { play.rows.len() }
+        if self.logits { play.logits.len() } else { play.rows.len() }
     }
 
     pub unsafe fn run(&self, play: &Play<'_>, job: usize, scratch: &mut WorkerScratch) {
