@@ -4,7 +4,7 @@
 
 use pianola_engine::{Engine, EngineError, LoadOptions};
 use pianola_formats::TensorType;
-use pianola_model::{Architecture, Config, Dialect, RopeConfig, RopeScaling};
+use pianola_model::{Config, Dialect, Family, RopeConfig, RopeScaling};
 use pianola_plan::{Activation, RopePairing};
 
 /// Numbers that look random and are the same every time.
@@ -20,7 +20,7 @@ impl Random {
 
 pub fn tiny_config() -> Config {
     Config {
-        architecture: Architecture::Gemma3,
+        family: Family::named("gemma3").unwrap(),
         dialect: Dialect::Gguf,
         prefix: String::new(),
         name: None,

@@ -4,9 +4,10 @@
 //! rest and the head on the GPU. So a step passes from one device to the other a single time.
 
 use crate::fuse::Kernel;
-use crate::graph::{Graph, Op, WeightId, WeightShape, WeightSpec};
+use crate::graph::{Graph, Op, WeightId};
 use crate::kv::KvSlot;
 use crate::plan::{DeviceKind, Layout, Plan, PlanOp, PlanOptions, Segment, tensors_of};
+use crate::weight::{WeightShape, WeightSpec};
 
 /// The layer that each kernel belongs to; none for what stands behind the last layer. What has no
 /// layer's name goes with the layer before it, and before all layers with the first.

@@ -3,10 +3,11 @@
 use crate::arena::{Arena, Lifetime};
 use crate::cost::{Cost, cost_of};
 use crate::fuse::{Kernel, fuse};
-use crate::graph::{Graph, Op, RowSet, TensorId, WeightSpec};
+use crate::graph::{Graph, Op, RowSet, TensorId};
 use crate::hazard::{Access, Range, Space, barriers};
 use crate::kv::{KvDemand, KvSlot, KvType, kv_bytes};
 use crate::place;
+use crate::weight::WeightSpec;
 
 /// Row counts that a play is rounded up to where a device records per count.
 pub const BUCKETS: [usize; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
@@ -232,6 +233,7 @@ impl Plan {
             Numeric::Fast => KvType::F16,
         });
         graph.kv_groups.iter_mut().for_each(|group| group.ty = kv_type);
+        graph.ropes.iter_mut().for_each(|rope| rope.settle(options.context));
         let mut buffers = Vec::new();
         let mut views = vec![None; graph.tensors.len()];
         let mut ops: Vec<PlanOp> = Vec::new();

@@ -162,17 +162,10 @@ pub(crate) fn load(
             list.push(Weight::Elsewhere);
             continue;
         }
-        let tensor = source
-            .tensor(&spec.name)
-            .ok_or_else(|| DeviceError::MissingTensor(spec.name.clone()))?;
-        spec.check(&tensor)?;
         list.push(match spec.shape {
-            WeightShape::Vector { .. } => {
-                let mut values = tensor.to_f32();
-                values.iter_mut().for_each(|value| *value += spec.offset);
-                Weight::Vector(place(&values))
-            }
+            WeightShape::Vector { .. } => Weight::Vector(place(&spec.fetch_vector(source)?)),
             WeightShape::Matrix { rows, columns } => {
+                let tensor = spec.fetch(source)?;
                 let mut slices = Vec::new();
                 for (first_row, rows) in slices_of(spec, rows, columns, limit)? {
                     let bytes = matrix_bytes(spec.ty, rows, columns) as u64;

@@ -112,7 +112,7 @@ fn types_mixed_in_one_product() {
 fn ragged_tiles() {
     use TensorType::{Q4_1, Q8_0};
     let case = Case {
-        gemma: false,
+        family: "llama",
         hidden: 288,
         feed_forward: 416,
         kv_heads: 3,

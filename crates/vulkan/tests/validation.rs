@@ -35,7 +35,7 @@ fn a_missing_barrier_would_be_reported() {
 fn play_small_models() {
     let gpu = gpu::open();
     let quantized = square(TensorType::Q4K, Numeric::Fast);
-    let plain = Case { gemma: false, ..square(TensorType::F16, Numeric::Exact) };
+    let plain = Case { family: "llama", ..square(TensorType::F16, Numeric::Exact) };
     for case in [quantized, plain] {
         let (plan, weights) = plan(&case, DeviceKind::Vulkan);
         let mut reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
