@@ -74,6 +74,7 @@ fn two_devices_compute_what_one_does() {
         ("gemma3", 2, Level::best()),
         ("gemma3", 1, Level::Reference),
         ("qwen2-window", 1, Level::best()),
+        ("phi3-long", 1, Level::best()),
     ] {
         let path = golden(case);
         let tokens = npy::read_tokens(path.join("tokens.npy")).unwrap();
