@@ -150,13 +150,14 @@ pub fn check_logits(
 pub const STEPS: [&Runs; 4] =
     [&[(0, 0, 37)], &[(1, 0, 1)], &[(0, 37, 40), (1, 1, 1)], &[(1, 2, 9), (0, 77, 1)]];
 
+/// Families that differ in what is fused: norms on heads and behind blocks, tensors of several weights.
+pub const FAMILIES: [&str; 5] = ["llama", "qwen3", "phi3", "gemma2", "gemma3"];
+
 /// Any case; widths are whole multiples of `unit` for types without blocks.
 pub fn case(unit: usize) -> impl Strategy<Value = Case> {
     let shape = (1usize..6, 1usize..10, 17usize..90, 1usize..4, 1usize..4);
     let heads = (prop::sample::select(vec![8, 16, 24, 32, 64]), prop::option::of(1usize..150));
-    // With and without norms on heads and behind blocks, and with fused tensors.
-    let families = ["llama", "qwen3", "phi3", "gemma2", "gemma3"];
-    let family = prop::sample::select(families.to_vec());
+    let family = prop::sample::select(&FAMILIES);
     let flags = (family, any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     let types =
         (prop::sample::select(TensorType::ALL.to_vec()), prop::sample::select(&KvType::ALL));

@@ -154,6 +154,21 @@ fn every_kv_type() {
     }
 }
 
+/// Fused tensors in blocks, with fused biases, and every combination of norms.
+#[test]
+fn every_family() {
+    let gpu = gpu::open();
+    for family in case::FAMILIES {
+        let case = Case { family, biases: true, caps: true, ..usual(TensorType::Q8_0) };
+        let (plan, weights) = plan(&case, DeviceKind::Vulkan);
+        let (mut recording, mut reference_model) = record(&gpu, plan, &weights);
+        let steps: [&Runs; 3] = [&[(0, 0, 11)], &[(0, 11, 1)], &[(0, 12, 3), (1, 0, 1)]];
+        let report = check(&mut recording, &mut reference_model, &steps)
+            .unwrap_or_else(|reason| panic!("{family}: {reason}"));
+        println!("{family}: worst error {:.0} % of its bound", 100.0 * report.worst_share);
+    }
+}
+
 /// Rows of whole blocks of 32 and heads of whole vectors, which is what the kernels take.
 fn whole_blocks(case: &Case) -> bool {
     let vectors = case.kv_type != Some(KvType::Q8) || case.head_dim.is_multiple_of(16);
