@@ -2,7 +2,7 @@
 """Makes the golden cases in this folder: tiny models with random weights, the logits that Hugging
 Face transformers computes for them in float32, and the tokens it picks greedily.
 
-usage: make.py OUT        (needs torch and transformers 5)
+usage: make.py OUT [CASE ...]        (needs torch and transformers 5; all cases unless some are named)
 
 Each case is a folder as transformers saves it, with tokens.npy, logits.npy (one row a position) and
 greedy.npy (the next 16 tokens). Weights are random draws, rounded to bf16 so that the files stay
@@ -14,11 +14,22 @@ from pathlib import Path
 import numpy as np
 import torch
 from transformers import (
-    Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM,
+    Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig, LlamaConfig, LlamaForCausalLM, MistralConfig,
+    MistralForCausalLM, Phi3Config, Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM,
 )
 
 SHAPE = dict(vocab_size=200, hidden_size=64, intermediate_size=96, num_attention_heads=4,
              num_key_value_heads=2, max_position_embeddings=256)
+
+# Phi 3's divisors for the eight pairs of a head, and the training context that decides between them.
+PHI3 = dict(**SHAPE, num_hidden_layers=2, pad_token_id=0, sliding_window=21)
+
+
+def longrope(original):
+    return {"rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": original,
+            "short_factor": [1.0, 1.05, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6],
+            "long_factor": [1.1, 1.5, 2.0, 3.0, 4.5, 6.0, 7.0, 8.0]}
+
 
 CASES = {
     # Four norms, q and k norms, two rotary tables, a head size that is not hidden / heads.
@@ -45,11 +56,32 @@ CASES = {
         **SHAPE, num_hidden_layers=2, tie_word_embeddings=True,
         rope_parameters={"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
                          "original_max_position_embeddings": 64})),
+    # Norms on q and k, a head size that is not hidden / heads, biases everywhere but in the feed-forward layer.
+    "qwen3": (Qwen3ForCausalLM, Qwen3Config(
+        **SHAPE, num_hidden_layers=2, head_dim=32, attention_bias=True,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6})),
+    # Four norms, windows on every other layer, caps low enough to matter.
+    "gemma2": (Gemma2ForCausalLM, Gemma2Config(
+        **SHAPE, num_hidden_layers=3, head_dim=32, query_pre_attn_scalar=20, sliding_window=9,
+        attn_logit_softcapping=5.0, final_logit_softcapping=4.0,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4})),
+    # A window on all layers.
+    "mistral": (MistralForCausalLM, MistralConfig(
+        **SHAPE, num_hidden_layers=2, sliding_window=13,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e4})),
+    # Fused q + k + v and gate + up; all tokens within the training context: the short divisors.
+    "phi3-short": (Phi3ForCausalLM, Phi3Config(
+        **PHI3, original_max_position_embeddings=128, rope_parameters=longrope(128))),
+    # The same beyond the training context: the long divisors.
+    "phi3-long": (Phi3ForCausalLM, Phi3Config(
+        **PHI3, original_max_position_embeddings=32, rope_parameters=longrope(32))),
 }
 
 
-def main(out):
+def main(out, wanted):
     for index, (name, (model_class, config)) in enumerate(CASES.items()):
+        if wanted and name not in wanted:
+            continue
         torch.manual_seed(100 + index)
         config._attn_implementation = "eager"
         model = model_class(config).eval()
@@ -74,4 +106,4 @@ def main(out):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], sys.argv[2:])

@@ -4,7 +4,7 @@
 
 use pianola_cpu::{CheckReport, ReferenceModel};
 use pianola_formats::TensorType;
-use pianola_model::{Architecture, Config, Dialect, RandomWeights, RopeConfig, RopeScaling};
+use pianola_model::{Config, Dialect, Family, RandomWeights, RopeConfig, RopeScaling};
 use pianola_plan::{
     Activation, DeviceSpec, Graph, KvType, Numeric, PAGE_TOKENS, Placement, Plan, PlanOptions,
     Recording, RopePairing, Step,
@@ -14,7 +14,8 @@ use proptest::prelude::*;
 /// What a random model may vary in.
 #[derive(Clone, Debug)]
 pub struct Case {
-    pub gemma: bool,
+    /// Name of the family.
+    pub family: &'static str,
     pub pairing: RopePairing,
     pub hidden: usize,
     pub feed_forward: usize,
@@ -33,8 +34,9 @@ pub struct Case {
 }
 
 pub fn config(case: &Case) -> Config {
+    let gemma = case.family.starts_with("gemma");
     Config {
-        architecture: if case.gemma { Architecture::Gemma3 } else { Architecture::Llama },
+        family: Family::named(case.family).unwrap(),
         dialect: Dialect::Gguf,
         prefix: String::new(),
         name: None,
@@ -47,7 +49,7 @@ pub fn config(case: &Case) -> Config {
         kv_heads: case.kv_heads,
         head_dim: case.head_dim,
         epsilon: 1e-6,
-        activation: if case.gemma { Activation::GeluTanh } else { Activation::Silu },
+        activation: if gemma { Activation::GeluTanh } else { Activation::Silu },
         attention_scale: 1.0 / (case.head_dim as f32).sqrt(),
         rope: RopeConfig { base: 10_000.0, scaling: RopeScaling::None },
         window_rope: None,
@@ -55,7 +57,7 @@ pub fn config(case: &Case) -> Config {
         windows: vec![case.window, None],
         attention_soft_cap: case.caps.then_some(20.0),
         final_soft_cap: case.caps.then_some(30.0),
-        tied: case.gemma,
+        tied: gemma,
         attention_bias: case.biases,
         output_bias: case.biases,
         feed_forward_bias: case.biases,
@@ -164,11 +166,15 @@ pub fn step_of(runs: &Runs, vocabulary: u32, wanted: u32) -> Step {
 pub const STEPS: [&Runs; 4] =
     [&[(0, 0, 37)], &[(1, 0, 1)], &[(0, 37, 40), (1, 1, 1)], &[(1, 2, 9), (0, 77, 1)]];
 
+/// Families that differ in what is fused: norms on heads and behind blocks, tensors of several weights.
+pub const FAMILIES: [&str; 5] = ["llama", "qwen3", "phi3", "gemma2", "gemma3"];
+
 /// Any case; widths are whole multiples of `unit` for types without blocks.
 pub fn case(unit: usize) -> impl Strategy<Value = Case> {
     let shape = (1usize..6, 1usize..10, 17usize..90, 1usize..4, 1usize..4);
     let heads = (prop::sample::select(vec![8, 16, 24, 32, 64]), prop::option::of(1usize..150));
-    let flags = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
+    let family = prop::sample::select(&FAMILIES);
+    let flags = (family, any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     let types =
         (prop::sample::select(TensorType::ALL.to_vec()), prop::sample::select(&KvType::ALL));
     let rest = (types, 1usize..4, any::<u64>());
@@ -176,7 +182,7 @@ pub fn case(unit: usize) -> impl Strategy<Value = Case> {
         let ((ty, kv_type), threads, seed) = rest;
         let unit = if ty.is_quantized() { ty.block_len() } else { unit };
         Case {
-            gemma: flags.0,
+            family: flags.0,
             pairing: if flags.1 { RopePairing::Halves } else { RopePairing::Adjacent },
             hidden: shape.0 * unit,
             feed_forward: shape.1 * 32,
@@ -199,7 +205,7 @@ pub fn case(unit: usize) -> impl Strategy<Value = Case> {
 /// A case of the given type with a bit of everything.
 pub fn usual(ty: TensorType) -> Case {
     Case {
-        gemma: true,
+        family: "gemma3",
         pairing: RopePairing::Halves,
         hidden: 256,
         feed_forward: 512,

@@ -5,7 +5,7 @@
 use pianola_cpu::CpuOptions;
 use pianola_engine::{Engine, EngineError, LoadOptions};
 use pianola_formats::TensorType;
-use pianola_model::{Architecture, Config, Dialect, RopeConfig, RopeScaling};
+use pianola_model::{Config, Dialect, Family, RopeConfig, RopeScaling};
 use pianola_plan::{Activation, Device, RopePairing};
 use pianola_vulkan::VulkanOptions;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ impl Random {
 
 pub fn tiny_config() -> Config {
     Config {
-        architecture: Architecture::Gemma3,
+        family: Family::named("gemma3").unwrap(),
         dialect: Dialect::Gguf,
         prefix: String::new(),
         name: None,

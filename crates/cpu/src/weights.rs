@@ -61,17 +61,10 @@ pub(crate) fn load(
             weights.push(Weight::Elsewhere);
             continue;
         }
-        let tensor = source
-            .tensor(&spec.name)
-            .ok_or_else(|| DeviceError::MissingTensor(spec.name.clone()))?;
-        spec.check(&tensor)?;
         weights.push(match spec.shape {
-            WeightShape::Vector { .. } => {
-                let mut values = tensor.to_f32();
-                values.iter_mut().for_each(|value| *value += spec.offset);
-                Weight::Vector(values)
-            }
+            WeightShape::Vector { .. } => Weight::Vector(spec.fetch_vector(source)?),
             WeightShape::Matrix { rows, columns } => {
+                let tensor = spec.fetch(source)?;
                 // SAFETY: each matrix has its own bytes, one behind another.
                 let mut packed =
                     unsafe { PackedMatrix::at(&memory, offset, spec.ty, rows, columns) };

@@ -52,6 +52,19 @@ fn every_type_on_every_level() {
     }
 }
 
+/// Fused tensors in blocks, with fused biases, and every combination of norms.
+#[test]
+fn every_family_on_every_level() {
+    for family in case::FAMILIES {
+        for level in levels() {
+            let case = Case { family, biases: true, caps: true, ..usual(TensorType::Q4K) };
+            let (mut recording, mut reference_model) = record(&case, level);
+            check(&mut recording, &mut reference_model, &STEPS)
+                .unwrap_or_else(|reason| panic!("{family} on {level}: {reason}"));
+        }
+    }
+}
+
 /// Heads of whole vectors and others, on the border of a page and across it.
 #[test]
 fn every_kv_type_on_every_level() {

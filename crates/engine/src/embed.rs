@@ -28,13 +28,7 @@ impl Norm {
         source: &dyn TensorSource,
     ) -> Result<Option<Norm>, DeviceError> {
         let Some(FusedNorm { weight, epsilon }) = norm else { return Ok(None) };
-        let spec = graph.weight(weight);
-        let tensor = source.tensor(&spec.name);
-        let tensor = tensor.ok_or_else(|| DeviceError::MissingTensor(spec.name.clone()))?;
-        spec.check(&tensor)?;
-        let mut weight = tensor.to_f32();
-        weight.iter_mut().for_each(|value| *value += spec.offset);
-        Ok(Some(Norm { weight, epsilon }))
+        Ok(Some(Norm { weight: graph.weight(weight).fetch_vector(source)?, epsilon }))
     }
 
     fn apply(&self, row: &mut [f32]) {

@@ -101,6 +101,7 @@ fn two_devices_compute_what_one_does() {
         ("gemma3", 2, Level::best()),
         ("gemma3", 1, Level::Reference),
         ("qwen2-window", 1, Level::best()),
+        ("phi3-long", 1, Level::best()),
     ] {
         let devices = LoadOptions::devices(vec![on(&gpu, None)], cpu(level));
         let options = LoadOptions { devices, layers_on_first: Some(on_gpu), ..exact(None) };

@@ -22,7 +22,7 @@ const CONTEXT: usize = 128;
 
 /// Untied, so that an embedding is no part of the head.
 fn small() -> Case {
-    Case { gemma: false, vocabulary: 300, numeric: Numeric::Exact, ..usual(TensorType::F32) }
+    Case { family: "llama", vocabulary: 300, numeric: Numeric::Exact, ..usual(TensorType::F32) }
 }
 
 /// A recording of a small model, with weights that `change` had its way with.

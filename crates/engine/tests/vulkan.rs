@@ -40,18 +40,20 @@ fn greedy(engine: &mut Engine, row: &[f32], count: usize) -> Vec<u32> {
 /// A golden case in exact mode, however the prompt is cut: logits from position `first` on within
 /// the processor's tolerance, greedy tokens equal.
 fn check_golden(gpu: &Arc<Gpu>, folder: &Path, chunks: &[usize], first: usize) {
+    let tokens = npy::read_tokens(folder.join("tokens.npy")).unwrap();
+    let expected_greedy = npy::read_tokens(folder.join("greedy.npy")).unwrap();
     let options = LoadOptions {
         devices: on(Some(gpu::options(gpu))),
         numeric: Some(Numeric::Exact),
+        // It decides which of Phi 3's rotary divisors are used.
+        context: Some(tokens.len() + expected_greedy.len()),
         max_logit_rows: 64,
         ..LoadOptions::default()
     };
     let mut engine = Engine::load(folder, options, &mut |_, _| ()).unwrap();
-    let tokens = npy::read_tokens(folder.join("tokens.npy")).unwrap();
     let (shape, expected) = npy::read_f32(folder.join("logits.npy")).unwrap();
     assert_eq!(shape[0], tokens.len());
     let expected = &expected[first * shape[1]..];
-    let expected_greedy = npy::read_tokens(folder.join("greedy.npy")).unwrap();
     let range = expected.iter().copied().fold(f32::NEG_INFINITY, f32::max)
         - expected.iter().copied().fold(f32::INFINITY, f32::min);
     for &chunk in chunks {
@@ -107,6 +109,9 @@ fn golden_cases() {
         let odd = if case == "gemma3" { 7 } else { 9 };
         check_golden(&gpu, &golden(case), &[512, odd, 1], 0);
     }
+    for case in ["qwen3", "gemma2", "mistral", "phi3-short", "phi3-long"] {
+        check_golden(&gpu, &golden(case), &[512, 1], 0);
+    }
 }
 
 /// Keys and values in bytes: the processor's result, but for values that rounding takes to another
@@ -148,6 +153,8 @@ fn more_golden_cases() {
     let gpu = gpu::open();
     check_golden(&gpu, &root.join("gemma3-a"), &[512], 0);
     check_golden(&gpu, &root.join("llama-a"), &[512, 7], 0);
+    check_golden(&gpu, &root.join("qwen3-a"), &[512, 1], 0);
+    check_golden(&gpu, &root.join("gemma2-a"), &[512, 1], 0);
     // 1,100 tokens: across pages, chunks and the window. Where logits are wanted plays are small,
     // so those of the first 1,024 are not.
     check_golden(&gpu, &root.join("gemma3-d"), &[512], 1024);

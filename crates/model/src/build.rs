@@ -1,11 +1,10 @@
 //! Building a graph: weights by role, checked as they are named.
 
-use crate::config::{Architecture, Config, Dialect};
+use crate::config::{Config, Dialect};
 use crate::error::ModelError;
-use crate::names::Role;
+use crate::role::{Part, Role};
 use crate::rope::rope_spec;
-use crate::{gemma3, llama, qwen2};
-use pianola_formats::{TensorInfo, TensorSource, TensorType};
+use pianola_formats::{TensorSource, TensorType};
 use pianola_plan::{
     AttentionSpec, Graph, GraphBuilder, TensorId, WeightId, WeightShape, WeightSpec,
 };
@@ -17,13 +16,9 @@ pub fn graph(
     source: &dyn TensorSource,
     quantize: Option<TensorType>,
 ) -> Result<Graph, ModelError> {
-    let graph = GraphBuilder::new(config.architecture.name(), config.context, config.vocabulary);
+    let graph = GraphBuilder::new(config.family.name, config.context, config.vocabulary);
     let mut build = Build { config, source, quantize, graph, layer: None };
-    let logits = match config.architecture {
-        Architecture::Llama => llama::forward(&mut build)?,
-        Architecture::Qwen2 => qwen2::forward(&mut build)?,
-        Architecture::Gemma3 => gemma3::forward(&mut build)?,
-    };
+    let logits = (config.family.forward)(&mut build)?;
     Ok(build.graph.finish(logits))
 }
 
@@ -48,97 +43,75 @@ impl Build<'_> {
         self.graph.set_layer(None);
     }
 
-    fn info(&self, name: &str, expected: &[usize]) -> Result<TensorInfo, ModelError> {
-        let info =
-            self.source.info(name).ok_or_else(|| ModelError::MissingTensor(name.to_string()))?;
+    /// The weight or the bias of a role: the file has it, in the shape that the configuration says.
+    fn weight(&mut self, role: Role, part: Part) -> Result<WeightId, ModelError> {
+        let shape = role.shape(self.config, part);
+        let location = role.locate(self.config, self.layer, part);
+        let info = self.source.info(&location.name);
+        let info = info.ok_or_else(|| ModelError::MissingTensor(location.name.clone()))?;
+        let expected = location.file_shape(shape);
         if info.shape != expected {
-            let (expected, found) = (expected.to_vec(), info.shape);
-            return Err(ModelError::Shape { name: name.to_string(), expected, found });
+            return Err(ModelError::Shape { name: location.name, expected, found: info.shape });
         }
-        Ok(info)
-    }
-
-    fn matrix(&mut self, role: Role, rows: usize, columns: usize) -> Result<WeightId, ModelError> {
-        let name = role.name(self.config, self.layer, "weight");
-        let ty = self.info(&name, &[rows, columns])?.ty;
-        let ty = match self.quantize {
-            Some(wanted) if !ty.is_quantized() => quantized(role, wanted, columns).unwrap_or(ty),
-            _ => ty,
+        let ty = match (shape, self.quantize) {
+            (WeightShape::Vector { .. }, _) => TensorType::F32,
+            (WeightShape::Matrix { columns, .. }, Some(wanted)) if !info.ty.is_quantized() => {
+                quantized(role, wanted, columns).unwrap_or(info.ty)
+            }
+            (WeightShape::Matrix { .. }, _) => info.ty,
         };
-        let shape = WeightShape::Matrix { rows, columns };
-        Ok(self.graph.weight(WeightSpec { name, shape, ty, offset: 0.0 }))
+        let offset = match self.config.dialect {
+            Dialect::HuggingFace if role.is_norm() => self.config.family.hugging_face.norm_offset,
+            _ => 0.0,
+        };
+        let (name, first_row, file_rows) = (location.name, location.first_row, location.file_rows);
+        Ok(self.graph.weight(WeightSpec { name, shape, first_row, file_rows, ty, offset }))
     }
 
-    fn vector(
-        &mut self,
-        role: Role,
-        kind: &str,
-        length: usize,
-        offset: f32,
-    ) -> Result<WeightId, ModelError> {
-        let name = role.name(self.config, self.layer, kind);
-        self.info(&name, &[length])?;
-        let shape = WeightShape::Vector { length };
-        Ok(self.graph.weight(WeightSpec { name, shape, ty: TensorType::F32, offset }))
-    }
-
-    fn norm_weight(&mut self, role: Role, width: usize) -> Result<WeightId, ModelError> {
-        // Gemma's norms multiply by 1 + w; GGUF files hold the sum already.
-        let gemma = self.config.architecture == Architecture::Gemma3;
-        let plus_one = gemma && self.config.dialect == Dialect::HuggingFace;
-        self.vector(role, "weight", width, if plus_one { 1.0 } else { 0.0 })
-    }
-
-    /// Token embeddings, times `scale`.
-    pub fn embed(&mut self, scale: f32) -> Result<TensorId, ModelError> {
-        let table = self.matrix(Role::Embedding, self.config.vocabulary, self.config.hidden)?;
+    /// Token embeddings, scaled where the family does so.
+    pub fn embed(&mut self) -> Result<TensorId, ModelError> {
+        let table = self.weight(Role::Embedding, Part::Weight)?;
+        let scaled = self.config.family.scaled_embedding;
+        let scale = if scaled { (self.config.hidden as f32).sqrt() } else { 1.0 };
         Ok(self.graph.embed(table, scale))
     }
 
     /// RMS norm of the residual stream.
     pub fn norm(&mut self, role: Role, x: TensorId) -> Result<TensorId, ModelError> {
-        let weight = self.norm_weight(role, self.config.hidden)?;
+        let weight = self.weight(role, Part::Weight)?;
         Ok(self.graph.rms_norm(role.short(), x, weight, self.config.epsilon))
     }
 
     /// RMS norm of each head.
-    pub fn norm_heads(
+    fn norm_heads(
         &mut self,
         role: Role,
         x: TensorId,
         heads: usize,
     ) -> Result<TensorId, ModelError> {
-        let weight = self.norm_weight(role, self.config.head_dim)?;
+        let weight = self.weight(role, Part::Weight)?;
         Ok(self.graph.rms_norm_heads(role.short(), x, weight, self.config.epsilon, heads))
     }
 
-    /// A linear layer from `input` to `output` features.
-    pub fn linear(
-        &mut self,
-        role: Role,
-        x: TensorId,
-        input: usize,
-        output: usize,
-    ) -> Result<TensorId, ModelError> {
-        let weight = self.matrix(role, output, input)?;
-        let biased = match role {
-            Role::Query | Role::Key | Role::Value => self.config.attention_bias,
-            Role::Output => self.config.output_bias,
-            Role::Gate | Role::Up | Role::Down => self.config.feed_forward_bias,
-            _ => false,
-        };
-        let bias = if biased { Some(self.vector(role, "bias", output, 0.0)?) } else { None };
+    /// A linear layer, with a bias where the configuration has one.
+    pub fn linear(&mut self, role: Role, x: TensorId) -> Result<TensorId, ModelError> {
+        let weight = self.weight(role, Part::Weight)?;
+        let biased = role.is_biased(self.config);
+        let bias = if biased { Some(self.weight(role, Part::Bias)?) } else { None };
         Ok(self.graph.matmul(role.short(), x, weight, bias))
     }
 
-    /// Queries, keys and values of the layer, not yet rotated.
+    /// Queries, keys and values of the layer, with norms on the heads of q and k where the family
+    /// has them; not yet rotated.
     pub fn qkv(&mut self, x: TensorId) -> Result<[TensorId; 3], ModelError> {
-        let Config { hidden, heads, kv_heads, head_dim, .. } = *self.config;
-        Ok([
-            self.linear(Role::Query, x, hidden, heads * head_dim)?,
-            self.linear(Role::Key, x, hidden, kv_heads * head_dim)?,
-            self.linear(Role::Value, x, hidden, kv_heads * head_dim)?,
-        ])
+        let mut q = self.linear(Role::Query, x)?;
+        let mut k = self.linear(Role::Key, x)?;
+        let v = self.linear(Role::Value, x)?;
+        if self.config.family.head_norms {
+            q = self.norm_heads(Role::QueryNorm, q, self.config.heads)?;
+            k = self.norm_heads(Role::KeyNorm, k, self.config.kv_heads)?;
+        }
+        Ok([q, k, v])
     }
 
     /// Rotates q and k as the layer does, then attends.
@@ -167,19 +140,12 @@ impl Build<'_> {
         self.graph.attention(q, k, v, spec)
     }
 
-    /// The output projection of attention.
-    pub fn attention_output(&mut self, x: TensorId) -> Result<TensorId, ModelError> {
-        let Config { hidden, heads, head_dim, .. } = *self.config;
-        self.linear(Role::Output, x, heads * head_dim, hidden)
-    }
-
     /// `down(activation(gate x) * up x)`
     pub fn feed_forward(&mut self, x: TensorId) -> Result<TensorId, ModelError> {
-        let Config { hidden, feed_forward, activation, .. } = *self.config;
-        let gate = self.linear(Role::Gate, x, hidden, feed_forward)?;
-        let up = self.linear(Role::Up, x, hidden, feed_forward)?;
-        let gated = self.graph.gate(gate, up, activation);
-        self.linear(Role::Down, gated, feed_forward, hidden)
+        let gate = self.linear(Role::Gate, x)?;
+        let up = self.linear(Role::Up, x)?;
+        let gated = self.graph.gate(gate, up, self.config.activation);
+        self.linear(Role::Down, gated)
     }
 
     /// `x + y`
@@ -193,7 +159,7 @@ impl Build<'_> {
         let x = self.graph.select_rows(x);
         let x = self.norm(Role::FinalNorm, x)?;
         let role = if self.config.tied { Role::Embedding } else { Role::Head };
-        let weight = self.matrix(role, self.config.vocabulary, self.config.hidden)?;
+        let weight = self.weight(role, Part::Weight)?;
         let logits = self.graph.matmul("logits", x, weight, None);
         Ok(match self.config.final_soft_cap {
             Some(cap) => self.graph.soft_cap("capped_logits", logits, cap),

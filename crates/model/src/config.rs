@@ -1,38 +1,8 @@
 //! The configuration of a transformer, however its file spells it.
 
 use crate::error::ModelError;
+use crate::family::Family;
 use pianola_plan::{Activation, RopePairing};
-
-/// A family of models.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Architecture {
-    /// Llama 2 and 3, SmolLM2, TinyLlama.
-    Llama,
-    /// Qwen 2 and 2.5.
-    Qwen2,
-    /// Gemma 3, text.
-    Gemma3,
-}
-
-impl Architecture {
-    /// Names as GGUF files write them.
-    pub const NAMES: [&'static str; 3] = ["llama", "qwen2", "gemma3"];
-
-    /// By the name in a GGUF file or a `config.json`.
-    pub fn parse(name: &str) -> Result<Architecture, ModelError> {
-        match name {
-            "llama" => Ok(Architecture::Llama),
-            "qwen2" => Ok(Architecture::Qwen2),
-            "gemma3" | "gemma3_text" => Ok(Architecture::Gemma3),
-            _ => Err(ModelError::Architecture { found: name.to_string() }),
-        }
-    }
-
-    /// Name as GGUF files write it.
-    pub fn name(self) -> &'static str {
-        Architecture::NAMES[self as usize]
-    }
-}
 
 /// Whose names and conventions a file follows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,6 +49,50 @@ pub enum RopeScaling {
     },
     /// A divisor for each pair, from the file.
     Factors(Vec<f32>),
+    /// LongRoPE: divisors for each pair, from the file, of which the planned context chooses.
+    Long {
+        /// Divisors where at most `original` tokens of context are planned.
+        short: Vec<f32>,
+        /// Divisors where more are planned.
+        long: Vec<f32>,
+        /// Training context.
+        original: usize,
+        /// Multiplies cosines and sines.
+        magnitude: f64,
+    },
+}
+
+impl RopeScaling {
+    /// What must be positive, and its name.
+    fn positive_numbers(&self) -> Vec<(&'static str, f64)> {
+        let each = |name: &'static str, factors: &[f32]| {
+            factors.iter().map(|&factor| (name, f64::from(factor))).collect::<Vec<_>>()
+        };
+        match self {
+            RopeScaling::None => vec![],
+            RopeScaling::Linear { factor } => vec![("rope factor", *factor)],
+            RopeScaling::Llama3 { factor, low, high, original } => vec![
+                ("rope factor", *factor),
+                ("rope low_freq_factor", *low),
+                ("rope high_freq_factor less low_freq_factor", high - low),
+                ("original context", *original),
+            ],
+            RopeScaling::Yarn { factor, fast, slow, original, magnitude } => vec![
+                ("rope factor", *factor),
+                ("rope beta_slow", *slow),
+                ("rope beta_fast less beta_slow", fast - slow),
+                ("original context", *original),
+                ("rope attention factor", *magnitude),
+            ],
+            RopeScaling::Factors(factors) => each("rope factor", factors),
+            RopeScaling::Long { short, long, original, magnitude } => [
+                each("rope short factor", short),
+                each("rope long factor", long),
+                vec![("original context", *original as f64), ("rope attention factor", *magnitude)],
+            ]
+            .concat(),
+        }
+    }
 }
 
 /// A rotary table's parameters.
@@ -94,7 +108,7 @@ pub struct RopeConfig {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
     /// Family.
-    pub architecture: Architecture,
+    pub family: &'static Family,
     /// Conventions of the file.
     pub dialect: Dialect,
     /// Prefix of tensor names (Hugging Face).
@@ -194,27 +208,7 @@ impl Config {
         for rope in std::iter::once(&self.rope).chain(&self.window_rope) {
             // At a base of 1 all wavelengths would be the same.
             numbers.push(("rope base less one", rope.base - 1.0));
-            match &rope.scaling {
-                RopeScaling::None => {}
-                RopeScaling::Linear { factor } => numbers.push(("rope factor", *factor)),
-                RopeScaling::Llama3 { factor, low, high, original } => numbers.extend([
-                    ("rope factor", *factor),
-                    ("rope low_freq_factor", *low),
-                    ("rope high_freq_factor less low_freq_factor", high - low),
-                    ("original context", *original),
-                ]),
-                RopeScaling::Yarn { factor, fast, slow, original, magnitude } => numbers.extend([
-                    ("rope factor", *factor),
-                    ("rope beta_slow", *slow),
-                    ("rope beta_fast less beta_slow", fast - slow),
-                    ("original context", *original),
-                    ("rope attention factor", *magnitude),
-                ]),
-                RopeScaling::Factors(factors) => {
-                    numbers
-                        .extend(factors.iter().map(|&factor| ("rope factor", f64::from(factor))));
-                }
-            }
+            numbers.extend(rope.scaling.positive_numbers());
         }
         for (key, found) in numbers {
             if !(found.is_finite() && found > 0.0) {

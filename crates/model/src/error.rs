@@ -5,7 +5,7 @@ pub enum ModelError {
     #[error(transparent)]
     Format(#[from] pianola_formats::Error),
     /// An architecture that is not built in.
-    #[error("architecture '{found}' is not supported; supported: {}", crate::Architecture::NAMES.join(", "))]
+    #[error("architecture '{found}' is not supported; supported: {}", crate::Family::names())]
     Architecture {
         /// Name in the file.
         found: String,

@@ -5,19 +5,57 @@
 
 use crate::build::Build;
 use crate::error::ModelError;
-use crate::names::Role;
-use pianola_plan::TensorId;
+use crate::family::{AttentionBias, Family, GgufRules, HuggingFaceRules, Windows};
+use crate::role::Role;
+use pianola_plan::{Activation, RopePairing, TensorId};
+
+/// Gemma 3, text.
+pub(crate) const FAMILY: Family = Family {
+    name: "gemma3",
+    forward,
+    activation: Activation::GeluTanh,
+    scaled_embedding: true,
+    head_norms: true,
+    post_norms: true,
+    window_rope_base: Some(10_000.0),
+    attention_soft_cap: None,
+    final_soft_cap: None,
+    fused: &[],
+    gguf: GgufRules {
+        architecture: Some("gemma3"),
+        pairing: RopePairing::Halves,
+        windows: Windows::AllButEvery(6),
+        window: None,
+        // 27B
+        scaled_by_width: Some(62),
+    },
+    hugging_face: HuggingFaceRules {
+        model_types: &["gemma3_text", "gemma3"],
+        // The usual name of this norm is here that of the one behind attention.
+        names: &[(Role::FeedForwardNorm, "pre_feedforward_layernorm")],
+        norm_offset: 1.0,
+        attention_bias: AttentionBias::OnRequest,
+        windows: Windows::AllButEvery(6),
+        window: Some(4096),
+        scale_base: Some(256.0),
+        heads: Some(8),
+        kv_heads: Some(4),
+        head_dim: Some(256),
+        context: 131_072,
+        epsilon: 1e-6,
+        rope_base: 1_000_000.0,
+        tied: true,
+    },
+};
 
 pub(crate) fn forward(model: &mut Build<'_>) -> Result<TensorId, ModelError> {
-    let mut x = model.embed((model.config.hidden as f32).sqrt())?;
+    let mut x = model.embed()?;
     for layer in 0..model.config.layers {
         model.enter_layer(layer);
         let h = model.norm(Role::AttentionNorm, x)?;
         let [q, k, v] = model.qkv(h)?;
-        let q = model.norm_heads(Role::QueryNorm, q, model.config.heads)?;
-        let k = model.norm_heads(Role::KeyNorm, k, model.config.kv_heads)?;
         let a = model.attention(layer, q, k, v);
-        let a = model.attention_output(a)?;
+        let a = model.linear(Role::Output, a)?;
         let a = model.norm(Role::AfterAttentionNorm, a)?;
         x = model.add("attn_residual", x, a);
         let h = model.norm(Role::FeedForwardNorm, x)?;

@@ -1,17 +1,10 @@
 //! Configuration from a GGUF file's metadata.
 
-use crate::config::{Architecture, Config, Dialect, RopeConfig, RopeScaling};
+use crate::config::{Config, Dialect, RopeConfig, RopeScaling};
 use crate::error::ModelError;
-use pianola_formats::{Gguf, TensorSource};
-use pianola_plan::{Activation, RopePairing};
-
-/// Every sixth layer of Gemma 3 is global; files do not say so.
-const GEMMA3_PATTERN: usize = 6;
-/// Gemma 3's windowed layers rotate by this base; files do not say so either.
-const GEMMA3_WINDOW_BASE: f64 = 10_000.0;
-/// Gemma 3 27B, alone in the family, scales scores by hidden size over heads. Files carry no key
-/// for it; the number of layers tells.
-const GEMMA3_27B_LAYERS: usize = 62;
+use crate::family::{Family, Windows};
+use crate::role::Role;
+use pianola_formats::{Array, Gguf, TensorSource, Value};
 
 struct Keys<'a> {
     file: &'a Gguf,
@@ -58,42 +51,34 @@ pub(crate) fn config(file: &Gguf) -> Result<Config, ModelError> {
     let name = file
         .string("general.architecture")
         .ok_or_else(|| ModelError::MissingKey("general.architecture".to_string()))?;
-    let architecture = Architecture::parse(name)?;
+    let family = Family::of_gguf(name)?;
     let keys = Keys { file, architecture: name };
     let hidden = keys.needed("embedding_length")?;
     let heads = keys.needed("attention.head_count")?;
     let layers = crate::config::checked_layers(keys.needed("block_count")?)?;
-    let head_dim = match keys.count("attention.key_length")? {
-        Some(length) => length,
-        None => keys.count("rope.dimension_count")?.unwrap_or(hidden / heads.max(1)),
-    };
-    for key in ["attention.value_length", "rope.dimension_count"] {
-        match keys.count(key)? {
-            Some(found) if found != head_dim => {
-                let expected = format!("only the head size, {head_dim}, is supported");
-                return Err(ModelError::value(&keys.key(key), found, expected));
-            }
-            _ => {}
+    let head_dim = head_dim(&keys, hidden / heads.max(1))?;
+    let window_rope = match family.window_rope_base {
+        Some(base) => {
+            let base = keys.float("rope.freq_base_swa")?.unwrap_or(base);
+            Some(RopeConfig { base, scaling: RopeScaling::None })
         }
-    }
-    let gemma = architecture == Architecture::Gemma3;
-    let window = keys.count("attention.sliding_window")?.filter(|&window| window > 0);
-    let pattern = keys.count("attention.sliding_window_pattern")?.unwrap_or(GEMMA3_PATTERN).max(1);
-    let windows =
-        (0..layers).map(|layer| window.filter(|_| gemma && (layer + 1) % pattern != 0)).collect();
-    let rope = RopeConfig {
-        base: keys.float("rope.freq_base")?.unwrap_or(10_000.0),
-        scaling: rope_scaling(&keys, architecture, head_dim)?,
+        None => None,
     };
-    let window_base = keys.float("rope.freq_base_swa")?.unwrap_or(GEMMA3_WINDOW_BASE);
-    let scale_base =
-        if gemma && layers == GEMMA3_27B_LAYERS { hidden / heads.max(1) } else { head_dim };
+    let by_width = family.gguf.scaled_by_width == Some(layers);
+    let scale_base = if by_width { hidden / heads.max(1) } else { head_dim };
     let vocabulary = match file.info("token_embd.weight") {
         Some(info) if info.shape.len() == 2 => info.shape[0],
         _ => return Err(ModelError::MissingTensor("token_embd.weight".to_string())),
     };
+    let soft_cap = |key: &str, default: Option<f32>| -> Result<Option<f32>, ModelError> {
+        Ok(keys.float(key)?.map(|cap| cap as f32).or(default))
+    };
+    let biased = |role: Role| {
+        let name = role.file_name(family, Dialect::Gguf);
+        file.info(&format!("blk.0.{name}.bias")).is_some()
+    };
     Config {
-        architecture,
+        family,
         dialect: Dialect::Gguf,
         prefix: String::new(),
         name: file.string("general.name").map(str::to_string),
@@ -106,61 +91,119 @@ pub(crate) fn config(file: &Gguf) -> Result<Config, ModelError> {
         kv_heads: keys.count("attention.head_count_kv")?.unwrap_or(heads),
         head_dim,
         epsilon: keys.float("attention.layer_norm_rms_epsilon")?.unwrap_or(1e-6) as f32,
-        activation: if gemma { Activation::GeluTanh } else { Activation::Silu },
+        activation: family.activation,
         attention_scale: 1.0 / (scale_base as f32).sqrt(),
-        window_rope: gemma.then_some(RopeConfig { base: window_base, scaling: RopeScaling::None }),
-        rope,
-        // The converter permutes llama's q and k so that pairs are neighbours; others it keeps.
-        pairing: match architecture {
-            Architecture::Llama => RopePairing::Adjacent,
-            Architecture::Qwen2 | Architecture::Gemma3 => RopePairing::Halves,
+        rope: RopeConfig {
+            base: keys.float("rope.freq_base")?.unwrap_or(10_000.0),
+            scaling: rope_scaling(&keys, head_dim)?,
         },
-        windows,
-        attention_soft_cap: keys.float("attn_logit_softcapping")?.map(|cap| cap as f32),
-        final_soft_cap: keys.float("final_logit_softcapping")?.map(|cap| cap as f32),
+        window_rope,
+        pairing: family.gguf.pairing,
+        windows: windows(&keys, family, layers)?,
+        attention_soft_cap: soft_cap("attn_logit_softcapping", family.attention_soft_cap)?,
+        final_soft_cap: soft_cap("final_logit_softcapping", family.final_soft_cap)?,
         tied: file.info("output.weight").is_none(),
-        attention_bias: file.info("blk.0.attn_q.bias").is_some(),
-        output_bias: file.info("blk.0.attn_output.bias").is_some(),
-        feed_forward_bias: file.info("blk.0.ffn_gate.bias").is_some(),
+        attention_bias: biased(Role::Query),
+        output_bias: biased(Role::Output),
+        feed_forward_bias: biased(Role::Gate),
     }
     .validate()
 }
 
-fn rope_scaling(
-    keys: &Keys<'_>,
-    architecture: Architecture,
-    head_dim: usize,
-) -> Result<RopeScaling, ModelError> {
-    // Llama 3's ramp comes as a divisor for each pair.
-    if let Some(tensor) = keys.file.tensor("rope_freqs.weight") {
-        let factors = tensor.to_f32();
-        if factors.len() != head_dim / 2 {
-            let (expected, found) = (vec![head_dim / 2], tensor.shape.clone());
-            return Err(ModelError::Shape {
-                name: "rope_freqs.weight".to_string(),
-                expected,
-                found,
-            });
+fn head_dim(keys: &Keys<'_>, default: usize) -> Result<usize, ModelError> {
+    let head_dim = match keys.count("attention.key_length")? {
+        Some(length) => length,
+        None => keys.count("rope.dimension_count")?.unwrap_or(default),
+    };
+    for key in ["attention.value_length", "rope.dimension_count"] {
+        match keys.count(key)? {
+            Some(found) if found != head_dim => {
+                let expected = format!("only the head size, {head_dim}, is supported");
+                return Err(ModelError::value(&keys.key(key), found, expected));
+            }
+            _ => {}
         }
+    }
+    Ok(head_dim)
+}
+
+/// For each layer its window. A file lists the layers that have one, or says that every n-th has
+/// none, or leaves it to the family.
+fn windows(
+    keys: &Keys<'_>,
+    family: &Family,
+    layers: usize,
+) -> Result<Vec<Option<usize>>, ModelError> {
+    const PATTERN: &str = "attention.sliding_window_pattern";
+    let rules = &family.gguf;
+    let window = keys.count("attention.sliding_window")?.or(rules.window).filter(|&size| size > 0);
+    if rules.windows == Windows::None {
+        return Ok(vec![None; layers]);
+    }
+    let key = keys.key(PATTERN);
+    if let Some(Value::Array(list)) = keys.file.get(&key) {
+        let windowed: Option<Vec<bool>> = match list {
+            Array::Bool(list) => Some(list.clone()),
+            _ => list.to_integers().map(|list| list.iter().map(|&value| value != 0).collect()),
+        };
+        let windowed = windowed.filter(|list| list.len() == layers).ok_or_else(|| {
+            let expected =
+                format!("it must have a number or true or false for each of {layers} layers");
+            ModelError::value(&key, format!("a list of {}", list.len()), expected)
+        })?;
+        return Ok(windowed.into_iter().map(|windowed| window.filter(|_| windowed)).collect());
+    }
+    let pattern = match (rules.windows, keys.count(PATTERN)?) {
+        (_, Some(0)) => return Err(ModelError::value(&key, 0, "it must be at least 1")),
+        (Windows::AllButEvery(_), Some(period)) => Windows::AllButEvery(period),
+        (pattern, _) => pattern,
+    };
+    Ok(pattern.layers(window, layers))
+}
+
+/// A divisor for each pair of a head; none where the file has no such tensor.
+fn divisors(file: &Gguf, name: &str, pairs: usize) -> Result<Option<Vec<f32>>, ModelError> {
+    let Some(tensor) = file.tensor(name) else { return Ok(None) };
+    if tensor.shape != [pairs] {
+        let (expected, found) = (vec![pairs], tensor.shape);
+        return Err(ModelError::Shape { name: name.to_string(), expected, found });
+    }
+    Ok(Some(tensor.to_f32()))
+}
+
+fn rope_scaling(keys: &Keys<'_>, head_dim: usize) -> Result<RopeScaling, ModelError> {
+    const SHORT: &str = "rope_factors_short.weight";
+    const LONG: &str = "rope_factors_long.weight";
+    const ORIGINAL: &str = "rope.scaling.original_context_length";
+    let read = |name: &str| divisors(keys.file, name, head_dim / 2);
+    // Llama 3's ramp comes as a divisor for each pair.
+    if let Some(factors) = read("rope_freqs.weight")? {
         return Ok(RopeScaling::Factors(factors));
     }
-    let factor = keys.float("rope.scaling.factor")?;
-    match (keys.file.string(&keys.key("rope.scaling.type")), factor) {
+    let kind = keys.file.string(&keys.key("rope.scaling.type"));
+    let (short, long) = (read(SHORT)?, read(LONG)?);
+    if kind == Some("longrope") || short.is_some() || long.is_some() {
+        return Ok(RopeScaling::Long {
+            short: short.ok_or_else(|| ModelError::MissingTensor(SHORT.to_string()))?,
+            long: long.ok_or_else(|| ModelError::MissingTensor(LONG.to_string()))?,
+            original: keys.needed(ORIGINAL)?,
+            magnitude: keys.float("rope.scaling.attn_factor")?.unwrap_or(1.0),
+        });
+    }
+    match (kind, keys.float("rope.scaling.factor")?) {
         (None | Some("none"), None) => Ok(RopeScaling::None),
         (Some("none"), _) => Ok(RopeScaling::None),
         (None | Some("linear"), Some(factor)) => Ok(RopeScaling::Linear { factor }),
         (Some("yarn"), Some(factor)) => {
-            let original =
-                keys.float("rope.scaling.original_context_length")?.ok_or_else(|| {
-                    ModelError::MissingKey(keys.key("rope.scaling.original_context_length"))
-                })?;
+            let original = keys.float(ORIGINAL)?;
+            let original = original.ok_or_else(|| ModelError::MissingKey(keys.key(ORIGINAL)))?;
             let magnitude = if factor <= 1.0 { 1.0 } else { 1.0 + 0.1 * factor.ln() };
             Ok(RopeScaling::Yarn { factor, fast: 32.0, slow: 1.0, original, magnitude })
         }
         (Some(kind), _) => Err(ModelError::value(
             &keys.key("rope.scaling.type"),
             kind,
-            format!("not supported for {}; none, linear and yarn are", architecture.name()),
+            format!("not supported for {}; none, linear, yarn and longrope are", keys.architecture),
         )),
     }
 }

@@ -1,13 +1,16 @@
 //! Architectures: from a model file's configuration to a [`pianola_plan::Graph`].
 //!
 //! ```text
+//!                  family ─ one row a family
+//!                    │
 //! GGUF metadata ─► gguf ──────────┐
-//!                                 ├─► Config ─► llama | qwen2 | gemma3 ─► Graph
+//!                                 ├─► Config ─► llama | gemma3 ─► Graph
 //! config.json ──► hugging_face ───┘
 //! ```
 //!
-//! An architecture file says what the model *is* and nothing else: no numbers of its own (they
-//! come from the configuration), no device, no memory. Whatever a configuration asks for and this
+//! A family is a file and a row of the table in `family`: names, conventions and defaults as data, and
+//! a forward pass where no other family has the same. A forward pass says what the model *is* and
+//! nothing else: no numbers of its own (they come from the configuration), no device, no memory. Whatever a configuration asks for and this
 //! crate does not do is an error that names the key; nothing is ignored that would change a result.
 
 #![forbid(unsafe_code)]
@@ -15,20 +18,26 @@
 mod build;
 mod config;
 mod error;
+mod family;
 mod file;
+mod gemma2;
 mod gemma3;
 mod gguf;
 mod hugging_face;
 mod llama;
-mod names;
+mod mistral;
+mod phi3;
 mod qwen2;
+mod qwen3;
 mod random;
+mod role;
 mod rope;
 mod shapes;
 
 pub use build::graph;
-pub use config::{Architecture, Config, Dialect, RopeConfig, RopeScaling};
+pub use config::{Config, Dialect, RopeConfig, RopeScaling};
 pub use error::ModelError;
+pub use family::Family;
 pub use file::ModelFile;
 pub use random::RandomWeights;
 pub use shapes::{SHAPES, Shape, shape};

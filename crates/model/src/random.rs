@@ -1,7 +1,7 @@
 //! Random weights in a model's shape, for benchmarks and tests.
 
-use crate::config::{Architecture, Config};
-use crate::names::Role;
+use crate::config::Config;
+use crate::role::{Part, Role};
 use half::f16;
 use pianola_formats::{Tensor, TensorInfo, TensorSource, TensorType};
 use std::borrow::Cow;
@@ -23,7 +23,11 @@ impl RandomWeights {
         type_of: impl Fn(&str, usize, usize) -> TensorType,
     ) -> RandomWeights {
         let mut infos = HashMap::new();
-        let mut put = |name: String, shape: Vec<usize>| {
+        let mut put = |role: Role, layer: Option<usize>, part: Part| {
+            let location = role.locate(config, layer, part);
+            // A tensor that holds several weights is put once for each of them.
+            let shape = location.file_shape(role.shape(config, part));
+            let name = location.name;
             let ty = match shape[..] {
                 [rows, columns] => type_of(&name, rows, columns),
                 _ => TensorType::F32,
@@ -33,41 +37,17 @@ impl RandomWeights {
             let bytes = (rows * ty.row_bytes(row).unwrap_or(0)) as u64;
             infos.insert(name.clone(), TensorInfo { name, ty, shape, bytes });
         };
-        let Config { hidden, feed_forward, head_dim, vocabulary, .. } = *config;
-        let (queries, keys) = (config.heads * head_dim, config.kv_heads * head_dim);
-        let name = |role: Role, layer, kind| role.name(config, layer, kind);
-        put(name(Role::Embedding, None, "weight"), vec![vocabulary, hidden]);
-        put(name(Role::FinalNorm, None, "weight"), vec![hidden]);
+        put(Role::Embedding, None, Part::Weight);
+        put(Role::FinalNorm, None, Part::Weight);
         if !config.tied {
-            put(name(Role::Head, None, "weight"), vec![vocabulary, hidden]);
+            put(Role::Head, None, Part::Weight);
         }
         for layer in (0..config.layers).map(Some) {
-            let matrices = [
-                (Role::Query, queries, hidden, config.attention_bias),
-                (Role::Key, keys, hidden, config.attention_bias),
-                (Role::Value, keys, hidden, config.attention_bias),
-                (Role::Output, hidden, queries, config.output_bias),
-                (Role::Gate, feed_forward, hidden, config.feed_forward_bias),
-                (Role::Up, feed_forward, hidden, config.feed_forward_bias),
-                (Role::Down, hidden, feed_forward, config.feed_forward_bias),
-            ];
-            for (role, rows, columns, biased) in matrices {
-                put(name(role, layer, "weight"), vec![rows, columns]);
-                if biased {
-                    put(name(role, layer, "bias"), vec![rows]);
+            for role in Role::of_layer(config.family) {
+                put(role, layer, Part::Weight);
+                if role.is_biased(config) {
+                    put(role, layer, Part::Bias);
                 }
-            }
-            let mut norms = vec![(Role::AttentionNorm, hidden), (Role::FeedForwardNorm, hidden)];
-            if config.architecture == Architecture::Gemma3 {
-                norms.extend([
-                    (Role::QueryNorm, head_dim),
-                    (Role::KeyNorm, head_dim),
-                    (Role::AfterAttentionNorm, hidden),
-                    (Role::AfterFeedForwardNorm, hidden),
-                ]);
-            }
-            for (role, width) in norms {
-                put(name(role, layer, "weight"), vec![width]);
             }
         }
         RandomWeights { infos, seed }

@@ -1,44 +1,56 @@
 //! Rotary frequencies from their configuration.
 
 use crate::config::{RopeConfig, RopeScaling};
-use pianola_plan::{RopePairing, RopeSpec};
+use pianola_plan::{LongFrequencies, RopePairing, RopeSpec};
 use std::f64::consts::TAU;
 
 /// Radians a position for each pair of a head, and the magnitude.
 pub(crate) fn rope_spec(config: &RopeConfig, head_dim: usize, pairing: RopePairing) -> RopeSpec {
-    let pairs = head_dim / 2;
-    let plain = |pair: usize| config.base.powf(-2.0 * pair as f64 / head_dim as f64);
-    let mut magnitude = 1.0;
-    let frequencies: Vec<f32> = (0..pairs)
-        .map(|pair| {
-            let frequency = plain(pair);
-            match &config.scaling {
-                RopeScaling::None => frequency,
-                RopeScaling::Linear { factor } => frequency / factor,
-                RopeScaling::Factors(factors) => {
-                    frequency / f64::from(factors.get(pair).copied().unwrap_or(1.0))
-                }
-                RopeScaling::Llama3 { factor, low, high, original } => {
-                    let turns = original * frequency / TAU;
-                    let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
-                    kept * frequency + (1.0 - kept) * frequency / factor
-                }
-                RopeScaling::Yarn { factor, fast, slow, original, magnitude: of_file } => {
-                    magnitude = *of_file;
-                    let at = |turns: f64| {
-                        head_dim as f64 * (original / (turns * TAU)).ln() / (2.0 * config.base.ln())
-                    };
-                    let start = at(*fast).floor().max(0.0);
-                    let end = at(*slow).ceil().min(head_dim as f64 - 1.0);
-                    let width = if end == start { 0.001 } else { end - start };
-                    let divided = ((pair as f64 - start) / width).clamp(0.0, 1.0);
-                    divided * frequency / factor + (1.0 - divided) * frequency
-                }
-            }
-        })
-        .map(|frequency| frequency as f32)
+    let plain: Vec<f64> = (0..head_dim / 2)
+        .map(|pair| config.base.powf(-2.0 * pair as f64 / head_dim as f64))
         .collect();
-    RopeSpec { frequencies, magnitude: magnitude as f32, pairing }
+    let divided = |divisors: &[f32]| -> Vec<f64> {
+        plain.iter().zip(divisors).map(|(plain, &divisor)| plain / f64::from(divisor)).collect()
+    };
+    let (mut magnitude, mut long) = (1.0, None);
+    let frequencies: Vec<f64> = match &config.scaling {
+        RopeScaling::None => plain,
+        RopeScaling::Linear { factor } => plain.iter().map(|plain| plain / factor).collect(),
+        RopeScaling::Factors(factors) => divided(factors),
+        RopeScaling::Long { short, long: divisors, original, magnitude: of_file } => {
+            magnitude = *of_file;
+            let frequencies = rounded(&divided(divisors));
+            long = Some(LongFrequencies { beyond: *original, frequencies });
+            divided(short)
+        }
+        RopeScaling::Llama3 { factor, low, high, original } => {
+            let ramp = |&frequency: &f64| {
+                let turns = original * frequency / TAU;
+                let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+                kept * frequency + (1.0 - kept) * frequency / factor
+            };
+            plain.iter().map(ramp).collect()
+        }
+        RopeScaling::Yarn { factor, fast, slow, original, magnitude: of_file } => {
+            magnitude = *of_file;
+            let at = |turns: f64| {
+                head_dim as f64 * (original / (turns * TAU)).ln() / (2.0 * config.base.ln())
+            };
+            let start = at(*fast).floor().max(0.0);
+            let end = at(*slow).ceil().min(head_dim as f64 - 1.0);
+            let width = if end == start { 0.001 } else { end - start };
+            let ramp = |(pair, frequency): (usize, &f64)| {
+                let divided = ((pair as f64 - start) / width).clamp(0.0, 1.0);
+                divided * frequency / factor + (1.0 - divided) * frequency
+            };
+            plain.iter().enumerate().map(ramp).collect()
+        }
+    };
+    RopeSpec { frequencies: rounded(&frequencies), magnitude: magnitude as f32, pairing, long }
+}
+
+fn rounded(frequencies: &[f64]) -> Vec<f32> {
+    frequencies.iter().map(|&frequency| frequency as f32).collect()
 }
 
 #[cfg(test)]

@@ -1,14 +1,15 @@
 //! Shapes of known models, for benchmarks without a file.
 
-use crate::config::{Architecture, Config, Dialect, RopeConfig, RopeScaling};
-use pianola_plan::{Activation, RopePairing};
+use crate::config::{Config, Dialect, RopeConfig, RopeScaling};
+use crate::family::Family;
+use crate::{gemma2, gemma3, llama, mistral, phi3, qwen3};
 
 /// The numbers that make a model's shape.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Shape {
     /// Name, such as `gemma3:27b`.
     pub name: &'static str,
-    architecture: Architecture,
+    family: &'static Family,
     layers: usize,
     hidden: usize,
     feed_forward: usize,
@@ -22,6 +23,7 @@ pub struct Shape {
     scale_base: usize,
     rope_base: f64,
     rope_factor: f64,
+    tied: bool,
 }
 
 const fn gemma3(
@@ -34,7 +36,7 @@ const fn gemma3(
 ) -> Shape {
     Shape {
         name,
-        architecture: Architecture::Gemma3,
+        family: &gemma3::FAMILY,
         layers,
         hidden,
         feed_forward,
@@ -47,11 +49,30 @@ const fn gemma3(
         scale_base: 256,
         rope_base: 1e6,
         rope_factor: 8.0,
+        tied: true,
     }
 }
 
+const LLAMA3_8B: Shape = Shape {
+    name: "llama3:8b",
+    family: &llama::FAMILY,
+    layers: 32,
+    hidden: 4096,
+    feed_forward: 14_336,
+    heads: 32,
+    kv_heads: 8,
+    head_dim: 128,
+    vocabulary: 128_256,
+    context: 8192,
+    window: None,
+    scale_base: 128,
+    rope_base: 5e5,
+    rope_factor: 1.0,
+    tied: false,
+};
+
 /// Shapes that `bench --shape` knows.
-pub const SHAPES: [Shape; 7] = [
+pub const SHAPES: [Shape; 11] = [
     Shape {
         context: 32_768,
         window: Some(512),
@@ -69,7 +90,6 @@ pub const SHAPES: [Shape; 7] = [
     Shape { head_dim: 128, scale_base: 168, ..gemma3("gemma3:27b", 62, 5376, 21_504, 32, 16) },
     Shape {
         name: "smollm2:135m",
-        architecture: Architecture::Llama,
         layers: 30,
         hidden: 576,
         feed_forward: 1536,
@@ -77,27 +97,54 @@ pub const SHAPES: [Shape; 7] = [
         kv_heads: 3,
         head_dim: 64,
         vocabulary: 49_152,
-        context: 8192,
-        window: None,
         scale_base: 64,
         rope_base: 1e5,
+        tied: true,
+        ..LLAMA3_8B
+    },
+    LLAMA3_8B,
+    Shape {
+        name: "gemma2:9b",
+        family: &gemma2::FAMILY,
+        vocabulary: 256_000,
+        context: 8192,
+        window: Some(4096),
+        rope_base: 1e4,
         rope_factor: 1.0,
+        ..gemma3("", 42, 3584, 14_336, 16, 8)
     },
     Shape {
-        name: "llama3:8b",
-        architecture: Architecture::Llama,
-        layers: 32,
-        hidden: 4096,
-        feed_forward: 14_336,
-        heads: 32,
-        kv_heads: 8,
-        head_dim: 128,
-        vocabulary: 128_256,
-        context: 8192,
-        window: None,
-        scale_base: 128,
-        rope_base: 5e5,
-        rope_factor: 1.0,
+        name: "qwen3:8b",
+        family: &qwen3::FAMILY,
+        layers: 36,
+        feed_forward: 12_288,
+        vocabulary: 151_936,
+        context: 40_960,
+        rope_base: 1e6,
+        ..LLAMA3_8B
+    },
+    Shape {
+        name: "mistral:7b",
+        family: &mistral::FAMILY,
+        vocabulary: 32_000,
+        context: 32_768,
+        window: Some(4096),
+        rope_base: 1e4,
+        ..LLAMA3_8B
+    },
+    Shape {
+        name: "phi3:mini",
+        family: &phi3::FAMILY,
+        hidden: 3072,
+        feed_forward: 8192,
+        kv_heads: 32,
+        head_dim: 96,
+        vocabulary: 32_064,
+        context: 4096,
+        window: Some(2047),
+        scale_base: 96,
+        rope_base: 1e4,
+        ..LLAMA3_8B
     },
 ];
 
@@ -119,13 +166,14 @@ impl Shape {
 
     /// A configuration of this shape, in GGUF's conventions.
     pub fn config(&self) -> Config {
-        let gemma = self.architecture == Architecture::Gemma3;
+        let family = self.family;
         let scaling = match self.rope_factor {
             1.0 => RopeScaling::None,
             factor => RopeScaling::Linear { factor },
         };
+        let plain = |base: f64| RopeConfig { base, scaling: RopeScaling::None };
         Config {
-            architecture: self.architecture,
+            family,
             dialect: Dialect::Gguf,
             prefix: String::new(),
             name: Some(format!("random {}", self.name)),
@@ -138,17 +186,15 @@ impl Shape {
             kv_heads: self.kv_heads,
             head_dim: self.head_dim,
             epsilon: 1e-6,
-            activation: if gemma { Activation::GeluTanh } else { Activation::Silu },
+            activation: family.activation,
             attention_scale: 1.0 / (self.scale_base as f32).sqrt(),
             rope: RopeConfig { base: self.rope_base, scaling },
-            window_rope: gemma.then_some(RopeConfig { base: 10_000.0, scaling: RopeScaling::None }),
-            pairing: if gemma { RopePairing::Halves } else { RopePairing::Adjacent },
-            windows: (0..self.layers)
-                .map(|layer| self.window.filter(|_| (layer + 1) % 6 != 0))
-                .collect(),
-            attention_soft_cap: None,
-            final_soft_cap: None,
-            tied: gemma || self.name.starts_with("smollm2"),
+            window_rope: family.window_rope_base.map(plain),
+            pairing: family.gguf.pairing,
+            windows: family.gguf.windows.layers(self.window, self.layers),
+            attention_soft_cap: family.attention_soft_cap,
+            final_soft_cap: family.final_soft_cap,
+            tied: self.tied,
             attention_bias: false,
             output_bias: false,
             feed_forward_bias: false,

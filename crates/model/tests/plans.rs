@@ -93,6 +93,17 @@ fn gemma3_27b_has_its_known_size() {
     assert!(plan.ops.iter().filter(|op| op.barrier).count() >= 62 * 5);
 }
 
+/// Fused tensors are counted once, head norms and tied heads as they are.
+#[test]
+fn families_have_their_known_sizes() {
+    let known =
+        [("gemma2:9b", 9.24), ("qwen3:8b", 8.19), ("mistral:7b", 7.24), ("phi3:mini", 3.82)];
+    for (name, billions) in known {
+        let parameters = plan(name, OPTIONS).unwrap().graph.parameters() as f64 / 1e9;
+        assert!((parameters - billions).abs() < 0.005, "{name}: {parameters}");
+    }
+}
+
 #[test]
 fn window_groups_hold_their_window_and_modes_choose_the_kv_type() {
     let fast = plan("gemma3:1b", OPTIONS).unwrap();

@@ -1,8 +1,7 @@
 //! The graph: operations on named tensors, symbolic in the number of rows.
 
-use crate::error::DeviceError;
 use crate::kv::{KvGroup, KvSlot, KvType};
-use pianola_formats::{Tensor, TensorType};
+use crate::weight::{WeightShape, WeightSpec};
 
 /// Index of an activation tensor in [`Graph::tensors`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -32,60 +31,6 @@ pub struct TensorSpec {
     pub width: usize,
 }
 
-/// Shape of a weight.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum WeightShape {
-    /// `[rows, columns]`, read by a product or an embedding.
-    Matrix {
-        /// Output features, or vocabulary entries.
-        rows: usize,
-        /// Input features.
-        columns: usize,
-    },
-    /// `[length]`, a norm's scale or a bias; always held in f32.
-    Vector {
-        /// Number of values.
-        length: usize,
-    },
-}
-
-/// A weight by the name it has in the file.
-#[derive(Clone, PartialEq, Debug)]
-pub struct WeightSpec {
-    /// Name of the tensor in the file.
-    pub name: String,
-    /// Shape the model expects.
-    pub shape: WeightShape,
-    /// Type in the file, or the type it is quantised to at load.
-    pub ty: TensorType,
-    /// Added to every value at load: Gemma's norms are stored as `w` and used as `1 + w`.
-    pub offset: f32,
-}
-
-impl WeightSpec {
-    /// Whether a tensor of the file has the shape the model expects.
-    pub fn check(&self, tensor: &Tensor<'_>) -> Result<(), DeviceError> {
-        let expected = match self.shape {
-            WeightShape::Matrix { rows, columns } => vec![rows, columns],
-            WeightShape::Vector { length } => vec![length],
-        };
-        if tensor.shape == expected {
-            return Ok(());
-        }
-        Err(DeviceError::Shape { name: self.name.clone(), expected, found: tensor.shape.clone() })
-    }
-
-    /// Bytes of the weight in its type.
-    pub fn bytes(&self) -> u64 {
-        match self.shape {
-            WeightShape::Matrix { rows, columns } => {
-                rows as u64 * self.ty.row_bytes(columns).unwrap_or(0) as u64
-            }
-            WeightShape::Vector { length } => 4 * length as u64,
-        }
-    }
-}
-
 /// Which two values of a head a rotation pairs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RopePairing {
@@ -100,10 +45,31 @@ pub enum RopePairing {
 pub struct RopeSpec {
     /// Radians per position for each of the `head_dim / 2` pairs.
     pub frequencies: Vec<f32>,
-    /// Multiplies cosines and sines (YaRN's attention factor; 1 elsewhere).
+    /// Multiplies cosines and sines (the attention factor of YaRN and Phi 3; 1 elsewhere).
     pub magnitude: f32,
     /// Pairing of values.
     pub pairing: RopePairing,
+    /// What replaces `frequencies` where a long context is planned (Phi 3); none in a plan.
+    pub long: Option<LongFrequencies>,
+}
+
+/// Frequencies for contexts that are longer than the training context.
+#[derive(Clone, PartialEq, Debug)]
+pub struct LongFrequencies {
+    /// They replace the others in plans for more tokens of context than this.
+    pub beyond: usize,
+    /// Radians per position for each pair.
+    pub frequencies: Vec<f32>,
+}
+
+impl RopeSpec {
+    /// Keeps the frequencies that a plan for `context` tokens uses. They are chosen once and not by
+    /// the length of a sequence, because keys that are already stored cannot be rotated anew.
+    pub(crate) fn settle(&mut self, context: usize) {
+        if let Some(long) = self.long.take().filter(|long| context > long.beyond) {
+            self.frequencies = long.frequencies;
+        }
+    }
 }
 
 /// The non-linearity of a gated feed-forward layer.
@@ -275,11 +241,7 @@ impl Graph {
 
     /// Values in all matrices: the model's parameter count, as people quote it.
     pub fn parameters(&self) -> u64 {
-        let values = |weight: &WeightSpec| match weight.shape {
-            WeightShape::Matrix { rows, columns } => (rows * columns) as u64,
-            WeightShape::Vector { length } => length as u64,
-        };
-        self.weights.iter().map(values).sum()
+        self.weights.iter().map(WeightSpec::elements).sum()
     }
 }
 
@@ -315,9 +277,9 @@ impl GraphBuilder {
         self.graph.layers = self.graph.layers.max(layer.map_or(0, |layer| layer + 1));
     }
 
-    /// Declares a weight. One name declared twice is one weight (a tied head).
+    /// Declares a weight. The same values declared twice are one weight (a tied head).
     pub fn weight(&mut self, spec: WeightSpec) -> WeightId {
-        let known = self.graph.weights.iter().position(|weight| weight.name == spec.name);
+        let known = self.graph.weights.iter().position(|weight| weight.same_values(&spec));
         WeightId(known.unwrap_or_else(|| {
             self.graph.weights.push(spec);
             self.graph.weights.len() - 1

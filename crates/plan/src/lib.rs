@@ -5,7 +5,7 @@
 //! ```
 //!
 //! Everything here is plain data: it can be printed, compared and tested without a device. This
-//! crate never touches a weight's bytes and never runs an operation; it names tensors and says in
+//! crate never computes with a weight and never runs an operation; it names tensors and says in
 //! which order, from where and to where. Shapes are symbolic in the number of rows T of a play:
 //! a [`Step`] carries the T rows, and one arena of the largest bucket serves every T.
 
@@ -32,6 +32,7 @@ mod statistics;
 mod step;
 mod summary;
 mod units;
+mod weight;
 
 pub use arena::Arena;
 pub use cost::{Cost, Work};
@@ -39,8 +40,8 @@ pub use device::{Allocation, Device, LogitsTo, Probe, Recording, Rounding, SLOTS
 pub use error::DeviceError;
 pub use fuse::{Attend, Fused, FusedNorm, Kernel, Part, Project, Residual};
 pub use graph::{
-    Activation, AttentionSpec, Graph, GraphBuilder, Node, Op, RopePairing, RopeSpec, RowSet,
-    TensorId, TensorSpec, WeightId, WeightShape, WeightSpec,
+    Activation, AttentionSpec, Graph, GraphBuilder, LongFrequencies, Node, Op, RopePairing,
+    RopeSpec, RowSet, TensorId, TensorSpec, WeightId,
 };
 pub use hazard::{Access, Range, Space, barriers};
 pub use kv::{KvDemand, KvGroup, KvSlot, KvType, KvTypeError, PAGE_TOKENS, kv_bytes};
@@ -55,3 +56,4 @@ pub use segment::{Segment, Transfer, TransferForm};
 pub use statistics::{Ceilings, PlayStatistics};
 pub use step::{Row, Step};
 pub use units::{layer_range, size_text};
+pub use weight::{WeightShape, WeightSpec};

@@ -65,17 +65,18 @@ fn finish_time(plan: &Plan, ceilings: &[Ceilings], plays: &[&[(usize, usize)]]) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Graph, GraphBuilder, WeightShape, WeightSpec};
+    use crate::graph::{Graph, GraphBuilder};
+    use crate::weight::{WeightShape, WeightSpec};
     use crate::{DeviceSpec, Numeric, Placement, PlanOptions};
     use pianola_formats::TensorType;
 
     /// Two square products, one on each device.
     fn plan() -> Plan {
         let mut builder = GraphBuilder::new("toy", 64, 256);
-        let mut weight = |builder: &mut GraphBuilder, name: &str| {
+        let weight = |builder: &mut GraphBuilder, name: &str| {
             let shape = WeightShape::Matrix { rows: 256, columns: 256 };
             let name = name.to_string();
-            builder.weight(WeightSpec { name, shape, ty: TensorType::F32, offset: 0.0 })
+            builder.weight(WeightSpec::whole(name, shape, TensorType::F32))
         };
         let table = weight(&mut builder, "table");
         let mut x = builder.embed(table, 1.0);

@@ -168,7 +168,7 @@ impl Placement {
 mod tests {
     use super::*;
     use crate::graph::{GraphBuilder, RopePairing, RopeSpec};
-    use crate::graph::{WeightShape, WeightSpec};
+    use crate::weight::{WeightShape, WeightSpec};
     use pianola_formats::TensorType;
 
     fn spec(name: &str) -> DeviceSpec {
@@ -187,14 +187,14 @@ mod tests {
         let mut builder = GraphBuilder::new("toy", 64, 8);
         let shape = WeightShape::Matrix { rows: 8, columns: 4 };
         let name = "table".to_string();
-        let table = WeightSpec { name, shape, ty: TensorType::F32, offset: 0.0 };
-        let table = builder.weight(table);
+        let table = builder.weight(WeightSpec::whole(name, shape, TensorType::F32));
         let mut x = builder.embed(table, 1.0);
         for layer in 0..2 {
             builder.set_layer(Some(layer));
             let frequencies = vec![1.0, 0.5];
             let pairing = RopePairing::Halves;
-            let rope = builder.rope_table(RopeSpec { frequencies, magnitude: 1.0, pairing });
+            let rope =
+                builder.rope_table(RopeSpec { frequencies, magnitude: 1.0, pairing, long: None });
             x = builder.rope("rotated", x, rope, 1);
         }
         builder.set_layer(None);

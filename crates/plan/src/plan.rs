@@ -3,13 +3,14 @@
 use crate::arena::Arena;
 use crate::cost::{Cost, cost_of};
 use crate::fuse::{Fused, Kernel, fuse};
-use crate::graph::{Graph, Op, RowSet, TensorId, WeightSpec};
+use crate::graph::{Graph, Op, RowSet, TensorId};
 use crate::hazard::{Access, Range, Space, barriers};
 use crate::kv::{KvDemand, KvSlot, kv_bytes};
 use crate::lay_out::{buffer_bytes, kernel_name, lay_out, materialise, rows_in, tensors_of};
 use crate::options::{BUCKETS, PlanError, PlanOptions};
 use crate::placement::{DeviceId, DeviceSpec, Moved, Placement};
 use crate::segment::{Segment, segments};
+use crate::weight::WeightSpec;
 
 /// A buffer in the arena, `[rows, width]` f32.
 #[derive(Clone, PartialEq, Debug)]
@@ -89,6 +90,7 @@ impl Plan {
         check_limits(&graph, &options)?;
         assert_eq!(placement.nodes.len(), graph.nodes.len(), "a device for each node");
         graph.kv_groups.iter_mut().for_each(|group| group.ty = options.kv_type());
+        graph.ropes.iter_mut().for_each(|rope| rope.settle(options.context));
         let moved = placement.move_unsupported(&graph).map_err(PlanError::NoKernel)?;
         placement.share_tables(&mut graph);
         let mut buffers = Vec::new();

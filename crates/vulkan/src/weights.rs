@@ -128,17 +128,10 @@ impl Weights {
             vectors[offset as usize..][..values.len()].copy_from_slice(values);
         };
         for (weight, spec) in mine() {
-            let tensor = source
-                .tensor(&spec.name)
-                .ok_or_else(|| DeviceError::MissingTensor(spec.name.clone()))?;
-            spec.check(&tensor)?;
             match weight {
-                Weight::Vector(offset) => {
-                    let mut values = tensor.to_f32();
-                    values.iter_mut().for_each(|value| *value += spec.offset);
-                    place(*offset, &values);
-                }
+                Weight::Vector(offset) => place(*offset, &spec.fetch_vector(source)?),
                 Weight::Matrix(matrix) => {
+                    let tensor = spec.fetch(source)?;
                     for &slice in &matrix.slices {
                         upload(uploader, memory, spec, &tensor, matrix.columns, slice)?;
                     }

@@ -113,7 +113,7 @@ fn types_mixed_in_one_product() {
 fn ragged_tiles() {
     use TensorType::{Q4_1, Q8_0};
     let case = Case {
-        gemma: false,
+        family: "llama",
         hidden: 288,
         feed_forward: 416,
         kv_heads: 3,
@@ -152,6 +152,21 @@ fn every_kv_type() {
             .unwrap_or_else(|reason| panic!("{ty}, heads of {head_dim}, {numeric}: {reason}"));
         let share = 100.0 * report.worst_share;
         println!("{ty}, heads of {head_dim}: worst error {share:.0} % of its bound");
+    }
+}
+
+/// Fused tensors in blocks, with fused biases, and every combination of norms.
+#[test]
+fn every_family() {
+    let gpu = gpu::open();
+    for family in case::FAMILIES {
+        let case = Case { family, biases: true, caps: true, ..usual(TensorType::Q8_0) };
+        let (plan, weights) = plan(&case, DeviceKind::Vulkan);
+        let (mut recording, mut reference_model) = record(&gpu, plan, &weights);
+        let steps: [&Runs; 3] = [&[(0, 0, 11)], &[(0, 11, 1)], &[(0, 12, 3), (1, 0, 1)]];
+        let report = check(&mut recording, &mut reference_model, &steps)
+            .unwrap_or_else(|reason| panic!("{family}: {reason}"));
+        println!("{family}: worst error {:.0} % of its bound", 100.0 * report.worst_share);
     }
 }
 

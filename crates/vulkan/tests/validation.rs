@@ -57,7 +57,7 @@ fn play(recording: &mut VulkanRecording, slot: &mut usize, step: &Step) {
 fn play_small_models() {
     let gpu = gpu::open();
     let quantized = square(TensorType::Q4K, Numeric::Fast);
-    let plain = Case { gemma: false, ..square(TensorType::F16, Numeric::Exact) };
+    let plain = Case { family: "llama", ..square(TensorType::F16, Numeric::Exact) };
     for case in [quantized, plain] {
         let (plan, weights) = plan(&case, VulkanDevice::spec_named("vulkan"));
         let mut reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();

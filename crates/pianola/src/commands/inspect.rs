@@ -128,7 +128,7 @@ fn config_pairs(config: &Config) -> Vec<(&'static str, Value)> {
     windows.dedup();
     let windowed = config.windows.iter().filter(|window| window.is_some()).count();
     vec![
-        ("architecture", json!(config.architecture.name())),
+        ("architecture", json!(config.family.name)),
         ("name", json!(config.name)),
         ("context", json!(config.context)),
         ("vocabulary", json!(config.vocabulary)),
@@ -158,6 +158,9 @@ fn rope_scaling(config: &Config) -> String {
         RopeScaling::Llama3 { factor, .. } => format!("llama3, factor {factor}"),
         RopeScaling::Yarn { factor, .. } => format!("yarn, factor {factor}"),
         RopeScaling::Factors(factors) => format!("{} factors from the file", factors.len()),
+        RopeScaling::Long { original, .. } => {
+            format!("longrope, long factors beyond a context of {original}")
+        }
     }
 }
 
