@@ -162,7 +162,7 @@ impl TensorSource for GraphWeights {
 
 fn weight(builder: &mut GraphBuilder, name: &str, shape: WeightShape) -> WeightId {
     let (name, ty) = (name.to_string(), TensorType::F32);
-    builder.weight(WeightSpec { name, shape, ty, offset: 0.0 })
+    builder.weight(WeightSpec::whole(name, shape, ty))
 }
 
 /// Products of one input, side by side in one buffer. They are three or more: two would fuse with
@@ -231,14 +231,14 @@ fn selected_product(builder: &mut GraphBuilder, x: TensorId, rows: usize) -> Ten
     builder.add("twice", selected, selected);
     let shape = WeightShape::Matrix { rows, columns: HIDDEN };
     let (name, ty) = ("head".to_string(), TensorType::Q8_0);
-    let head = builder.weight(WeightSpec { name, shape, ty, offset: 0.0 });
+    let head = builder.weight(WeightSpec::whole(name, shape, ty));
     builder.matmul("logits", selected, head, None)
 }
 
 fn rope_table(builder: &mut GraphBuilder, case: &LoneCase) -> usize {
     let frequency = |pair: usize| 0.5f32.powi(pair as i32);
     let frequencies = (0..case.head_dim / 2).map(frequency).collect();
-    builder.rope_table(RopeSpec { frequencies, magnitude: 1.0, pairing: case.pairing })
+    builder.rope_table(RopeSpec { frequencies, magnitude: 1.0, pairing: case.pairing, long: None })
 }
 
 /// Attention whose queries are rotated and keys are not, which no fusion takes.
