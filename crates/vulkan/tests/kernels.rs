@@ -161,7 +161,7 @@ fn every_family() {
     let gpu = gpu::open();
     for family in case::FAMILIES {
         let case = Case { family, biases: true, caps: true, ..usual(TensorType::Q8_0) };
-        let (plan, weights) = plan(&case, DeviceKind::Vulkan);
+        let (plan, weights) = plan(&case, VulkanDevice::spec_named("vulkan"));
         let (mut recording, mut reference_model) = record(&gpu, plan, &weights);
         let steps: [&Runs; 3] = [&[(0, 0, 11)], &[(0, 11, 1)], &[(0, 12, 3), (1, 0, 1)]];
         let report = check(&mut recording, &mut reference_model, &steps)
