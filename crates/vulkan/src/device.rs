@@ -177,7 +177,7 @@ impl VulkanRecording {
         let vocabulary = plan.graph.vocabulary as u64;
         let logits = memory.allocate(Purpose::Readback, 4 * rows * vocabulary, "logits")?;
         let logits_start = memory.mapped(logits).expect("visible to the host").cast();
-        let sampler = Sampler::new(&plan, &mut memory)?;
+        let sampler = Sampler::new(&plan, &mut memory, gpu.description().largest_binding)?;
         let mut takes = Vec::new();
         for _ in 0..2 {
             let step = memory.allocate(Purpose::Step, STEP_BYTES, "steps")?;

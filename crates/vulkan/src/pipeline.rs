@@ -19,14 +19,18 @@ pub(crate) enum Shader {
     KvWrite,
     Attention,
     SampleCut,
-    SampleDraw,
+    SampleBest,
+    SampleShape,
+    SampleSelect,
+    SampleWeigh,
+    SampleWhole,
     Probe,
     ProbeMatrix,
     ProbeFragments,
 }
 
 impl Shader {
-    pub const ALL: [Shader; 14] = [
+    pub const ALL: [Shader; 18] = [
         Shader::Embed,
         Shader::RopeAngles,
         Shader::Prologue,
@@ -37,7 +41,11 @@ impl Shader {
         Shader::KvWrite,
         Shader::Attention,
         Shader::SampleCut,
-        Shader::SampleDraw,
+        Shader::SampleBest,
+        Shader::SampleShape,
+        Shader::SampleSelect,
+        Shader::SampleWeigh,
+        Shader::SampleWhole,
         Shader::Probe,
         Shader::ProbeMatrix,
         Shader::ProbeFragments,
@@ -56,7 +64,11 @@ impl Shader {
             Shader::KvWrite => "kv_write",
             Shader::Attention => "attention",
             Shader::SampleCut => "sample_cut",
-            Shader::SampleDraw => "sample_draw",
+            Shader::SampleBest => "sample_best",
+            Shader::SampleShape => "sample_shape",
+            Shader::SampleSelect => "sample_select",
+            Shader::SampleWeigh => "sample_weigh",
+            Shader::SampleWhole => "sample_whole",
             Shader::Probe => "probe",
             Shader::ProbeMatrix => "probe_matrix",
             Shader::ProbeFragments => "probe_fragments",
@@ -76,7 +88,11 @@ impl Shader {
             Shader::KvWrite => include_bytes!("../spirv/kv_write.spv"),
             Shader::Attention => include_bytes!("../spirv/attention.spv"),
             Shader::SampleCut => include_bytes!("../spirv/sample_cut.spv"),
-            Shader::SampleDraw => include_bytes!("../spirv/sample_draw.spv"),
+            Shader::SampleBest => include_bytes!("../spirv/sample_best.spv"),
+            Shader::SampleShape => include_bytes!("../spirv/sample_shape.spv"),
+            Shader::SampleSelect => include_bytes!("../spirv/sample_select.spv"),
+            Shader::SampleWeigh => include_bytes!("../spirv/sample_weigh.spv"),
+            Shader::SampleWhole => include_bytes!("../spirv/sample_whole.spv"),
             Shader::Probe => include_bytes!("../spirv/probe.spv"),
             Shader::ProbeMatrix => include_bytes!("../spirv/probe_matrix.spv"),
             Shader::ProbeFragments => include_bytes!("../spirv/probe_fragments.spv"),
@@ -95,7 +111,11 @@ impl Shader {
             }
             Shader::KvWrite => &[1; 6],
             Shader::Attention => &[1; 11],
-            Shader::SampleCut | Shader::SampleDraw => &[1; 4],
+            Shader::SampleCut | Shader::SampleBest => &[1; 4],
+            Shader::SampleShape
+            | Shader::SampleSelect
+            | Shader::SampleWeigh
+            | Shader::SampleWhole => &[1; 11],
             Shader::Probe => &[1, 1],
             Shader::ProbeMatrix | Shader::ProbeFragments => &[1],
         }

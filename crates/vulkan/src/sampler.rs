@@ -1,21 +1,36 @@
 //! Plays that sample tokens: those of one play are the rows of the next, in one submission.
 
+mod report;
+
 use crate::device::{VulkanRecording, logit_bucket};
 use crate::memory::{Memory, Purpose, Region};
 use crate::program::Body;
-use crate::sample::{MOST_PLAYS, MOST_ROWS, Outcome, SampleBuffers, sample_program, unsupported};
+use crate::sample::whole::{RawLogits, Stage, mask_words};
+use crate::sample::{
+    MOST_PLAYS, MOST_ROWS, Outcome, Paths, SampleBuffers, SampleProgram, SampleRoom,
+};
 use crate::step::write_step;
 use ash::vk;
 use pianola_plan::{
     DeviceError, DeviceSampler, PAGE_TOKENS, Plan, Row, SampleRow, Step, TokenLogProbs,
 };
+use report::LogProbReport;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
 /// Command buffers that sample a token for each row with logits, and copy the outcomes to the host.
 #[derive(Clone, Copy)]
 struct SampleCommands {
-    sample: vk::CommandBuffer,
+    best: vk::CommandBuffer,
+    collect: vk::CommandBuffer,
+    /// Recorded at first use.
+    whole: Option<WholeCommands>,
+}
+
+/// The same for rows that look at the whole vocabulary.
+#[derive(Clone, Copy)]
+struct WholeCommands {
+    stages: [vk::CommandBuffer; Stage::ALL.len()],
     collect: vk::CommandBuffer,
 }
 
@@ -26,8 +41,11 @@ pub(crate) struct Sampler {
     readback: Region,
     outcomes: *const Outcome,
     rows: usize,
-    /// Of the rows last written, which are sampled here.
+    /// Of the rows last written, which are sampled here, and the kernels that they need.
     here: [bool; MOST_ROWS],
+    paths: Paths,
+    /// Log probabilities of the rows last written that ask for them.
+    report: Option<LogProbReport>,
     /// The take and the rows with logits of a forward pass that was not sampled yet.
     pub forward: Option<(usize, usize)>,
     /// For each take, by the rows that its head was recorded for.
@@ -37,19 +55,25 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    pub fn new(plan: &Plan, memory: &mut Memory) -> Result<Sampler, DeviceError> {
+    /// Ready for as many rows as `plan` has logits for, on a device that binds so many bytes at most.
+    pub fn new(plan: &Plan, memory: &mut Memory, binding: u64) -> Result<Sampler, DeviceError> {
         let rows = plan.options.max_logit_rows.min(MOST_ROWS);
-        let buffers = SampleBuffers::new(memory, rows)?;
+        let room = SampleRoom::new(rows, plan.graph.vocabulary, plan.options.context, binding);
+        let buffers = SampleBuffers::new(memory, room)?;
         let readback = memory.allocate(Purpose::Readback, buffers.outcomes.size, "sampling")?;
+        // A play is a body, a head and these, and behind the last one come three copies.
+        let most = MOST_PLAYS * (3 + Stage::ALL.len()) + 3;
         Ok(Sampler {
             buffers,
             readback,
             outcomes: memory.mapped(readback).expect("visible to the host").cast(),
             rows: 0,
             here: [false; MOST_ROWS],
+            paths: Paths::default(),
+            report: None,
             forward: None,
             recorded: Default::default(),
-            list: Vec::with_capacity(3 * MOST_PLAYS + 2),
+            list: Vec::with_capacity(most),
         })
     }
 
@@ -61,8 +85,55 @@ impl Sampler {
         for (here, row) in self.here.iter_mut().zip(rows) {
             *here = row.is_some();
         }
+        self.paths = Paths::of(rows.iter().flatten());
+        if let Some(report) = &mut self.report {
+            report.begin(rows);
+        }
         // SAFETY: by the caller's promise.
         unsafe { self.buffers.write(rows) };
+    }
+
+    /// Adds the command buffers that sample the rows last written.
+    fn push_samples(
+        &self,
+        commands: SampleCommands,
+        list: &mut Vec<vk::CommandBufferSubmitInfo<'static>>,
+    ) {
+        if self.paths.best {
+            list.push(submit_info(commands.best));
+        }
+        if let Some(whole) = commands.whole {
+            list.extend(self.paths.stages().map(|(index, _)| submit_info(whole.stages[index])));
+        }
+    }
+
+    /// Adds those that copy what came of it; `logits` copies the logits of rows left to the host.
+    fn push_copies(
+        &self,
+        commands: SampleCommands,
+        logits: vk::CommandBuffer,
+        rows: usize,
+        list: &mut Vec<vk::CommandBufferSubmitInfo<'static>>,
+    ) {
+        list.push(submit_info(commands.collect));
+        if let Some(whole) = commands.whole.filter(|_| self.paths.logprobs) {
+            list.push(submit_info(whole.collect));
+        }
+        if !self.here[..rows].iter().all(|&here| here) {
+            list.push(submit_info(logits));
+        }
+    }
+
+    /// What plays of `rows` rows left is there to be read.
+    fn collect(&mut self, rows: usize) {
+        self.rows = rows;
+        let Some(report) = self.report.as_mut().filter(|_| self.paths.logprobs) else { return };
+        for row in 0..rows {
+            // SAFETY: mapped; the play that wrote so many of them was waited for. Any bits are an
+            // outcome.
+            let outcome = unsafe { &*self.outcomes.add(row) };
+            report.read(row, outcome.sampled().len());
+        }
     }
 
     /// Tokens of the `index`-th row that wanted logits; none where one was not a number.
@@ -77,13 +148,17 @@ impl Sampler {
     }
 }
 
+fn submit_info(commands: vk::CommandBuffer) -> vk::CommandBufferSubmitInfo<'static> {
+    vk::CommandBufferSubmitInfo::default().command_buffer(commands)
+}
+
 impl DeviceSampler for VulkanRecording {
     /// Also while kernels are timed one by one, or plays are part of an experiment.
     fn sampling_unsupported(&self, row: &SampleRow<'_>) -> Option<&'static str> {
         if self.profiler.is_some() || self.ablation.is_some() {
             return Some("its kernels are being timed");
         }
-        unsupported(row)
+        self.sampler.buffers.room.unsupported(row)
     }
 
     fn max_sample_rows(&self) -> usize {
@@ -111,7 +186,7 @@ impl DeviceSampler for VulkanRecording {
         launched?;
         let submitted = start.elapsed().as_secs_f64();
         self.finish(take)?;
-        self.sampler.rows = rows.len();
+        self.sampler.collect(rows.len());
         let whole = start.elapsed().as_secs_f64();
         self.statistics.plays += plays as u64;
         self.statistics.seconds += whole;
@@ -142,21 +217,20 @@ impl DeviceSampler for VulkanRecording {
             return Err(DeviceError::BadStep(format!("{} rows to sample of {logits}", rows.len())));
         }
         self.check_rows(rows)?;
-        for take in 0..self.takes.len() {
-            self.prepare_sampling(take, logits)?;
-        }
-        // SAFETY: whatever sampled before was waited for.
-        unsafe { self.sampler.write(rows) };
+        self.write_rows(logits, rows)?;
         let wanted = logit_bucket(logits, &self.plan);
-        let SampleCommands { sample, collect } = self.sampler.recorded[take][&wanted];
-        let copy = self.takes[take].copies[&wanted];
-        let list = [sample, collect, copy];
-        let count = if rows.iter().all(Option::is_some) { 2 } else { 3 };
+        let commands = self.sampler.recorded[take][&wanted];
+        let mut list = std::mem::take(&mut self.sampler.list);
+        list.clear();
+        self.sampler.push_samples(commands, &mut list);
+        self.sampler.push_copies(commands, self.takes[take].copies[&wanted], logits, &mut list);
         self.sampler.forward = None;
-        self.submit(Some(take), &list[..count])?;
-        self.statistics.dispatches += 2;
+        let submitted = self.submit_all(Some(take), &list);
+        self.sampler.list = list;
+        submitted?;
+        self.statistics.dispatches += u64::from(self.sampler.paths.dispatches());
         self.finish(take)?;
-        self.sampler.rows = rows.len();
+        self.sampler.collect(rows.len());
         let waited = start.elapsed().as_secs_f64();
         self.statistics.seconds += waited;
         self.statistics.busy_seconds += waited;
@@ -167,8 +241,9 @@ impl DeviceSampler for VulkanRecording {
         self.sampler.sampled(index)
     }
 
-    fn logprobs(&self, _index: usize, _play: usize) -> Option<TokenLogProbs<'_>> {
-        None
+    fn logprobs(&self, index: usize, play: usize) -> Option<TokenLogProbs<'_>> {
+        let tokens = self.sampler.sampled(index)?;
+        self.sampler.report.as_ref().filter(|_| play < tokens.len())?.get(index, play)
     }
 }
 
@@ -180,23 +255,40 @@ impl VulkanRecording {
         step: &Step,
         rows: &[Option<SampleRow<'_>>],
     ) -> Result<(), DeviceError> {
+        self.write_rows(step.logits.len(), rows)?;
+        // SAFETY: the take's step is mapped, and nothing plays it.
+        unsafe { write_step(self.takes[take].start, step) };
+        Ok(())
+    }
+
+    /// Records what sampling `logits` rows needs, and writes their states.
+    fn write_rows(
+        &mut self,
+        logits: usize,
+        rows: &[Option<SampleRow<'_>>],
+    ) -> Result<(), DeviceError> {
+        let whole = Paths::of(rows.iter().flatten()).is_whole();
         for take in 0..self.takes.len() {
-            self.prepare_sampling(take, step.logits.len())?;
+            self.prepare_sampling(take, logits, whole)?;
         }
-        // SAFETY: the take's step is mapped, and nothing plays it; whatever sampled before was
-        // waited for.
-        unsafe {
-            write_step(self.takes[take].start, step);
-            self.sampler.write(rows);
-        }
+        // SAFETY: whatever sampled before was waited for.
+        unsafe { self.sampler.write(rows) };
         Ok(())
     }
 
     /// Whether the device can sample every row that is not left to the host.
     fn check_rows(&self, rows: &[Option<SampleRow<'_>>]) -> Result<(), DeviceError> {
         let reason = rows.iter().flatten().find_map(|row| self.sampling_unsupported(row));
-        match reason {
-            Some(reason) => Err(DeviceError::Unsupported(reason.to_string())),
+        if let Some(reason) = reason {
+            return Err(DeviceError::Unsupported(reason.to_string()));
+        }
+        let words = mask_words(self.plan.graph.vocabulary);
+        let mut masks = rows.iter().flatten().filter_map(|row| row.mask);
+        match masks.find(|mask| mask.len() != words) {
+            Some(mask) => {
+                let found = mask.len();
+                Err(DeviceError::BadStep(format!("a mask of {found} words instead of {words}")))
+            }
             None => Ok(()),
         }
     }
@@ -256,29 +348,59 @@ impl VulkanRecording {
         }
     }
 
-    /// Records what sampling for this many rows needs and is not there yet.
+    /// Records what sampling for this many rows needs and is not there yet; `whole`: also from the
+    /// whole vocabulary.
     pub(crate) fn prepare_sampling(
         &mut self,
         take: usize,
         logits: usize,
+        whole: bool,
     ) -> Result<(), DeviceError> {
         let wanted = logit_bucket(logits, &self.plan);
-        if self.sampler.recorded[take].contains_key(&wanted) {
+        let program = self.sample_program(take, wanted);
+        if !self.sampler.recorded[take].contains_key(&wanted) {
+            let best = self.record(take, &program.best())?;
+            let bytes = u64::from(program.rows) * size_of::<Outcome>() as u64;
+            let outcomes = self.sampler.buffers.outcomes.slice(0, bytes);
+            let collect = self.record_copy(outcomes, self.sampler.readback)?;
+            let commands = SampleCommands { best, collect, whole: None };
+            self.sampler.recorded[take].insert(wanted, commands);
+        }
+        if !whole || self.sampler.recorded[take][&wanted].whole.is_some() {
             return Ok(());
         }
-        let from = self.logits_of(wanted as usize).0;
-        let regions = self.sampler.buffers.regions(from, self.takes[take].step);
-        let rows = wanted.min(MOST_ROWS as u32);
-        let op = self.plan.ops.len() - 1;
-        let program = sample_program(regions, self.plan.graph.vocabulary as u32, rows, op);
-        let sample = self.record(take, &program)?;
-        let collect = self.recorder.allocate()?;
-        let bytes = u64::from(rows) * size_of::<Outcome>() as u64;
-        let outcomes = self.sampler.buffers.outcomes.slice(0, bytes);
-        let readback = self.sampler.readback;
-        self.recorder.write(collect, |recorder| recorder.copy(collect, outcomes, readback))?;
-        self.sampler.recorded[take].insert(wanted, SampleCommands { sample, collect });
+        let regions = self.sampler.buffers.whole(&mut self.memory)?.regions;
+        let report = match self.sampler.report.take() {
+            Some(report) => report,
+            None => LogProbReport::new(&mut self.memory, self.sampler.buffers.room.rows)?,
+        };
+        let report = self.sampler.report.insert(report).readback;
+        let mut stages = [vk::CommandBuffer::null(); Stage::ALL.len()];
+        for (commands, stage) in stages.iter_mut().zip(Stage::ALL) {
+            *commands = self.record(take, &program.whole(stage, &regions))?;
+        }
+        let bytes = u64::from(program.rows) * (MOST_PLAYS * size_of::<RawLogits>()) as u64;
+        let collect = self.record_copy(regions.logprobs.slice(0, bytes), report)?;
+        let commands = self.sampler.recorded[take].get_mut(&wanted).expect("recorded above");
+        commands.whole = Some(WholeCommands { stages, collect });
         Ok(())
+    }
+
+    /// The sampling of a take's rows, of which there are `wanted` in its head.
+    fn sample_program(&self, take: usize, wanted: u32) -> SampleProgram {
+        let from = self.logits_of(wanted as usize).0;
+        SampleProgram {
+            regions: self.sampler.buffers.regions(from, self.takes[take].step),
+            vocabulary: self.plan.graph.vocabulary as u32,
+            rows: wanted.min(MOST_ROWS as u32),
+            op: self.plan.ops.len() - 1,
+        }
+    }
+
+    fn record_copy(&mut self, from: Region, to: Region) -> Result<vk::CommandBuffer, DeviceError> {
+        let commands = self.recorder.allocate()?;
+        self.recorder.write(commands, |recorder| recorder.copy(commands, from, to))?;
+        Ok(commands)
     }
 
     /// Submits plays whose step and states are written: one submission, unless their body is cut.
@@ -291,27 +413,26 @@ impl VulkanRecording {
     ) -> Result<(), DeviceError> {
         let body = Body::of(step);
         let wanted = logit_bucket(step.logits.len(), &self.plan);
-        let SampleCommands { sample, collect } = self.sampler.recorded[take][&wanted];
+        let commands = self.sampler.recorded[take][&wanted];
         let head = &self.takes[take].heads[&wanted];
-        let (head, dispatches) = (head.commands[0], head.dispatches + 2);
+        let (head, dispatches) = (head.commands[0], head.dispatches);
         let dispatches = dispatches + self.takes[take].bodies[&body].dispatches;
+        let dispatches = dispatches + self.sampler.paths.dispatches();
         let parts = self.takes[take].bodies[&body].commands.len();
-        let info = |commands| vk::CommandBufferSubmitInfo::default().command_buffer(commands);
         list.clear();
         for _ in 0..plays {
             for part in 0..parts {
-                list.push(info(self.takes[take].bodies[&body].commands[part]));
+                list.push(submit_info(self.takes[take].bodies[&body].commands[part]));
                 if part + 1 < parts {
                     self.submit_all(None, list)?;
                     list.clear();
                 }
             }
-            list.extend([head, sample].map(info));
+            list.push(submit_info(head));
+            self.sampler.push_samples(commands, list);
         }
-        list.push(info(collect));
-        if !self.sampler.here[..step.logits.len()].iter().all(|&here| here) {
-            list.push(info(self.takes[take].copies[&wanted]));
-        }
+        let copy = self.takes[take].copies[&wanted];
+        self.sampler.push_copies(commands, copy, step.logits.len(), list);
         self.statistics.dispatches += u64::from(dispatches) * plays as u64;
         self.submit_all(Some(take), list)
     }

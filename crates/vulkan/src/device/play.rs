@@ -100,7 +100,7 @@ impl VulkanRecording {
             }
             for logits in 1..=max_logit_rows {
                 self.prepare(take, Body::SINGLE, logits)?;
-                self.prepare_sampling(take, logits)?;
+                self.prepare_sampling(take, logits, true)?;
             }
         }
         Ok(())
