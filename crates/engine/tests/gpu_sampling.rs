@@ -207,7 +207,7 @@ impl Lane {
     fn row(&self) -> SampleRow<'_> {
         SampleRow {
             stop_tokens: &self.stops,
-            ..draw(&self.sampling, &self.history, &self.uniforms)
+            ..sample_row(&self.sampling, &self.history, &self.uniforms)
         }
     }
 }
