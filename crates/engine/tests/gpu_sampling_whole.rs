@@ -38,8 +38,8 @@ fn samples_equal_the_host_but_at_boundaries() {
         let mut bench = SampleBench::new(&gpu, vocabulary, 1).unwrap();
         for (index, (name, row)) in rows(vocabulary).into_iter().enumerate() {
             for (turn, (temperature, top_k, top_p, min_p)) in cuts.into_iter().enumerate() {
-                // Each row of a large vocabulary meets three of them.
-                if vocabulary > 1000 && (turn + index) % 4 != 0 {
+                // Each row of a large vocabulary meets two of them.
+                if vocabulary > 1000 && (turn + index) % 6 != 0 {
                     continue;
                 }
                 let seed = (vocabulary + 31 * index + turn) as u64;
@@ -66,13 +66,14 @@ fn samples_equal_the_host_but_at_boundaries() {
         }
     }
     println!("{others} of {sampled} fell to another token");
-    // Of a flat row of 262,144 tokens a boundary is near every fourth number.
-    assert!(others * 20 <= sampled, "{others} of {sampled}");
+    // Of a flat row of 262,144 tokens, rounding the uniform number to f32 alone moves one in a
+    // hundred to a neighbour; most rows are not flat.
+    assert!(others * 100 <= sampled, "{others} of {sampled}");
 }
 
 /// Biases with repeated and banned tokens.
 fn biases(count: u32, vocabulary: u32) -> Vec<(u32, f32)> {
-    let bias = |n: u32| if n % 9 == 0 { BAN } else { 0.03 * n as f32 - 7.0 };
+    let bias = |n: u32| if n.is_multiple_of(9) { BAN } else { 0.03 * n as f32 - 7.0 };
     (0..count).map(|n| (n * n * 13 % vocabulary, bias(n))).collect()
 }
 

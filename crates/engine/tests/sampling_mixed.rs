@@ -5,6 +5,8 @@
 mod case;
 #[path = "../../../tests/support/gpu.rs"]
 mod gpu;
+#[path = "../../../tests/support/validation.rs"]
+mod validation;
 
 use case::{Case, map_pages, plan, usual};
 use pianola_engine::sampler::{Sampler, Sampling, uniform};
@@ -112,7 +114,24 @@ fn rows_left_to_the_host_keep_their_logits() {
 }
 
 #[test]
+fn nothing_is_reported_of_sampling() {
+    let reports = validation::reports("under_validation");
+    assert!(reports.is_empty(), "{} reports:\n{}", reports.len(), reports.join("\n"));
+}
+
+#[test]
+#[ignore = "nothing_is_reported_of_sampling runs it under the layer"]
+fn under_validation() {
+    check_masks_and_log_probabilities();
+    check_log_probabilities_of_plays();
+}
+
+#[test]
 fn masks_and_log_probabilities_go_with_their_rows() {
+    check_masks_and_log_probabilities();
+}
+
+fn check_masks_and_log_probabilities() {
     let mut recording = record();
     let (step, samplings) = (step(), samplings());
     let logits = logits_of(&mut recording, &step);
@@ -162,9 +181,15 @@ fn masks_and_log_probabilities_go_with_their_rows() {
 
 #[test]
 fn log_probabilities_come_for_each_play() {
+    check_log_probabilities_of_plays();
+}
+
+fn check_log_probabilities_of_plays() {
     const PLAYS: usize = 5;
     let mut recording = record();
-    let sampling = Sampling { seed: 4, temperature: 1.2, ..Sampling::default() };
+    // Every stage of sampling from the whole vocabulary.
+    let cuts = Sampling { top_k: 250, top_p: 0.99, ..Sampling::default() };
+    let sampling = Sampling { seed: 4, temperature: 1.2, presence_penalty: 0.1, ..cuts };
     let numbers: Vec<f32> = (0..PLAYS as u64).map(|n| uniform(4, n) as f32).collect();
     let mut first = Step::default();
     (0..2).for_each(|sequence| first.push(9 + sequence, sequence, 0, true));

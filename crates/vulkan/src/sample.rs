@@ -305,7 +305,8 @@ impl SampleProgram {
     pub fn best(&self) -> Vec<Dispatch> {
         let SampleRegions { logits, states, outcomes, scratch, step } = self.regions;
         let (keys, slices) = slices(self.vocabulary);
-        let constants = [self.vocabulary, slices as u32];
+        // These rows have no history of their own.
+        let constants = [self.vocabulary, slices as u32, 0];
         let dispatch = |shader, keys: usize, last: Region, groups: usize| {
             let variant = Variant { shader, constants: vec![(KEYS, keys as u32)] };
             let bindings = vec![states, outcomes, scratch, last];
