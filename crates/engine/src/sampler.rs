@@ -23,6 +23,7 @@ mod numeric;
 #[cfg(test)]
 mod tests;
 
+use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 
 use candidates::Candidates;
@@ -129,7 +130,9 @@ impl Sampler {
 
         self.candidates.gather_best(logits, top);
         let mut ranked: Vec<(u32, f32)> = self.candidates.iter().collect();
-        ranked.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+        // Zeros of both signs are equal, which total_cmp would tell apart; there is no NaN.
+        let falling = |a: f32, b: f32| b.partial_cmp(&a).unwrap_or(Ordering::Equal);
+        ranked.sort_by(|a, b| falling(a.1, b.1).then(a.0.cmp(&b.0)));
         ranked.iter_mut().for_each(|(_, value)| *value = log_probability(*value));
         let chosen = logits.get(chosen as usize).copied().unwrap_or(f32::NEG_INFINITY);
         LogProbs { chosen: log_probability(chosen), top: ranked }

@@ -80,8 +80,8 @@ fn in_lanes(on_gpu: bool) {
     let options = LoadOptions { devices, lanes: 4, tokens_per_submit, ..LoadOptions::default() };
     let mut engine = tiny::tiny_engine(options).unwrap();
     for lane in 0..4 {
-        // A GPU samples from the best few only.
-        let top_k = if on_gpu { 7 } else { 7 * (lane % 2) };
+        // From the best few, and from the whole vocabulary.
+        let top_k = 7 * (lane % 2);
         let sampling = Sampling { top_k, seed: 5, ..Sampling::default() };
         assert_eq!(engine.sampling_unsupported(&sampling).is_none(), on_gpu);
         let max_tokens = Some(500);
@@ -109,9 +109,17 @@ fn for_several_sequences_on_a_gpu() {
             .unwrap();
     case::map_pages(&mut recording);
     let sampling = Sampling { top_k: 5, logit_bias: vec![(3, 1.0)], ..Sampling::default() };
-    let draw =
+    let best =
         SampleRow { stop_tokens: &[9], history: &[1, 2], ..SampleRow::new(&sampling, &[0.5]) };
-    let several = [Some(SampleRow { uniforms: &[0.5; 3], ..draw }); 2];
+    // Of the whole vocabulary, with everything that a device reports.
+    let wide = Sampling { top_p: 0.9, frequency_penalty: 0.5, ..Sampling::default() };
+    let tokens: Vec<u32> = (0..300).map(|token| token % 50).collect();
+    let whole = SampleRow {
+        history: &tokens[..200],
+        top_logprobs: Some(5),
+        ..SampleRow::new(&wide, &[0.5])
+    };
+    let several = [best, whole].map(|row| Some(SampleRow { uniforms: &[0.5; 3], ..row }));
     let mut step = Step::default();
     let mut round = |position: u32| {
         // Several plays of two sequences, then three rows of one of them beside a prompt's.
@@ -119,10 +127,13 @@ fn for_several_sequences_on_a_gpu() {
         (0..2).for_each(|sequence| step.push(1, sequence, position, true));
         recording.play_sampling(&step, &several).unwrap();
         assert!((0..2).all(|lane| recording.sampled(0, lane).is_some()));
+        assert!(recording.logprobs(0, 1, 0).is_some_and(|found| found.top.len() == 5));
         step.clear();
         (0..3).for_each(|row| step.push(2, 0, position + row, true));
         (0..8).for_each(|row| step.push(2, 1, position + row, false));
-        recording.play_sampling(&step, &[Some(draw); 3]).unwrap();
+        // The history grows, and a row is left to the host.
+        let longer = SampleRow { history: &tokens[..200 + position as usize], ..whole };
+        recording.play_sampling(&step, &[Some(best), Some(longer), None]).unwrap();
     };
     round(0);
     let before = ALLOCATIONS.load(Ordering::SeqCst);

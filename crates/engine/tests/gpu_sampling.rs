@@ -1,70 +1,21 @@
-//! The GPU's choice of tokens against the host's sampler: the same logits, the same random numbers.
+//! Sampling on the GPU against the host's sampler: the same logits, the same random numbers. Rows for
+//! which the best few tokens are enough; the others are in `gpu_sampling_whole.rs`.
 
 #[path = "../../../tests/support/gpu.rs"]
 mod gpu;
+#[path = "../../../tests/support/logits.rs"]
+mod logits;
 
+use logits::{BAN, assert_shaped, is_at_boundary, on_host, rows, sample_one, sample_row, uniforms};
 use pianola_engine::sampler::{Sampler, Sampling, uniform};
 use pianola_plan::SampleRow;
 use pianola_vulkan::{SampleBench, Sampled};
 
-const BAN: f32 = f32::NEG_INFINITY;
 /// Ragged and whole slices, one slice and many; the last has more logits a lane than the others.
 const VOCABULARIES: [usize; 5] = [7, 1000, 49_152, 262_144, 262_208];
 
-/// Random numbers of the positions 0 to `plays` - 1, as the host's sampler draws them.
-fn uniforms(seed: u64, plays: usize) -> Vec<f32> {
-    (0..plays as u64).map(|position| uniform(seed, position) as f32).collect()
-}
-
-/// Rows with what can go wrong in them, by name.
-fn rows(vocabulary: usize) -> Vec<(&'static str, Vec<f32>)> {
-    let random = |seed: u64| {
-        move |id: usize| {
-            // A sum of uniforms, near enough to the bell of real logits.
-            let sum: f64 = (0..4).map(|k| uniform(seed, 4 * id as u64 + k)).sum();
-            (6.0 * (sum - 2.0)) as f32
-        }
-    };
-    let row = |value: &dyn Fn(usize) -> f32| (0..vocabulary).map(value).collect::<Vec<f32>>();
-    let plain = random(vocabulary as u64);
-    let far = vocabulary * 5 / 7;
-    vec![
-        ("random", row(&plain)),
-        ("coarse, so that many are equal", row(&|id| plain(id).round())),
-        ("all equal", row(&|_| -1.5)),
-        ("all below zero", row(&|id| plain(id) - 50.0)),
-        ("zeros of both signs", row(&|id| if id % 3 == 0 { -0.0 } else { 0.0 } - (id % 2) as f32)),
-        (
-            "with -inf and NaN",
-            row(&|id| match id % 5 {
-                0 => BAN,
-                1 => f32::NAN,
-                2 => -f32::NAN,
-                _ => plain(id),
-            }),
-        ),
-        ("few finite", row(&|id| if id == 3 || id == far { 1.0 + id as f32 * 1e-6 } else { BAN })),
-        ("all NaN", row(&|_| f32::NAN)),
-        ("all -inf", row(&|_| BAN)),
-        ("twice +inf", row(&|id| if id == far || id == 2 { f32::INFINITY } else { plain(id) })),
-        ("extremes", row(&|id| if id % 2 == 0 { f32::MAX } else { f32::MIN })),
-        ("falling", row(&|id| -(id as f32) * 1e-3)),
-        ("rising", row(&|id| id as f32 * 1e-3)),
-    ]
-}
-
-/// A draw that nothing stops.
-fn draw<'a>(sampling: &'a Sampling, history: &'a [u32], uniforms: &'a [f32]) -> SampleRow<'a> {
-    SampleRow { history, ..SampleRow::new(sampling, uniforms) }
-}
-
-/// Chooses `plays` times from one row.
-fn sample_one(bench: &mut SampleBench, row: &[f32], draw: SampleRow<'_>, plays: usize) -> Sampled {
-    bench.sample(row, &[draw], plays).unwrap().remove(0)
-}
-
 #[test]
-fn greedy_choices_equal_the_host() {
+fn greedy_samples_equal_the_host() {
     let gpu = gpu::open();
     let greedy = Sampling::greedy();
     for vocabulary in VOCABULARIES {
@@ -72,8 +23,8 @@ fn greedy_choices_equal_the_host() {
         let mut bench = SampleBench::new(&gpu, vocabulary, rows.len()).unwrap();
         let mut host = Sampler::new(greedy.clone(), vocabulary).unwrap();
         let logits: Vec<f32> = rows.iter().flat_map(|(_, row)| row).copied().collect();
-        let draws = vec![draw(&greedy, &[], &[0.0]); rows.len()];
-        let found = bench.sample(&logits, &draws, 1).unwrap();
+        let samples = vec![sample_row(&greedy, &[], &[0.0]); rows.len()];
+        let found = bench.sample(&logits, &samples, 1).unwrap();
         for ((name, row), found) in rows.into_iter().zip(found) {
             let expected = host.sample(&mut row.clone(), 0);
             assert_eq!(found.tokens, [expected], "{name}, {vocabulary} tokens");
@@ -84,47 +35,8 @@ fn greedy_choices_equal_the_host() {
     }
 }
 
-/// How far a uniform number lies from the nearest one at which the choice changes. Worked out by
-/// sorting, in f64, from the logits after bias and penalties.
-fn distance_to_boundary(sampling: &Sampling, logits: &[f32], number: f64) -> f64 {
-    let usable = |&id: &usize| logits[id] > BAN;
-    let mut order: Vec<usize> = (0..logits.len()).filter(usable).collect();
-    // Zeros of both signs are equal, and the sort is stable: ties go to low ids.
-    order.sort_by(|&a, &b| logits[b].partial_cmp(&logits[a]).unwrap());
-    order.truncate(sampling.top_k);
-    let best = f64::from(logits[order[0]]);
-    let weight =
-        |id: usize| ((f64::from(logits[id]) - best) / f64::from(sampling.temperature)).exp();
-    let sum = |ids: &[usize]| ids.iter().map(|&id| weight(id)).sum::<f64>();
-    let mut nearest = 1f64;
-    if sampling.top_p < 1.0 {
-        let (mut kept, mut mass) = (0, 0.0);
-        let total = sum(&order);
-        while kept == 0 || (kept < order.len() && mass / total < f64::from(sampling.top_p)) {
-            mass += weight(order[kept]);
-            kept += 1;
-            nearest = nearest.min((mass / total - f64::from(sampling.top_p)).abs());
-        }
-        order.truncate(kept);
-    }
-    if sampling.min_p > 0.0 {
-        order.retain(|&id| {
-            nearest = nearest.min((weight(id) - f64::from(sampling.min_p)).abs());
-            weight(id) >= f64::from(sampling.min_p)
-        });
-    }
-    order.sort_unstable();
-    let total = sum(&order);
-    let mut running = 0.0;
-    for &id in &order {
-        running += weight(id);
-        nearest = nearest.min((running / total - number).abs());
-    }
-    nearest
-}
-
 #[test]
-fn drawn_choices_equal_the_host_but_at_boundaries() {
+fn samples_equal_the_host_but_at_boundaries() {
     const PLAYS: usize = 8;
     let cuts = [
         // (temperature, top-k, top-p, min-p)
@@ -137,7 +49,7 @@ fn drawn_choices_equal_the_host_but_at_boundaries() {
         (1e-40, 33, 1.0, 0.0),
     ];
     let gpu = gpu::open();
-    let (mut drawn, mut others) = (0, 0);
+    let (mut sampled, mut others) = (0, 0);
     for vocabulary in VOCABULARIES {
         let mut bench = SampleBench::new(&gpu, vocabulary, 1).unwrap();
         for (index, (name, row)) in rows(vocabulary).into_iter().enumerate() {
@@ -150,16 +62,17 @@ fn drawn_choices_equal_the_host_but_at_boundaries() {
                 let sampling =
                     Sampling { temperature, top_k, top_p, min_p, seed, ..Sampling::default() };
                 let numbers = uniforms(seed, PLAYS);
-                let found = sample_one(&mut bench, &row, draw(&sampling, &[], &numbers), PLAYS);
+                let found =
+                    sample_one(&mut bench, &row, sample_row(&sampling, &[], &numbers), PLAYS);
                 let mut host = Sampler::new(sampling, vocabulary).unwrap();
                 for (position, &token) in found.tokens.iter().enumerate() {
                     let expected = host.sample(&mut row.clone(), position as u64);
-                    drawn += 1;
+                    sampled += 1;
                     if token != expected {
                         let number = uniform(seed, position as u64);
-                        let distance = distance_to_boundary(host.sampling(), &row, number);
+                        let fair = is_at_boundary(host.sampling(), &row, number, token);
                         let what = format!("{name}, {vocabulary} tokens, {:?}", host.sampling());
-                        assert!(distance < 1e-4, "{token} for {expected} ({distance}): {what}");
+                        assert!(fair, "{token} for {expected}: {what}");
                         others += 1;
                     }
                 }
@@ -167,37 +80,9 @@ fn drawn_choices_equal_the_host_but_at_boundaries() {
             }
         }
     }
-    println!("{others} of {drawn} draws fell to another token");
-    // A draw is that close to a boundary about once in a hundred: 64 boundaries, 2e-4 each.
-    assert!(others * 100 <= drawn);
-}
-
-/// The host's tokens, each accepted before the next is chosen, and the logits of the last.
-fn on_host(
-    sampling: &Sampling,
-    row: &[f32],
-    history: &[u32],
-    plays: usize,
-) -> (Vec<u32>, Vec<f32>) {
-    let mut host = Sampler::new(sampling.clone(), row.len()).unwrap();
-    history.iter().for_each(|&token| host.accept(token));
-    let mut logits = Vec::new();
-    let tokens = (0..plays as u64).map(|position| {
-        logits = row.to_vec();
-        let token = host.sample(&mut logits, position);
-        host.accept(token);
-        token
-    });
-    (tokens.collect(), logits)
-}
-
-fn assert_shaped(found: &Sampled, expected: &[f32]) {
-    for (id, (&found, &expected)) in found.logits.iter().zip(expected).enumerate() {
-        // A GPU may divide with an error of 2.5 units in the last place of the quotient, from which
-        // penalties of up to about one are then subtracted.
-        let near = (found - expected).abs() <= 4e-7 * (1.0 + expected.abs()) || found == expected;
-        assert!(near || (found.is_nan() && expected.is_nan()), "{id}: {found} for {expected}");
-    }
+    println!("{others} of {sampled} fell to another token");
+    // A number is that close to a boundary about once in four thousand: 64 boundaries, 4e-6 each.
+    assert!(others * 100 <= sampled);
 }
 
 #[test]
@@ -232,7 +117,7 @@ fn biases_and_penalties_equal_the_host() {
     for sampling in cases {
         let (tokens, logits) = on_host(&sampling, row, &history, 6);
         let numbers = uniforms(sampling.seed, 6);
-        let found = sample_one(&mut bench, row, draw(&sampling, &history, &numbers), 6);
+        let found = sample_one(&mut bench, row, sample_row(&sampling, &history, &numbers), 6);
         assert_eq!(found.tokens, tokens, "{sampling:?}");
         assert_shaped(&found, &logits);
     }
@@ -244,7 +129,7 @@ fn the_history_is_a_ring() {
     let vocabulary = 300;
     let mut bench = SampleBench::new(&gpu, vocabulary, 1).unwrap();
     let row = &rows(vocabulary)[0].1;
-    // Tokens leave the window while tokens are chosen, so that what was penalised comes back.
+    // Tokens leave the window while tokens are sampled, so that what was penalised comes back.
     for (window, before) in [(1, 0), (3, 2), (20, 300), (256, 250), (256, 300), (255, 256)] {
         let history: Vec<u32> = (0..before).map(|n| (n * 7) % 300).collect();
         let sampling = Sampling {
@@ -254,7 +139,7 @@ fn the_history_is_a_ring() {
             ..Sampling::greedy()
         };
         let (tokens, logits) = on_host(&sampling, row, &history, 64);
-        let found = sample_one(&mut bench, row, draw(&sampling, &history, &[0.0; 64]), 64);
+        let found = sample_one(&mut bench, row, sample_row(&sampling, &history, &[0.0; 64]), 64);
         assert_eq!(found.tokens, tokens, "window {window}, {before} tokens before");
         assert_shaped(&found, &logits);
         assert_eq!((found.row.token, found.row.position), (tokens[63], 64));
@@ -266,19 +151,19 @@ fn a_stop_token_halts_its_row_alone() {
     let gpu = gpu::open();
     let mut bench = SampleBench::new(&gpu, 1000, 4).unwrap();
     let row = &rows(1000)[0].1;
-    // Each token that was chosen is banned from then on.
+    // Each token that was sampled is banned from then on.
     let sampling = Sampling { frequency_penalty: 1e9, penalty_window: 256, ..Sampling::greedy() };
     let (tokens, _) = on_host(&sampling, row, &[], 8);
-    let free = draw(&sampling, &[], &[0.0; 64]);
+    let free = sample_row(&sampling, &[], &[0.0; 64]);
     let stops = [9999, tokens[5], tokens[3]];
-    let draws = [
+    let samples = [
         free,
         SampleRow { stop_tokens: &stops, ..free },
         SampleRow { stop_tokens: &tokens[..1], ..free },
         // A play for which there is no random number does nothing, either.
         SampleRow { uniforms: &[0.0; 5], ..free },
     ];
-    let found = bench.sample(&row.repeat(4), &draws, 8).unwrap();
+    let found = bench.sample(&row.repeat(4), &samples, 8).unwrap();
     for (found, (count, halted)) in found.iter().zip([(8, false), (4, true), (1, true), (5, false)])
     {
         // A stop token is the last of them.
@@ -291,20 +176,20 @@ fn a_stop_token_halts_its_row_alone() {
     }
 }
 
-/// Options of a lane, such that every step of the choice has some of them.
+/// Options of a lane, such that every step of sampling has some of them.
 fn options_of(lane: usize) -> Sampling {
-    let drawn = Sampling { seed: lane as u64, penalty_window: 256, ..Sampling::default() };
+    let random = Sampling { seed: lane as u64, penalty_window: 256, ..Sampling::default() };
     match lane % 5 {
-        0 => Sampling { temperature: 0.0, ..drawn },
-        1 => Sampling { top_k: 40, temperature: 0.8, ..drawn },
-        2 => Sampling { top_k: 64, top_p: 0.9, repetition_penalty: 1.2, ..drawn },
-        3 => Sampling { temperature: 0.0, frequency_penalty: 0.5, penalty_window: 7, ..drawn },
+        0 => Sampling { temperature: 0.0, ..random },
+        1 => Sampling { top_k: 40, temperature: 0.8, ..random },
+        2 => Sampling { top_k: 64, top_p: 0.9, repetition_penalty: 1.2, ..random },
+        3 => Sampling { temperature: 0.0, frequency_penalty: 0.5, penalty_window: 7, ..random },
         _ => Sampling {
             top_k: 1 + lane,
             min_p: 0.05,
             presence_penalty: 0.3,
             logit_bias: (0..lane as u32).map(|id| (id * 31, 4.0 - id as f32)).collect(),
-            ..drawn
+            ..random
         },
     }
 }
@@ -319,10 +204,10 @@ struct Lane {
 }
 
 impl Lane {
-    fn draw(&self) -> SampleRow<'_> {
+    fn row(&self) -> SampleRow<'_> {
         SampleRow {
             stop_tokens: &self.stops,
-            ..draw(&self.sampling, &self.history, &self.uniforms)
+            ..sample_row(&self.sampling, &self.history, &self.uniforms)
         }
     }
 }
@@ -344,7 +229,7 @@ fn lanes(vocabulary: usize, count: usize, plays: usize) -> Vec<Lane> {
 
 /// Each bit of what a lane comes to, its sequence aside.
 fn bits(found: &Sampled) -> (Vec<u32>, bool, bool, u32, u32, Vec<u32>) {
-    let Sampled { tokens, halted, broken, row, logits } = found;
+    let Sampled { tokens, halted, broken, row, logits, .. } = found;
     let logits = logits.iter().map(|logit| logit.to_bits()).collect();
     (tokens.clone(), *halted, *broken, row.token, row.position, logits)
 }
@@ -358,7 +243,7 @@ fn lanes_do_not_influence_one_another() {
         let mut bench = SampleBench::new(&gpu, vocabulary, 1).unwrap();
         let alone: Vec<Sampled> = lanes
             .iter()
-            .map(|lane| sample_one(&mut bench, &lane.logits, lane.draw(), PLAYS))
+            .map(|lane| sample_one(&mut bench, &lane.logits, lane.row(), PLAYS))
             .collect();
         // In any slot, and with room for more rows than there are.
         for (turn, room) in [(0, count), (5, count), (count - 1, count), (1, count + 3)] {
@@ -366,8 +251,8 @@ fn lanes_do_not_influence_one_another() {
             let mut bench = SampleBench::new(&gpu, vocabulary, room).unwrap();
             let logits: Vec<f32> =
                 order.iter().flat_map(|&lane| &lanes[lane].logits).copied().collect();
-            let draws: Vec<SampleRow<'_>> = order.iter().map(|&lane| lanes[lane].draw()).collect();
-            let found = bench.sample(&logits, &draws, PLAYS).unwrap();
+            let samples: Vec<SampleRow<'_>> = order.iter().map(|&lane| lanes[lane].row()).collect();
+            let found = bench.sample(&logits, &samples, PLAYS).unwrap();
             for ((slot, &lane), found) in order.iter().enumerate().zip(&found) {
                 assert!(bits(found) == bits(&alone[lane]), "lane {lane} in slot {slot} of {count}");
                 assert_eq!(found.row.sequence, slot as u32);
@@ -377,22 +262,22 @@ fn lanes_do_not_influence_one_another() {
 }
 
 #[test]
-fn lanes_choose_as_the_host_does() {
+fn lanes_sample_as_the_host_does() {
     let gpu = gpu::open();
     let (vocabulary, count) = (49_152, 48);
     let lanes = lanes(vocabulary, count, 1);
     let mut bench = SampleBench::new(&gpu, vocabulary, count).unwrap();
     let logits: Vec<f32> = lanes.iter().flat_map(|lane| &lane.logits).copied().collect();
-    let draws: Vec<SampleRow<'_>> = lanes.iter().map(Lane::draw).collect();
-    let found = bench.sample(&logits, &draws, 1).unwrap();
+    let samples: Vec<SampleRow<'_>> = lanes.iter().map(Lane::row).collect();
+    let found = bench.sample(&logits, &samples, 1).unwrap();
     let mut others = 0;
     for (index, (lane, found)) in lanes.iter().zip(&found).enumerate() {
         let (tokens, shaped) = on_host(&lane.sampling, &lane.logits, &lane.history, 1);
         assert_shaped(found, &shaped);
         if found.tokens != tokens {
             let number = uniform(lane.sampling.seed, 0);
-            let distance = distance_to_boundary(&lane.sampling, &shaped, number);
-            assert!(distance < 1e-4, "lane {index}: {:?} for {tokens:?}", found.tokens);
+            let fair = is_at_boundary(&lane.sampling, &shaped, number, found.tokens[0]);
+            assert!(fair, "lane {index}: {:?} for {tokens:?}", found.tokens);
             others += 1;
         }
         assert_eq!(found.halted, lane.stops.contains(&found.tokens[0]), "lane {index}");
@@ -404,7 +289,7 @@ fn lanes_choose_as_the_host_does() {
 /// Not a test of speed, a way to see it: `cargo test --test gpu_sampling -- --ignored --nocapture`.
 #[test]
 #[ignore = "prints times, checks nothing"]
-fn time_of_a_choice() {
+fn time_of_a_sample() {
     let gpu = gpu::open();
     let greedy = Sampling { penalty_window: 256, ..Sampling::greedy() };
     let history: Vec<u32> = (0..256).map(|n| (n * n * 7) % 5000).collect();
@@ -421,9 +306,12 @@ fn time_of_a_choice() {
                 "top-k 64, top-p",
                 Sampling { temperature: 1.0, top_k: 64, top_p: 0.95, ..greedy.clone() },
             ),
+            ("temperature", Sampling::default()),
+            ("top-p", Sampling { top_p: 0.95, ..Sampling::default() }),
+            ("top-k 200, top-p", Sampling { top_k: 200, top_p: 0.95, ..Sampling::default() }),
         ] {
-            let draws = vec![draw(&sampling, &history, &[]); lanes];
-            let seconds = bench.time(&logits, &draws).unwrap();
+            let samples = vec![sample_row(&sampling, &history, &[]); lanes];
+            let seconds = bench.time(&logits, &samples).unwrap();
             println!("{lanes} x {vocabulary} tokens, {name}: {:.1} µs", 1e6 * seconds);
         }
     }

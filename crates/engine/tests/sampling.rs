@@ -1,4 +1,4 @@
-//! Plays that choose tokens on the device, for several sequences at once and several times behind
+//! Plays that sample tokens on the device, for several sequences at once and several times behind
 //! one another, against the same played alone and against the host's sampler.
 
 #[path = "../../../tests/support/case.rs"]
@@ -71,7 +71,7 @@ impl TensorSource for Changed<'_> {
     }
 }
 
-/// A sequence that tokens are chosen for.
+/// A sequence that tokens are sampled for.
 #[derive(Clone)]
 struct Lane {
     sequence: u32,
@@ -86,12 +86,13 @@ impl Lane {
     fn new(index: usize) -> Lane {
         let prompt = 7 + 14 * index;
         let tokens = (0..prompt).map(|n| ((n * n * 3 + 41 * index) % 300) as u32).collect();
-        let drawn =
+        let random =
             Sampling { top_k: 20, temperature: 2.0, seed: index as u64, ..Sampling::default() };
-        let sampling = match index % 3 {
+        let sampling = match index % 4 {
             0 => Sampling::greedy(),
-            1 => drawn,
-            _ => Sampling { top_p: 0.9, repetition_penalty: 1.4, penalty_window: 256, ..drawn },
+            1 => random,
+            2 => Sampling { top_p: 0.9, repetition_penalty: 1.4, penalty_window: 256, ..random },
+            _ => Sampling { top_k: 0, top_p: 0.95, presence_penalty: 0.4, ..random },
         };
         Lane { sequence: index as u32, tokens, prompt, sampling, stops: Vec::new() }
     }
@@ -109,7 +110,7 @@ impl Lane {
         (0..plays).map(|play| uniform(self.sampling.seed, position(play)) as f32).collect()
     }
 
-    fn draw<'a>(&'a self, uniforms: &'a [f32]) -> SampleRow<'a> {
+    fn row<'a>(&'a self, uniforms: &'a [f32]) -> SampleRow<'a> {
         let Lane { sampling, stops, tokens, .. } = self;
         SampleRow { stop_tokens: stops, history: tokens, ..SampleRow::new(sampling, uniforms) }
     }
@@ -144,9 +145,9 @@ fn go_on(recording: &mut VulkanRecording, lanes: &mut [Lane], count: usize, play
         }
         let uniforms: Vec<Vec<f32>> = going.iter().map(|lane| lane.uniforms(now)).collect();
         let lanes = going.iter().zip(&uniforms);
-        let draws: Vec<Option<SampleRow<'_>>> =
-            lanes.map(|(lane, uniforms)| Some(lane.draw(uniforms))).collect();
-        recording.play_sampling(&step, &draws).unwrap();
+        let samples: Vec<Option<SampleRow<'_>>> =
+            lanes.map(|(lane, uniforms)| Some(lane.row(uniforms))).collect();
+        recording.play_sampling(&step, &samples).unwrap();
         for (index, lane) in going.iter_mut().enumerate() {
             lane.tokens.extend_from_slice(recording.sampled(0, index).unwrap());
         }
@@ -185,10 +186,10 @@ fn lanes_together_are_lanes_alone_however_many_plays_a_call_has() {
     }
 }
 
-/// A prompt whose body takes several submissions, choosing behind it.
+/// A prompt whose body takes several submissions, sampling behind it.
 #[test]
-fn bodies_that_are_cut_choose_the_same() {
-    let chosen = |rate: Option<f64>| {
+fn bodies_that_are_cut_sample_the_same() {
+    let sampled = |rate: Option<f64>| {
         let mut recording = record(&|_| ());
         if let Some(rate) = rate {
             recording.assume_rate(rate);
@@ -200,9 +201,9 @@ fn bodies_that_are_cut_choose_the_same() {
         let submits = recording.statistics().submits - before;
         (lanes.iter().map(|lane| lane.answer().to_vec()).collect::<Vec<_>>(), submits)
     };
-    let (whole, submits) = chosen(None);
+    let (whole, submits) = sampled(None);
     assert_eq!(submits, 2);
-    let (cut, submits) = chosen(Some(1.0));
+    let (cut, submits) = sampled(Some(1.0));
     assert!(submits > 8, "{submits} submissions");
     assert_eq!(cut, whole);
 }
@@ -210,7 +211,7 @@ fn bodies_that_are_cut_choose_the_same() {
 /// As a speculated continuation is verified: several rows of a sequence, each with a history of its
 /// own, beside a row of another and the chunk of a third one's prompt that wants nothing yet.
 #[test]
-fn rows_of_one_sequence_choose_as_the_host_does() {
+fn rows_of_one_sequence_sample_as_the_host_does() {
     let mut recording = record(&|_| ());
     let lanes: Vec<Lane> = (0..6).map(Lane::new).collect();
     play_prompts(&mut recording, &lanes);
@@ -246,14 +247,14 @@ fn rows_of_one_sequence_choose_as_the_host_does() {
         .zip(&samplings)
         .map(|(&row, sampling)| [uniform(sampling.seed, history(row).len() as u64) as f32])
         .collect();
-    let draws: Vec<Option<SampleRow<'_>>> = (0..wanted.len())
+    let samples: Vec<Option<SampleRow<'_>>> = (0..wanted.len())
         .map(|index| SampleRow {
             history: history(wanted[index]),
             ..SampleRow::new(&samplings[index], &uniforms[index])
         })
         .map(Some)
         .collect();
-    recording.play_sampling(&step, &draws).unwrap();
+    recording.play_sampling(&step, &samples).unwrap();
     let found: Vec<u32> =
         (0..wanted.len()).map(|index| recording.sampled(0, index).unwrap()[0]).collect();
     assert_eq!(found, expected);
@@ -277,8 +278,8 @@ fn a_lane_that_is_not_a_number_is_told_from_the_others() {
             step.push(token, sequence as u32, 0, true);
         }
         let sampling = Sampling::greedy();
-        let draw = SampleRow::new(&sampling, &[0.0; 3]);
-        recording.play_sampling(&step, &[Some(draw); 4]).unwrap();
+        let row = SampleRow::new(&sampling, &[0.0; 3]);
+        recording.play_sampling(&step, &[Some(row); 4]).unwrap();
         (0..4).map(|lane| recording.sampled(0, lane).map(<[u32]>::to_vec)).collect::<Vec<_>>()
     };
     let sound = play(&mut record(&|_| ()));
@@ -295,7 +296,7 @@ fn a_lane_that_is_not_a_number_is_told_from_the_others() {
 fn what_does_not_fit_is_refused() {
     let mut recording = record(&|_| ());
     let greedy = Sampling::greedy();
-    let draw = |uniforms| Some(SampleRow::new(&greedy, uniforms));
+    let row = |uniforms| Some(SampleRow::new(&greedy, uniforms));
     let step = |rows: &[(u32, u32, bool)]| {
         let mut step = Step::default();
         rows.iter().for_each(|&(sequence, position, logits)| {
@@ -303,7 +304,7 @@ fn what_does_not_fit_is_refused() {
         });
         step
     };
-    let (one, two, many) = (draw(&[0.0]), draw(&[0.0; 2]), draw(&[0.0; 65]));
+    let (one, two, many) = (row(&[0.0]), row(&[0.0; 2]), row(&[0.0; 65]));
     let alone = step(&[(0, 0, true)]);
     let both = step(&[(0, 0, true), (1, 0, true)]);
     recording.play_sampling(&both, &[two, two]).unwrap();
@@ -312,7 +313,7 @@ fn what_does_not_fit_is_refused() {
         (&both, &[one]),
         (&alone, &[one, one]),
         (&step(&[(0, 0, false)]), &[]),
-        (&alone, &[draw(&[])]),
+        (&alone, &[row(&[])]),
         (&alone, &[many]),
         (&both, &[one, two]),
         // Several plays, and a row that is no lane's only one.
@@ -320,8 +321,8 @@ fn what_does_not_fit_is_refused() {
         (&step(&[(0, 0, true), (1, 0, false)]), &[two]),
         (&step(&[(0, CONTEXT as u32 - 1, true)]), &[two]),
     ];
-    for (index, (step, draws)) in bad.into_iter().enumerate() {
-        let error = recording.play_sampling(step, draws).unwrap_err();
+    for (index, (step, samples)) in bad.into_iter().enumerate() {
+        let error = recording.play_sampling(step, samples).unwrap_err();
         assert!(matches!(error, DeviceError::BadStep(_)), "{index}: {error}");
         assert_eq!(recording.sampled(0, 0), None, "{index}");
     }

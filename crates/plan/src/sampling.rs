@@ -3,7 +3,7 @@
 use crate::error::DeviceError;
 use crate::step::Step;
 
-/// How the next token is chosen. The default is the model's own distribution: temperature 1, no cuts.
+/// How the next token is sampled. The default is the model's own distribution: temperature 1, no cuts.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sampling {
     /// Divides the logits; 0 always takes the best token (greedy) and ignores the cuts and the seed.
@@ -139,7 +139,8 @@ impl<'a> SampleRow<'a> {
     }
 }
 
-/// Log probabilities of one row, at temperature 1 and before penalties and cuts.
+/// Log probabilities of one row: the model's own, at temperature 1 and before biases, penalties, cuts
+/// and the mask.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct TokenLogProbs<'a> {
     /// Of the sampled token.
@@ -180,9 +181,9 @@ pub trait DeviceSampler {
     /// submitted with [`crate::LogitsTo::Sampler`], and waits for it.
     fn sample(&mut self, slot: usize, rows: &[Option<SampleRow<'_>>]) -> Result<(), DeviceError>;
 
-    /// Tokens that were last sampled in `slot` for the `index`-th row with logits: one a play, until a stop
-    /// token. None where the row was left to the host, or where a logit was not a number, which
-    /// means that weights or a kernel are broken.
+    /// Tokens that were last sampled in `slot` for the `index`-th row with logits: one a play, until
+    /// a stop token. None where the row was left to the host, where its mask leaves no token, or
+    /// where a logit was not a number, which means that weights or a kernel are broken.
     fn sampled(&self, slot: usize, index: usize) -> Option<&[u32]>;
 
     /// Log probabilities of the `play`-th token of the `index`-th row; none where none were asked

@@ -84,7 +84,7 @@ void apply_penalties(uint lane, uint start, uint end) {
 }
 
 void main() {
-    if (idle()) {
+    if (idle() || state.wanted == 0) {
         return;
     }
     const uint lane = gl_LocalInvocationIndex;

@@ -25,14 +25,18 @@ pub(crate) enum Shader {
     SelectRows,
     SoftCap,
     SampleCut,
-    SampleDraw,
+    SampleBest,
+    SampleShape,
+    SampleSelect,
+    SampleWeigh,
+    SampleWhole,
     Probe,
     ProbeMatrix,
     ProbeFragments,
 }
 
 impl Shader {
-    pub const ALL: [Shader; 20] = [
+    pub const ALL: [Shader; 24] = [
         Shader::Embed,
         Shader::RopeAngles,
         Shader::Prologue,
@@ -49,7 +53,11 @@ impl Shader {
         Shader::SelectRows,
         Shader::SoftCap,
         Shader::SampleCut,
-        Shader::SampleDraw,
+        Shader::SampleBest,
+        Shader::SampleShape,
+        Shader::SampleSelect,
+        Shader::SampleWeigh,
+        Shader::SampleWhole,
         Shader::Probe,
         Shader::ProbeMatrix,
         Shader::ProbeFragments,
@@ -74,7 +82,11 @@ impl Shader {
             Shader::SelectRows => "select_rows",
             Shader::SoftCap => "soft_cap",
             Shader::SampleCut => "sample_cut",
-            Shader::SampleDraw => "sample_draw",
+            Shader::SampleBest => "sample_best",
+            Shader::SampleShape => "sample_shape",
+            Shader::SampleSelect => "sample_select",
+            Shader::SampleWeigh => "sample_weigh",
+            Shader::SampleWhole => "sample_whole",
             Shader::Probe => "probe",
             Shader::ProbeMatrix => "probe_matrix",
             Shader::ProbeFragments => "probe_fragments",
@@ -100,7 +112,11 @@ impl Shader {
             Shader::SelectRows => include_bytes!("../spirv/select_rows.spv"),
             Shader::SoftCap => include_bytes!("../spirv/soft_cap.spv"),
             Shader::SampleCut => include_bytes!("../spirv/sample_cut.spv"),
-            Shader::SampleDraw => include_bytes!("../spirv/sample_draw.spv"),
+            Shader::SampleBest => include_bytes!("../spirv/sample_best.spv"),
+            Shader::SampleShape => include_bytes!("../spirv/sample_shape.spv"),
+            Shader::SampleSelect => include_bytes!("../spirv/sample_select.spv"),
+            Shader::SampleWeigh => include_bytes!("../spirv/sample_weigh.spv"),
+            Shader::SampleWhole => include_bytes!("../spirv/sample_whole.spv"),
             Shader::Probe => include_bytes!("../spirv/probe.spv"),
             Shader::ProbeMatrix => include_bytes!("../spirv/probe_matrix.spv"),
             Shader::ProbeFragments => include_bytes!("../spirv/probe_fragments.spv"),
@@ -121,7 +137,11 @@ impl Shader {
             Shader::Attention => &[1; 11],
             Shader::RmsNorm | Shader::Rope | Shader::Gate | Shader::Add => &[1; 3],
             Shader::SelectRows | Shader::SoftCap => &[1; 2],
-            Shader::SampleCut | Shader::SampleDraw => &[1; 4],
+            Shader::SampleCut | Shader::SampleBest => &[1; 4],
+            Shader::SampleShape
+            | Shader::SampleSelect
+            | Shader::SampleWeigh
+            | Shader::SampleWhole => &[1; 11],
             Shader::Probe => &[1, 1],
             Shader::ProbeMatrix | Shader::ProbeFragments => &[1],
         }

@@ -87,7 +87,8 @@ pub struct VulkanRecording {
     pub(crate) statistics: PlayStatistics,
     pub(crate) profiler: Option<Profiler>,
     pub(crate) ablation: Option<Ablated>,
-    pub(crate) sampler: Sampler,
+    /// One for each arena, where this device computes the logits.
+    pub(crate) samplers: Vec<Sampler>,
     /// Command buffers of one submission, kept so that none is allocated again.
     pub(crate) list: Vec<vk::CommandBufferSubmitInfo<'static>>,
     // Last: everything above points into it.
@@ -151,7 +152,9 @@ impl VulkanRecording {
         let table = memory.allocate(Purpose::Step, 4 * count as u64, "page tables")?;
         let tables = memory.mapped(table).expect("steps are visible to the host").cast();
         let logits = host_logits(&plan, device, &mut memory)?;
-        let sampler = Sampler::new(&plan, &mut memory)?;
+        let binding = gpu.description().largest_binding;
+        let samplers = (0..logits.len()).map(|_| Sampler::new(&plan, &mut memory, binding));
+        let samplers = samplers.collect::<Result<Vec<Sampler>, DeviceError>>()?;
         let mut slots = Vec::new();
         for slot in 0..SLOTS {
             let step = memory.allocate(Purpose::Step, STEP_BYTES, "steps")?;
@@ -181,7 +184,7 @@ impl VulkanRecording {
             statistics: PlayStatistics::default(),
             profiler: None,
             ablation: None,
-            sampler,
+            samplers,
             list: Vec::with_capacity(16),
             memory,
         })
@@ -397,11 +400,11 @@ impl Recording for VulkanRecording {
     }
 
     fn sampler(&self) -> Option<&dyn DeviceSampler> {
-        Some(self)
+        if self.samplers.is_empty() { None } else { Some(self) }
     }
 
     fn sampler_mut(&mut self) -> Option<&mut dyn DeviceSampler> {
-        Some(self)
+        if self.samplers.is_empty() { None } else { Some(self) }
     }
 
     fn map_page(&mut self, group: usize, sequence: usize, index: usize, page: u32) {

@@ -1,57 +1,80 @@
 //! Plays that sample tokens: those of one play are the rows of the next, in one submission.
 
+mod record;
+mod report;
+
 use crate::memory::{Memory, Purpose, Region};
 use crate::recording::{VulkanRecording, logit_bucket};
-use crate::sample::{MOST_PLAYS, MOST_ROWS, Outcome, SampleBuffers, sample_program, unsupported};
+use crate::sample::whole::{Stage, mask_words};
+use crate::sample::{MOST_PLAYS, MOST_ROWS, Outcome, Paths, SampleBuffers, SampleRoom};
 use crate::step::write_step;
 use ash::vk;
 use pianola_plan::{
-    DeviceError, DeviceSampler, PAGE_TOKENS, Plan, Row, SampleRow, Step, TokenLogProbs,
+    DeviceError, DeviceSampler, PAGE_TOKENS, Plan, Row, SLOTS, SampleRow, Step, TokenLogProbs,
 };
+use report::LogProbReport;
 use std::collections::BTreeMap;
 use std::time::Instant;
-
-/// The slot that plays with sampling in one submission run in: each is waited for.
-const SAMPLING_SLOT: usize = 0;
 
 /// Command buffers that sample a token for each row with logits, and copy the outcomes to the host.
 #[derive(Clone, Copy)]
 struct SampleCommands {
-    sample: vk::CommandBuffer,
+    best: vk::CommandBuffer,
+    collect: vk::CommandBuffer,
+    /// Recorded at first use.
+    whole: Option<WholeCommands>,
+}
+
+/// The same for rows that look at the whole vocabulary.
+#[derive(Clone, Copy)]
+struct WholeCommands {
+    stages: [vk::CommandBuffer; Stage::ALL.len()],
     collect: vk::CommandBuffer,
 }
 
-/// What sampling on the device needs.
+/// The slot that plays with sampling in one submission run in: each is waited for.
+const SAMPLING_SLOT: usize = 0;
+
+/// What sampling from the logits of one arena needs.
 pub(crate) struct Sampler {
     buffers: SampleBuffers,
     /// Outcomes as the host reads them, and those of them that the last play left.
     readback: Region,
     outcomes: *const Outcome,
     rows: usize,
-    /// Of the rows last written, which are sampled here.
+    /// Of the rows last written, which are sampled here, and the kernels that they need.
     here: [bool; MOST_ROWS],
+    paths: Paths,
+    /// Log probabilities of the rows last written that ask for them.
+    report: Option<LogProbReport>,
     /// The slot and the rows with logits of a forward pass that was not sampled yet.
     pub forward: Option<(usize, usize)>,
     /// For each slot, by the rows that its head was recorded for.
-    recorded: [BTreeMap<u32, SampleCommands>; 2],
+    recorded: [BTreeMap<u32, SampleCommands>; SLOTS],
     /// Command buffers of one submission, kept so that none is allocated again.
     list: Vec<vk::CommandBufferSubmitInfo<'static>>,
 }
 
 impl Sampler {
-    pub fn new(plan: &Plan, memory: &mut Memory) -> Result<Sampler, DeviceError> {
+    /// Ready for as many rows as `plan` has logits for, on a device that binds so many bytes at most.
+    pub fn new(plan: &Plan, memory: &mut Memory, binding: u64) -> Result<Sampler, DeviceError> {
         let rows = plan.options.max_logit_rows.min(MOST_ROWS);
-        let buffers = SampleBuffers::new(memory, rows)?;
+        let room = SampleRoom::new(rows, plan.graph.vocabulary, plan.options.context, binding);
+        let buffers = SampleBuffers::new(memory, room)?;
         let readback = memory.allocate(Purpose::Readback, buffers.outcomes.size, "sampling")?;
+        // A play is a body, a head and these, and behind the last one come three copies.
+        let most = MOST_PLAYS * (3 + Stage::ALL.len()) + 3;
         Ok(Sampler {
             buffers,
             readback,
             outcomes: memory.mapped(readback).expect("visible to the host").cast(),
             rows: 0,
             here: [false; MOST_ROWS],
+            paths: Paths::default(),
+            report: None,
             forward: None,
             recorded: Default::default(),
-            list: Vec::with_capacity(3 * MOST_PLAYS + 2),
+            list: Vec::with_capacity(most),
         })
     }
 
@@ -63,8 +86,55 @@ impl Sampler {
         for (here, row) in self.here.iter_mut().zip(rows) {
             *here = row.is_some();
         }
+        self.paths = Paths::of(rows.iter().flatten());
+        if let Some(report) = &mut self.report {
+            report.begin(rows);
+        }
         // SAFETY: by the caller's promise.
         unsafe { self.buffers.write(rows) };
+    }
+
+    /// Adds the command buffers that sample the rows last written.
+    fn push_samples(
+        &self,
+        commands: SampleCommands,
+        list: &mut Vec<vk::CommandBufferSubmitInfo<'static>>,
+    ) {
+        if self.paths.best {
+            list.push(submit_info(commands.best));
+        }
+        if let Some(whole) = commands.whole {
+            list.extend(self.paths.stages().map(|(index, _)| submit_info(whole.stages[index])));
+        }
+    }
+
+    /// Adds those that copy what came of it; `logits` copies the logits of rows left to the host.
+    fn push_copies(
+        &self,
+        commands: SampleCommands,
+        logits: vk::CommandBuffer,
+        rows: usize,
+        list: &mut Vec<vk::CommandBufferSubmitInfo<'static>>,
+    ) {
+        list.push(submit_info(commands.collect));
+        if let Some(whole) = commands.whole.filter(|_| self.paths.logprobs) {
+            list.push(submit_info(whole.collect));
+        }
+        if !self.here[..rows].iter().all(|&here| here) {
+            list.push(submit_info(logits));
+        }
+    }
+
+    /// What plays of `rows` rows left is there to be read.
+    fn collect(&mut self, rows: usize) {
+        self.rows = rows;
+        let Some(report) = self.report.as_mut().filter(|_| self.paths.logprobs) else { return };
+        for row in 0..rows {
+            // SAFETY: mapped; the play that wrote so many of them was waited for. Any bits are an
+            // outcome.
+            let outcome = unsafe { &*self.outcomes.add(row) };
+            report.read(row, outcome.sampled().len());
+        }
     }
 
     /// Tokens of the `index`-th row that wanted logits; none where one was not a number.
@@ -79,13 +149,17 @@ impl Sampler {
     }
 }
 
+fn submit_info(commands: vk::CommandBuffer) -> vk::CommandBufferSubmitInfo<'static> {
+    vk::CommandBufferSubmitInfo::default().command_buffer(commands)
+}
+
 impl DeviceSampler for VulkanRecording {
     /// Also while kernels are timed one by one, or plays are part of an experiment.
     fn sampling_unsupported(&self, row: &SampleRow<'_>) -> Option<&'static str> {
         if self.profiler.is_some() || self.ablation.is_some() {
             return Some("its kernels are being timed");
         }
-        unsupported(row)
+        self.samplers.first().and_then(|sampler| sampler.buffers.room.unsupported(row))
     }
 
     fn max_sample_rows(&self) -> usize {
@@ -102,18 +176,19 @@ impl DeviceSampler for VulkanRecording {
         rows: &[Option<SampleRow<'_>>],
     ) -> Result<(), DeviceError> {
         let start = Instant::now();
-        self.sampler.rows = 0;
+        let slot = SAMPLING_SLOT;
+        self.sampler_mut_of(slot).rows = 0;
         self.check(step)?;
         let plays = self.check_sampling(step, rows)?;
-        self.ready(0, SAMPLING_SLOT, step)?;
-        self.write_sampling(SAMPLING_SLOT, step, rows)?;
-        let mut list = std::mem::take(&mut self.sampler.list);
-        let launched = self.launch_sampling(SAMPLING_SLOT, step, plays, &mut list);
-        self.sampler.list = list;
+        self.ready(0, slot, step)?;
+        self.write_sampling(slot, step, rows)?;
+        let mut list = std::mem::take(&mut self.sampler_mut_of(slot).list);
+        let launched = self.launch_sampling(slot, step, plays, &mut list);
+        self.sampler_mut_of(slot).list = list;
         launched?;
         let submitted = start.elapsed().as_secs_f64();
-        self.finish(SAMPLING_SLOT)?;
-        self.sampler.rows = rows.len();
+        self.finish(slot)?;
+        self.sampler_mut_of(slot).collect(rows.len());
         let whole = start.elapsed().as_secs_f64();
         self.statistics.plays += plays as u64;
         self.statistics.seconds += whole;
@@ -123,45 +198,59 @@ impl DeviceSampler for VulkanRecording {
 
     fn sample(&mut self, slot: usize, rows: &[Option<SampleRow<'_>>]) -> Result<(), DeviceError> {
         let start = Instant::now();
-        let Some((_, logits)) = self.sampler.forward.filter(|forward| forward.0 == slot) else {
+        let forward = self.sampler_of(slot).forward.filter(|forward| forward.0 == slot);
+        let Some((_, logits)) = forward else {
             return Err(DeviceError::BadStep("no forward pass to sample from".to_string()));
         };
         if rows.len() != logits || !rows.iter().flatten().all(|row| row.uniforms.len() == 1) {
             return Err(DeviceError::BadStep(format!("{} rows to sample of {logits}", rows.len())));
         }
         self.check_rows(rows)?;
-        for slot in 0..self.slots.len() {
-            self.prepare_sampling(slot, logits)?;
-        }
-        // SAFETY: whatever sampled before was waited for.
-        unsafe { self.sampler.write(rows) };
+        self.write_rows(slot, logits, rows)?;
         let wanted = logit_bucket(logits, &self.plan);
-        let SampleCommands { sample, collect } = self.sampler.recorded[slot][&wanted];
         let copy = self.slots[slot].copies[&wanted];
-        let list = [sample, collect, copy];
-        let list = list.map(|list| vk::CommandBufferSubmitInfo::default().command_buffer(list));
-        let count = if rows.iter().all(Option::is_some) { 2 } else { 3 };
-        self.sampler.forward = None;
-        self.submit_list(Some(slot), &list[..count])?;
-        self.statistics.dispatches += 2;
+        let sampler = self.sampler_mut_of(slot);
+        let commands = sampler.recorded[slot][&wanted];
+        let mut list = std::mem::take(&mut sampler.list);
+        list.clear();
+        sampler.push_samples(commands, &mut list);
+        sampler.push_copies(commands, copy, logits, &mut list);
+        sampler.forward = None;
+        let dispatches = u64::from(sampler.paths.dispatches());
+        let submitted = self.submit_list(Some(slot), &list);
+        self.sampler_mut_of(slot).list = list;
+        submitted?;
+        self.statistics.dispatches += dispatches;
         self.finish(slot)?;
-        self.sampler.rows = rows.len();
+        self.sampler_mut_of(slot).collect(rows.len());
         let waited = start.elapsed().as_secs_f64();
         self.statistics.seconds += waited;
         self.statistics.busy_seconds += waited;
         Ok(())
     }
 
-    fn sampled(&self, _slot: usize, index: usize) -> Option<&[u32]> {
-        self.sampler.sampled(index)
+    fn sampled(&self, slot: usize, index: usize) -> Option<&[u32]> {
+        self.sampler_of(slot).sampled(index)
     }
 
-    fn logprobs(&self, _slot: usize, _index: usize, _play: usize) -> Option<TokenLogProbs<'_>> {
-        None
+    fn logprobs(&self, slot: usize, index: usize, play: usize) -> Option<TokenLogProbs<'_>> {
+        let sampler = self.sampler_of(slot);
+        let tokens = sampler.sampled(index)?;
+        sampler.report.as_ref().filter(|_| play < tokens.len())?.get(index, play)
     }
 }
 
 impl VulkanRecording {
+    /// What samples the logits of a slot.
+    fn sampler_of(&self, slot: usize) -> &Sampler {
+        &self.samplers[slot % self.samplers.len()]
+    }
+
+    fn sampler_mut_of(&mut self, slot: usize) -> &mut Sampler {
+        let count = self.samplers.len();
+        &mut self.samplers[slot % count]
+    }
+
     /// Records what sampling for a step needs, and writes the step and the rows' states.
     fn write_sampling(
         &mut self,
@@ -169,23 +258,41 @@ impl VulkanRecording {
         step: &Step,
         rows: &[Option<SampleRow<'_>>],
     ) -> Result<(), DeviceError> {
+        self.write_rows(slot, step.logits.len(), rows)?;
+        // SAFETY: the slot's step is mapped, and nothing plays it.
+        unsafe { write_step(self.slots[slot].start, step) };
+        Ok(())
+    }
+
+    /// Records what sampling `logits` rows needs, and writes their states.
+    fn write_rows(
+        &mut self,
+        slot: usize,
+        logits: usize,
+        rows: &[Option<SampleRow<'_>>],
+    ) -> Result<(), DeviceError> {
+        let whole = Paths::of(rows.iter().flatten()).is_whole();
         for slot in 0..self.slots.len() {
-            self.prepare_sampling(slot, step.logits.len())?;
+            self.prepare_sampling(slot, logits, whole)?;
         }
-        // SAFETY: the slot's step is mapped, and nothing plays it; whatever sampled before was
-        // waited for.
-        unsafe {
-            write_step(self.slots[slot].start, step);
-            self.sampler.write(rows);
-        }
+        // SAFETY: whatever sampled from this arena before was waited for.
+        unsafe { self.sampler_mut_of(slot).write(rows) };
         Ok(())
     }
 
     /// Whether the device can sample every row that is not left to the host.
     fn check_rows(&self, rows: &[Option<SampleRow<'_>>]) -> Result<(), DeviceError> {
         let reason = rows.iter().flatten().find_map(|row| self.sampling_unsupported(row));
-        match reason {
-            Some(reason) => Err(DeviceError::Unsupported(reason.to_string())),
+        if let Some(reason) = reason {
+            return Err(DeviceError::Unsupported(reason.to_string()));
+        }
+        let words = mask_words(self.plan.graph.vocabulary);
+        let mut masks = rows.iter().flatten().filter_map(|row| row.mask);
+        match masks.find(|mask| mask.len() != words) {
+            Some(mask) => {
+                let found = mask.len();
+                Err(DeviceError::BadStep(format!("a mask of {found} words instead of {words}")))
+            }
             None => Ok(()),
         }
     }
@@ -245,31 +352,6 @@ impl VulkanRecording {
         }
     }
 
-    /// Records what sampling for this many rows needs and is not there yet.
-    pub(crate) fn prepare_sampling(
-        &mut self,
-        slot: usize,
-        logits: usize,
-    ) -> Result<(), DeviceError> {
-        let wanted = logit_bucket(logits, &self.plan);
-        if self.sampler.recorded[slot].contains_key(&wanted) {
-            return Ok(());
-        }
-        let from = self.logits_of(slot, wanted as usize).0;
-        let regions = self.sampler.buffers.regions(from, self.slots[slot].step);
-        let rows = wanted.min(MOST_ROWS as u32);
-        let op = self.plan.ops.len() - 1;
-        let program = sample_program(regions, self.plan.graph.vocabulary as u32, rows, op);
-        let sample = self.record(slot, &program)?;
-        let collect = self.recorder.allocate()?;
-        let bytes = u64::from(rows) * size_of::<Outcome>() as u64;
-        let outcomes = self.sampler.buffers.outcomes.slice(0, bytes);
-        let readback = self.sampler.readback;
-        self.recorder.write(collect, |recorder| recorder.copy(collect, outcomes, readback))?;
-        self.sampler.recorded[slot].insert(wanted, SampleCommands { sample, collect });
-        Ok(())
-    }
-
     /// Submits plays whose step and states are written: one submission, unless their body is cut.
     fn launch_sampling(
         &mut self,
@@ -279,18 +361,16 @@ impl VulkanRecording {
         list: &mut Vec<vk::CommandBufferSubmitInfo<'static>>,
     ) -> Result<(), DeviceError> {
         let wanted = logit_bucket(step.logits.len(), &self.plan);
-        let SampleCommands { sample, collect } = self.sampler.recorded[slot][&wanted];
-        let info = |commands| vk::CommandBufferSubmitInfo::default().command_buffer(commands);
+        let commands = self.sampler_of(slot).recorded[slot][&wanted];
         list.clear();
         for _ in 0..plays {
             self.fill(0, slot, step, list)?;
-            list.push(info(sample));
+            self.sampler_of(slot).push_samples(commands, list);
         }
-        list.push(info(collect));
-        if !self.sampler.here[..step.logits.len()].iter().all(|&here| here) {
-            list.push(info(self.slots[slot].copies[&wanted]));
-        }
-        self.statistics.dispatches += 2 * plays as u64;
+        let copy = self.slots[slot].copies[&wanted];
+        self.sampler_of(slot).push_copies(commands, copy, step.logits.len(), list);
+        let dispatches = u64::from(self.sampler_of(slot).paths.dispatches());
+        self.statistics.dispatches += dispatches * plays as u64;
         self.submit_list(Some(slot), list)
     }
 }

@@ -4,11 +4,11 @@
 
 use crate::dry_run::DryRun;
 use crate::gpu::Gpu;
-use crate::memory::Region;
 use crate::pipeline::{Pipelines, Shader, Variant};
 use crate::program::Body;
 use crate::recording::logit_bucket;
-use crate::sample::{SampleRegions, sample_program};
+use crate::sample::whole::{Stage, WholeRegions};
+use crate::sample::{SampleProgram, SampleRegions};
 use crate::tuning::Tuning;
 use ash::{khr, vk};
 use pianola_plan::{BUCKETS, DeviceError, Plan, bucket};
@@ -114,15 +114,11 @@ fn variants(gpu: &Gpu, plan: &Plan) -> Result<BTreeMap<Variant, Uses>, DeviceErr
             }
         }
     }
-    let nowhere = Region::dry_run(0);
-    let regions = SampleRegions {
-        logits: nowhere,
-        states: nowhere,
-        outcomes: nowhere,
-        scratch: nowhere,
-        step: nowhere,
-    };
-    for dispatch in sample_program(regions, plan.graph.vocabulary as u32, 1, 0) {
+    let vocabulary = plan.graph.vocabulary as u32;
+    let sample = SampleProgram { regions: SampleRegions::dry_run(), vocabulary, rows: 1, op: 0 };
+    let whole = WholeRegions::dry_run();
+    let stages = Stage::ALL.into_iter().flat_map(|stage| sample.whole(stage, &whole));
+    for dispatch in sample.best().into_iter().chain(stages) {
         found.entry(dispatch.variant).or_default().heads.push(1);
     }
     for uses in found.values_mut() {

@@ -55,7 +55,7 @@ const DOT: Option<&str> = Some("v_dot4_i32");
 const MATRIX: Option<&str> = Some("v_wmma_");
 
 /// The first gate that applies counts.
-static GATES: [Gate; 14] = [
+static GATES: [Gate; 18] = [
     // These wait for memory all the time.
     Gate::of("embed", 12),
     Gate::of("rope_angles", 12),
@@ -82,7 +82,11 @@ static GATES: [Gate; 14] = [
         ..Gate::of("attention", 8)
     },
     Gate::of("sample_cut", 8),
-    Gate::of("sample_draw", 8),
+    Gate::of("sample_best", 8),
+    Gate::of("sample_shape", 8),
+    Gate::of("sample_select", 8),
+    Gate::of("sample_weigh", 8),
+    Gate::of("sample_whole", 8),
     // Shared memory, not registers: a workgroup keeps every head's sums several times over.
     Gate { name: "more heads", ..Gate::of("attention", 4) },
 ];

@@ -1,6 +1,6 @@
-// What the kernels of sampling share: their states, the order of logits, and the choice of the
-// largest. Needs common.glsl and, for `KEYS` keys a lane, the kernel's constant. Workgroups of one
-// y choose the token of one row with logits.
+// What the kernels of sampling share: their states, the order of logits, weights, and the selection
+// of the largest. Needs common.glsl and, for `KEYS` keys a lane, the kernel's constant. Workgroups
+// of one y sample the token of one row with logits.
 
 // Mirror the constants in src/sample.rs.
 const uint LANES = 256;
@@ -9,6 +9,7 @@ const uint MOST_WANTED = 64;
 const uint MOST_BIASES = 64;
 const uint MOST_STOPS = 64;
 const uint HISTORY = 256;
+const uint MOST_SLICES = 128;
 
 struct Bias {
     uint token;
@@ -23,7 +24,8 @@ struct State {
     float repetition_penalty;
     float presence_penalty;
     float frequency_penalty;
-    // Candidates to draw from; 1 is the greedy choice.
+    // Candidates to sample from; 1 is greedy. 0 where the whole vocabulary is looked at, which is
+    // what the kernels that include sampling_whole.glsl do.
     uint wanted;
     // Last tokens that the penalties look at; 0 where they are off.
     uint window;
@@ -33,6 +35,12 @@ struct State {
     uint plays;
     // Tokens that were ever appended to the history; the last is at `(history_length - 1) % HISTORY`.
     uint history_length;
+    // Of rows that look at the whole vocabulary: the best tokens to keep (0: all), whether to take
+    // the best token, whether there is a mask, and 1 + the number of log probabilities (0: none).
+    uint top_k;
+    uint greedy;
+    uint masked;
+    uint logprobs;
     Bias bias[MOST_BIASES];
     uint stop[MOST_STOPS];
     uint history[HISTORY];
@@ -58,6 +66,8 @@ layout(set = 1, binding = 2, std430) buffer Candidates { uvec2 candidates[]; };
 layout(push_constant) uniform Constants {
     uint vocabulary;
     uint slices;
+    // Tokens of a row of `Histories` in sampling_whole.glsl.
+    uint history_room;
 };
 
 // Those of the row.
@@ -68,14 +78,14 @@ uint first_candidate() {
     return gl_WorkGroupID.y * slices * MOST_WANTED;
 }
 
-// Whether there is nothing to do: no such row wants logits, or it has all its tokens, or it chose
+// Whether there is nothing to do: no such row wants logits, or it has all its tokens, or it sampled
 // a stop token.
 bool idle() {
     return gl_WorkGroupID.y >= play.logit_count || outcome.halted != 0
         || outcome.played >= state.plays;
 }
 
-// A number that compares as the logit does, both zeros being equal; 0 for what is never chosen,
+// A number that compares as the logit does, both zeros being equal; 0 for what is never sampled,
 // which is -inf and NaN. By its bits: a compiler may take it that there is no NaN.
 uint image_of(float logit) {
     const uint bits = floatBitsToUint(logit);
@@ -92,7 +102,31 @@ float logit_of(uint image) {
 
 const uint INFINITE_IMAGE = 0xff800000u;
 
-// What each lane chooses from: images and ids.
+// exp(x) for x <= 0: the host's, operation for operation, so that both sample from the same weights.
+float exponential(float x) {
+    const float ROUND = 12582912.0;
+    precise const float shifted = x * 1.44269504088896 + ROUND;
+    precise const float n = shifted - ROUND;
+    precise const float high = n * 0.693359375;
+    precise const float low = n * -2.1219444e-4;
+    precise const float r = (x - high) - low;
+    const float coefficients[7] =
+        float[7](1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0);
+    precise float series = 1.0 / 5040.0;
+    [[unroll]] for (uint i = 0; i < 7; i++) {
+        series = series * r + coefficients[i];
+    }
+    const float power = uintBitsToFloat((floatBitsToUint(shifted) + 127u) << 23);
+    return x >= -87.0 ? series * power : 0.0;
+}
+
+// The weight of a logit relative to the best's 1.
+float weight_of(float logit, float best) {
+    // Not by the quotient for the best itself: a tiny temperature may count as zero here.
+    return logit == best ? 1.0 : exponential((logit - best) / state.temperature);
+}
+
+// What each lane selects from: images and ids.
 uint keys[KEYS];
 uint ids[KEYS];
 
@@ -111,16 +145,8 @@ uint share(uvec2 part) {
     return turn;
 }
 
-// The largest key, and the lowest id that has it.
-uvec2 best_of_all() {
-    uint key = 0;
-    uint id = ~0u;
-    [[unroll]] for (uint i = 0; i < KEYS; i++) {
-        if (keys[i] > key || (keys[i] == key && ids[i] < id)) {
-            key = keys[i];
-            id = ids[i];
-        }
-    }
+// The largest of the lanes' keys, and the lowest id that has it.
+uvec2 best_of_lanes(uint key, uint id) {
     const uint largest = subgroupMax(key);
     const uint at = share(uvec2(largest, subgroupMin(key == largest ? id : ~0u)));
     uvec2 best = partials[at][0];
@@ -131,6 +157,19 @@ uvec2 best_of_all() {
         }
     }
     return best;
+}
+
+// The largest key, and the lowest id that has it.
+uvec2 best_of_all() {
+    uint key = 0;
+    uint id = ~0u;
+    [[unroll]] for (uint i = 0; i < KEYS; i++) {
+        if (keys[i] > key || (keys[i] == key && ids[i] < id)) {
+            key = keys[i];
+            id = ids[i];
+        }
+    }
+    return best_of_lanes(key, id);
 }
 
 // The largest key, and the least of the lanes' largest keys.

@@ -5,6 +5,7 @@ use crate::describe::GpuKind;
 use crate::memory::Region;
 use crate::policy::segments::{self, Piece};
 use crate::program::{Body, Dispatch};
+use crate::sampler::Sampler;
 use crate::transfer::Direction;
 use ash::vk;
 use pianola_plan::{BUCKETS, DeviceError, LogitsTo, PlanOptions, Step, WAIT_LIMIT, bucket};
@@ -128,7 +129,7 @@ impl VulkanRecording {
             for logits in 1..=max_logit_rows {
                 self.prepare(slot, Body::single(segment), logits)?;
                 if !self.logits.is_empty() {
-                    self.prepare_sampling(slot, logits)?;
+                    self.prepare_sampling(slot, logits, true)?;
                 }
             }
         }
@@ -167,7 +168,8 @@ impl VulkanRecording {
             let here = wanted > 0 && self.plan.is_head(self.plan.segments[segment].ops.end - 1);
             match logits {
                 LogitsTo::Sampler if here => {
-                    self.sampler.forward = Some((slot, wanted));
+                    let at = slot % self.samplers.len();
+                    self.samplers[at].forward = Some((slot, wanted));
                     return self.submit_list(None, &list);
                 }
                 LogitsTo::Host if here => {
@@ -270,8 +272,9 @@ impl VulkanRecording {
         limit: Duration,
     ) -> Result<(), DeviceError> {
         // A forward pass that nobody sampled from: its logits are lost.
-        if self.sampler.forward.is_some_and(|forward| forward.0 == slot) {
-            self.sampler.forward = None;
+        let waits = |sampler: &Sampler| sampler.forward.is_some_and(|forward| forward.0 == slot);
+        if let Some(at) = self.samplers.iter().position(waits) {
+            self.samplers[at].forward = None;
             self.submit_list(Some(slot), &[])?;
         }
         let slot = &mut self.slots[slot];

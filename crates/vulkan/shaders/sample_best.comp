@@ -1,4 +1,4 @@
-// sample_draw: chooses a token from the best of all slices of a row, notes it, and makes the step's
+// sample_best: samples a token from the best of all slices of a row, notes it, and makes the step's
 // row that of the token after it. One workgroup a row.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -9,40 +9,18 @@ layout(local_size_x = 256) in;
 layout(constant_id = 0) const uint KEYS = 32;
 #include "include/sampling.glsl"
 
-// The step, as in common.glsl, but to be written.
-layout(set = 1, binding = 3, std430) buffer NextStep {
-    uint header[4];
-    Row rows[MAX_ROWS];
-} next;
+#define STEP_BINDING 3
+#include "include/sampled.glsl"
 
 shared uint taken;
 // Candidates as they came, then in the order of their ids.
 shared uvec2 found[MOST_WANTED];
-shared uint chosen_ids[MOST_WANTED];
+shared uint sorted_ids[MOST_WANTED];
 shared float weights[MOST_WANTED];
 // Weights from the heaviest on.
 shared float ranked[MOST_WANTED];
 shared uint first_beyond;
 shared uint last_possible;
-shared uint stops_here;
-
-// exp(x) for x <= 0: the host's, operation for operation, so that both draw from the same weights.
-float exponential(float x) {
-    const float ROUND = 12582912.0;
-    precise const float shifted = x * 1.44269504088896 + ROUND;
-    precise const float n = shifted - ROUND;
-    precise const float high = n * 0.693359375;
-    precise const float low = n * -2.1219444e-4;
-    precise const float r = (x - high) - low;
-    const float coefficients[7] =
-        float[7](1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0);
-    precise float series = 1.0 / 5040.0;
-    [[unroll]] for (uint i = 0; i < 7; i++) {
-        series = series * r + coefficients[i];
-    }
-    const float power = uintBitsToFloat((floatBitsToUint(shifted) + 127u) << 23);
-    return x >= -87.0 ? series * power : 0.0;
-}
 
 // Leaves the `count` candidates in the order of their ids, with weights relative to the best's 1.
 void weigh(uint lane, uint count, float best) {
@@ -52,9 +30,8 @@ void weigh(uint lane, uint count, float best) {
             place += uint(found[i].y < found[lane].y);
         }
         const float logit = logit_of(found[lane].x);
-        chosen_ids[place] = found[lane].y;
-        // Not by the quotient for the best itself: a tiny temperature may count as zero here.
-        weights[place] = logit == best ? 1.0 : exponential((logit - best) / state.temperature);
+        sorted_ids[place] = found[lane].y;
+        weights[place] = weight_of(logit, best);
     }
     barrier();
 }
@@ -80,7 +57,7 @@ bool is_in_mass(uint lane, uint count) {
 }
 
 // The place of the candidate at which the running sum passes the uniform number.
-uint draw(uint lane, uint count) {
+uint place_of_uniform(uint lane, uint count) {
     if (lane == 0) {
         first_beyond = ~0u;
         last_possible = 0;
@@ -103,7 +80,7 @@ uint draw(uint lane, uint count) {
     return min(first_beyond, last_possible);
 }
 
-uint choose(uint lane) {
+uint sample_one(uint lane) {
     const uint wanted = state.wanted;
     const uint entries = slices * wanted;
     // Without a condition, so that all reads are under way at once.
@@ -145,35 +122,17 @@ uint choose(uint lane) {
     if (lane < count && !(keep && weights[lane] >= state.min_p)) {
         weights[lane] = 0.0;
     }
-    return chosen_ids[draw(lane, count)];
+    return sorted_ids[place_of_uniform(lane, count)];
 }
 
 void main() {
-    if (idle()) {
+    if (idle() || state.wanted == 0) {
         return;
     }
     const uint lane = gl_LocalInvocationIndex;
+    const uint token = sample_one(lane);
     if (lane == 0) {
-        stops_here = 0;
-    }
-    const uint token = choose(lane);
-    barrier();
-    if (lane < state.stops && state.stop[lane] == token) {
-        stops_here = 1;
-    }
-    barrier();
-    if (lane == 0) {
-        outcome.tokens[outcome.played] = token;
-        outcome.played += 1;
         state.history[state.history_length % HISTORY] = token;
-        state.history_length += 1;
-        // Plays that are still queued then repeat this one, harmlessly.
-        if (stops_here != 0) {
-            outcome.halted = 1;
-        } else {
-            const uint row = play.logit_rows[gl_WorkGroupID.y];
-            next.rows[row].token = token;
-            next.rows[row].position += 1;
-        }
     }
+    finish(lane, token);
 }
