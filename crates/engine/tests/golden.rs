@@ -43,6 +43,31 @@ fn every_case_on_every_level() {
     }
 }
 
+/// A kernel for every node: the logits of fused kernels, and those of the case.
+#[test]
+fn without_fusion_logits_are_the_same() {
+    for case in CASES {
+        let golden = folder(case);
+        let tokens = npy::read_tokens(golden.join("tokens.npy")).unwrap();
+        let (_, expected) = npy::read_f32(golden.join("logits.npy")).unwrap();
+        let options = options(&golden, Level::best());
+        let mut fused = load(&golden, options.clone());
+        let mut plain = load(&golden, LoadOptions { fusion: false, ..options });
+        assert_eq!(plain.plan().ops.len(), plain.plan().graph.nodes.len());
+        assert!(fused.plan().ops.len() < plain.plan().ops.len() / 2);
+        for chunk in [512, 1] {
+            let found = logits(&mut plain, &tokens, chunk);
+            for (what, other) in [("case", &expected), ("fused", &logits(&mut fused, &tokens, chunk))]
+            {
+                let largest = other.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+                let worst = found.iter().zip(other).map(|(a, b)| (a - b).abs());
+                let worst = worst.fold(0.0f32, |most, x| if x <= most { most } else { x });
+                assert!(worst <= 2e-4 * largest, "{case}, {what}, chunk {chunk}: {worst}");
+            }
+        }
+    }
+}
+
 /// Keys and values in halves and in bytes: each level within what their rounding may do, and the
 /// same bits however the prompt is cut.
 #[test]

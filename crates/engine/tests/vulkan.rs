@@ -40,6 +40,17 @@ fn greedy(engine: &mut Engine, row: &[f32], count: usize) -> Vec<u32> {
 /// A golden case in exact mode, however the prompt is cut: logits from position `first` on within
 /// the processor's tolerance, greedy tokens equal.
 fn check_golden(gpu: &Arc<Gpu>, folder: &Path, chunks: &[usize], first: usize) {
+    check_golden_with(gpu, folder, chunks, first, &|options| options);
+}
+
+/// The same with other options.
+fn check_golden_with(
+    gpu: &Arc<Gpu>,
+    folder: &Path,
+    chunks: &[usize],
+    first: usize,
+    change: &dyn Fn(LoadOptions) -> LoadOptions,
+) {
     let tokens = npy::read_tokens(folder.join("tokens.npy")).unwrap();
     let expected_greedy = npy::read_tokens(folder.join("greedy.npy")).unwrap();
     let options = LoadOptions {
@@ -50,7 +61,7 @@ fn check_golden(gpu: &Arc<Gpu>, folder: &Path, chunks: &[usize], first: usize) {
         max_logit_rows: 64,
         ..LoadOptions::default()
     };
-    let mut engine = Engine::load(folder, options, &mut |_, _| ()).unwrap();
+    let mut engine = Engine::load(folder, change(options), &mut |_, _| ()).unwrap();
     let (shape, expected) = npy::read_f32(folder.join("logits.npy")).unwrap();
     assert_eq!(shape[0], tokens.len());
     let expected = &expected[first * shape[1]..];
@@ -112,6 +123,34 @@ fn golden_cases() {
     for case in ["qwen3", "gemma2", "mistral", "phi3-short", "phi3-long"] {
         check_golden(&gpu, &golden(case), &[512, 1], 0);
     }
+}
+
+/// A kernel for every node of the graph.
+#[test]
+fn golden_cases_without_fusion() {
+    let gpu = gpu::open();
+    for case in ["gemma3", "gemma2", "phi3-long"] {
+        let plain = |options| LoadOptions { fusion: false, ..options };
+        check_golden_with(&gpu, &golden(case), &[512, 1], 0, &plain);
+    }
+}
+
+/// The last layer and the head on the GPU, the layers before it on the processor.
+#[test]
+fn golden_cases_split_between_devices() {
+    let gpu = gpu::open();
+    let split = |options| LoadOptions { layers_on_first: Some(1), ..options };
+    for case in ["gemma3", "llama3-rope", "llama-bias", "qwen3", "gemma2", "mistral", "phi3-short"] {
+        check_golden_with(&gpu, &golden(case), &[512, 1], 0, &split);
+    }
+    let Some(root) = std::env::var_os("PIANOLA_TEST_GOLDEN").map(PathBuf::from) else {
+        println!("the rest is skipped, PIANOLA_TEST_GOLDEN is not set");
+        return;
+    };
+    for case in ["gemma3-a", "gemma2-a", "llama-a", "qwen3-a"] {
+        check_golden_with(&gpu, &root.join(case), &[512], 0, &split);
+    }
+    check_golden_with(&gpu, &root.join("gemma3-d"), &[512], 1024, &split);
 }
 
 /// Keys and values in bytes: the processor's result, but for values that rounding takes to another
