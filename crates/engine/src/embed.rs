@@ -1,5 +1,6 @@
 //! Embeddings: what the last layer makes of a text, as one vector.
 
+use crate::engine::apply_pages;
 use crate::error::EngineError;
 use crate::load::Engine;
 use pianola_formats::TensorSource;
@@ -80,10 +81,10 @@ impl Engine {
     /// The meaning of some tokens as a vector of length one: the last layer's rows, normed as the
     /// head would read them, pooled. Requests that run go on afterwards.
     pub fn embed(&mut self, tokens: &[u32], pooling: Pooling) -> Result<Vec<f32>, EngineError> {
-        self.limits().check_prompt(tokens)?;
-        let slot = self.borrow_slot()?;
+        self.scheduler.limits().check_prompt(tokens)?;
+        let slot = self.scheduler.borrow_slot()?;
         let pooled = self.pool(slot, tokens, pooling);
-        self.return_slot(slot);
+        self.scheduler.return_slot(slot);
         let mut pooled = pooled?;
         let squares: f64 = pooled.iter().map(|&value| f64::from(value).powi(2)).sum();
         if !squares.is_finite() {
@@ -112,13 +113,15 @@ impl Engine {
             let mut sum = vec![0.0; head_input.width];
             for (index, part) in tokens.chunks(rows).enumerate() {
                 let start = index * rows;
-                self.make_room(slot, start + part.len())?;
-                self.step.clear();
+                self.scheduler.make_room(slot, start + part.len())?;
+                apply_pages(&mut self.executor, self.scheduler.cache.drain_changes());
+                let step = &mut self.buffers.plan.step;
+                step.clear();
                 for (at, &token) in part.iter().enumerate() {
-                    self.step.push(token, slot as u32, (start + at) as u32, false);
+                    step.push(token, slot as u32, (start + at) as u32, false);
                 }
-                self.executor.play(&self.step)?;
-                self.cache.append_unnoted(slot, part);
+                self.executor.play(step)?;
+                self.scheduler.cache.append_unshared(slot, part);
                 let mut base =
                     self.executor.probe_mut().read_tensor(head_input.base, part.len())?;
                 let delta = head_input

@@ -4,19 +4,29 @@ use crate::error::EngineError;
 use crate::load::Text;
 use crate::request::{Answer, Finish, Request, RequestId, Timing};
 use crate::sampler::Sampler;
+use crate::scheduler::{Limits, SampleOptions, SampledBy};
 use crate::stop::StopMatcher;
 use pianola_text::Decoder;
 use std::fmt::Write;
+use std::sync::Arc;
 use std::time::Instant;
 
 /// A request, waiting or running.
 pub(crate) struct Lane {
     pub id: RequestId,
     pub request: Request,
+    pub options: Arc<SampleOptions>,
+    /// Who can sample its tokens.
+    pub by: SampledBy,
+    /// Samples where no device does; see [`Lane::update_sampler`].
     pub sampler: Sampler,
+    /// Tokens that the sampler has been given.
+    sampler_seen: usize,
     /// The prompt, and what was generated since.
     pub tokens: Vec<u32>,
     pub timing: Timing,
+    /// How often another request was served first, or this one preempted.
+    pub overtaken: u32,
     stop: StopMatcher,
     decoder: Option<Decoder>,
     /// Text of the last tokens; and what of it is certain.
@@ -32,11 +42,11 @@ impl Lane {
     pub fn new(
         id: RequestId,
         request: Request,
-        vocabulary: usize,
+        options: Arc<SampleOptions>,
+        limits: &Limits,
         text: Option<&Text>,
     ) -> Result<Lane, EngineError> {
-        let mut sampler = Sampler::new(request.sampling.clone(), vocabulary)?;
-        request.prompt.iter().for_each(|&token| sampler.accept(token));
+        let sampler = Sampler::new(options.sampling.clone(), limits.vocabulary)?;
         let timing = Timing { prompt_tokens: request.prompt.len(), ..Timing::default() };
         /// Room for tokens that is there from the start, where no end is set.
         const USUAL: usize = 1024;
@@ -46,9 +56,13 @@ impl Lane {
         tokens.extend_from_slice(&request.prompt);
         Ok(Lane {
             id,
+            options,
+            by: SampledBy::Host,
             sampler,
+            sampler_seen: 0,
             tokens,
             timing,
+            overtaken: 0,
             stop: StopMatcher::new(request.stop.clone()),
             decoder: text.map(|text| text.tokenizer.decoder(false)),
             piece: String::new(),
@@ -59,6 +73,23 @@ impl Lane {
             last_token: None,
             request,
         })
+    }
+
+    /// Gives the sampler all tokens so far, and `guesses` behind them: those it has not seen yet.
+    /// A request that a device samples never needs it.
+    pub fn update_sampler(&mut self, guesses: &[u32]) {
+        let Lane { sampler, tokens, sampler_seen, .. } = self;
+        let known = tokens.iter().chain(guesses);
+        known.skip(*sampler_seen).for_each(|&token| {
+            sampler.accept(token);
+            *sampler_seen += 1;
+        });
+    }
+
+    /// The tokens that penalties look at.
+    pub fn penalised(&self) -> &[u32] {
+        let window = self.options.sampling.penalty_window;
+        &self.tokens[self.tokens.len().saturating_sub(window)..]
     }
 
     /// The request leaves the queue, `cached` of its tokens being there already.
@@ -75,7 +106,7 @@ impl Lane {
         &self.tokens[self.request.prompt.len()..]
     }
 
-    /// Tokens that may still come, in a context of so many tokens.
+    /// Tokens that may still come in a context of `context` tokens.
     pub fn left(&self, context: usize) -> usize {
         let asked = self.request.max_tokens.unwrap_or(usize::MAX) - self.generated().len();
         asked.min(context + 1 - self.tokens.len())
@@ -87,12 +118,10 @@ impl Lane {
         let now = Instant::now();
         self.first_token.get_or_insert(now);
         self.last_token = Some(now);
-        self.sampler.accept(token);
         self.tokens.push(token);
         self.piece.clear();
         self.certain.clear();
-        let ends = text.map_or(&[][..], |text| text.tokenizer.stop_tokens());
-        if !self.request.ignore_end && ends.contains(&token) {
+        if self.options.stop_tokens.contains(&token) {
             return Some(Finish::EndOfTurn);
         }
         match (&mut self.decoder, text) {

@@ -1,18 +1,20 @@
 //! Loading: from a path to an engine that is ready to play.
 
-use crate::cache::Cache;
+use crate::cache::CacheLayout;
+use crate::draft::Drafter;
 use crate::embed::HeadInput;
+use crate::engine::StepBuffers;
 use crate::error::EngineError;
 use crate::executor::Executor;
 use crate::hybrid::HybridRecording;
 use crate::place::{self, Placement, Requested};
-use crate::scheduler::Scheduler;
+use crate::scheduler::{Limits, Scheduler, SchedulerOptions};
 use crate::speculate::MOST_GUESSES;
 use pianola_cpu::{CpuOptions, CpuRecording, ReferenceModel};
 use pianola_formats::{TensorSource, TensorType};
 use pianola_model::{Config, ModelFile, RandomWeights, Shape};
 use pianola_plan::{
-    BUCKETS, Ceilings, DeviceKind, KernelTime, KvType, Numeric, Plan, PlanOptions, Probe, Step,
+    BUCKETS, Ceilings, DeviceKind, KernelTime, KvType, Numeric, Plan, PlanOptions, Probe,
     WeightShape, WeightSpec,
 };
 use pianola_text::{ChatTemplate, TemplateOrigin, Tokenizer};
@@ -112,9 +114,11 @@ pub struct Engine {
     pub(crate) text: Option<Arc<Text>>,
     pub(crate) executor: Executor,
     pub(crate) head_input: Option<HeadInput>,
-    pub(crate) cache: Cache,
     pub(crate) scheduler: Scheduler,
-    pub(crate) step: Step,
+    pub(crate) drafter: Option<Drafter>,
+    /// Why the draft model was given up.
+    pub(crate) draft_failure: Option<EngineError>,
+    pub(crate) buffers: StepBuffers,
     timing: LoadTiming,
     device: Device,
     /// Workers and instruction set of what the processor computes.
@@ -240,10 +244,9 @@ impl Engine {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Engine, EngineError> {
         let start = Instant::now();
-        let cache = Cache::new(&plan);
         let head_input = HeadInput::of(&plan, source)?;
         let lanes = plan.options.sequences;
-        let scheduler = Scheduler::new(lanes, options.queue, options.tokens_per_submit);
+        let (queue, tokens_per_submit) = (options.queue, options.tokens_per_submit);
         let device = options.device();
         let recording: Box<dyn Probe> = match options.gpu {
             None => Box::new(CpuRecording::new(plan, source, options.cpu, progress)?),
@@ -257,15 +260,19 @@ impl Engine {
         if lanes > 1 {
             executor.record_ahead()?;
         }
+        let text = text.map(Arc::new);
+        let mut scheduling = scheduler_options(&executor, &config, queue);
+        scheduling.tokens_per_submit = tokens_per_submit;
         let timing = LoadTiming { weights: start.elapsed().as_secs_f64(), ..LoadTiming::default() };
         Ok(Engine {
             name,
             config,
-            text: text.map(Arc::new),
+            scheduler: Scheduler::new(scheduling, text.clone()),
+            text,
             head_input,
-            cache,
-            scheduler,
-            step: Step::default(),
+            drafter: None,
+            draft_failure: None,
+            buffers: StepBuffers::default(),
             executor,
             timing,
             device,
@@ -416,6 +423,33 @@ impl Text {
                 Ok(Some(Text { tokenizer, template }))
             }
         }
+    }
+}
+
+/// What the scheduler has to know of the plan and its devices.
+fn scheduler_options(executor: &Executor, config: &Config, queue: usize) -> SchedulerOptions {
+    let plan = executor.plan();
+    let options = plan.options;
+    SchedulerOptions {
+        limits: Limits {
+            vocabulary: config.vocabulary,
+            context: options.context,
+            model_context: config.context,
+            lanes: options.sequences,
+            queue,
+        },
+        pages: CacheLayout {
+            groups: plan.graph.kv_groups.clone(),
+            pages: plan.kv_pages.clone(),
+            context: options.context,
+            slots: options.sequences,
+        },
+        max_rows: options.max_rows,
+        max_logit_rows: options.max_logit_rows,
+        max_sample_rows: executor.max_sample_rows(),
+        max_tokens_per_submit: executor.max_tokens_per_submit(),
+        rounds_rows: options.device == DeviceKind::Vulkan,
+        tokens_per_submit: None,
     }
 }
 

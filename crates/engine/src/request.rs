@@ -8,7 +8,7 @@ use crate::sampler::Sampling;
 pub struct Request {
     /// The whole conversation so far, as tokens.
     pub prompt: Vec<u32>,
-    /// How to choose tokens.
+    /// How tokens are sampled.
     pub sampling: Sampling,
     /// Most tokens to generate; none: until the model ends or the context is full.
     pub max_tokens: Option<usize>,
@@ -16,10 +16,12 @@ pub struct Request {
     pub stop: Vec<String>,
     /// Go on past end-of-turn tokens.
     pub ignore_end: bool,
+    /// Requests of a higher priority are served first.
+    pub priority: i32,
 }
 
 impl Request {
-    /// A request for an answer to `prompt`, chosen greedily until the model ends its turn.
+    /// A request for an answer to `prompt`, sampled greedily until the model ends its turn.
     pub fn new(prompt: Vec<u32>) -> Request {
         Request {
             prompt,
@@ -27,6 +29,7 @@ impl Request {
             max_tokens: None,
             stop: Vec::new(),
             ignore_end: false,
+            priority: 0,
         }
     }
 }
@@ -69,7 +72,7 @@ pub struct Timing {
     pub drafted_tokens: usize,
     /// See `drafted_tokens`.
     pub accepted_tokens: usize,
-    /// Times that the request made room for an older one, or an embedding, and was computed anew.
+    /// Times that the request made room for another, or an embedding, and was computed anew.
     pub preemptions: usize,
 }
 

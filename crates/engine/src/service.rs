@@ -21,8 +21,8 @@ use std::thread::JoinHandle;
 
 /// What the engine's thread is asked to do.
 enum Command {
-    Submit { ticket: u64, request: Request, events: Sender<Message> },
-    Cancel { ticket: u64 },
+    Submit { id: RequestId, request: Request, events: Sender<Message> },
+    Cancel { id: RequestId },
     Embed { tokens: Vec<u32>, pooling: Pooling, reply: Sender<Result<Vec<f32>, EngineError>> },
     Report { reply: Sender<Report> },
     Stop,
@@ -61,7 +61,7 @@ struct Shared {
     limits: Limits,
     /// Requests submitted and not over.
     open: Arc<AtomicUsize>,
-    tickets: AtomicU64,
+    ids: Arc<AtomicU64>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -79,12 +79,13 @@ impl Service {
     pub fn start(engine: Engine) -> Service {
         let (commands, inbox) = channel();
         let open = Arc::new(AtomicUsize::new(0));
-        let (text, limits) = (engine.text.clone(), engine.limits());
+        let (text, limits) = (engine.text.clone(), *engine.scheduler.limits());
+        let ids = engine.scheduler.ids();
         let count = open.clone();
         let thread = std::thread::spawn(move || Worker::new(engine, inbox, count).run());
-        let tickets = AtomicU64::new(0);
+
         let thread = Mutex::new(Some(thread));
-        Service { shared: Arc::new(Shared { commands, text, limits, open, tickets, thread }) }
+        Service { shared: Arc::new(Shared { commands, text, limits, open, ids, thread }) }
     }
 
     /// Tokeniser and template; none if the model has no vocabulary of its own.
@@ -95,20 +96,20 @@ impl Service {
     /// Submits a request: its text comes out of the stream as it is generated. What is wrong with
     /// the request is said here and now, as is that too many wait.
     pub fn submit(&self, request: Request) -> Result<Stream, EngineError> {
-        let Shared { commands, limits, open, tickets, .. } = &*self.shared;
+        let Shared { commands, limits, open, ids, .. } = &*self.shared;
         limits.check(&request)?;
-        let most = limits.lanes + limits.queue;
+        let most = limits.max_open();
         let entered = open.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |open| {
             (open < most).then_some(open + 1)
         });
         if entered.is_err() {
             return Err(EngineError::QueueFull { waiting: limits.queue });
         }
-        let ticket = tickets.fetch_add(1, Ordering::Relaxed);
+        let id = RequestId(ids.fetch_add(1, Ordering::Relaxed));
         let (events, messages) = channel();
-        let sent = commands.send(Command::Submit { ticket, request, events });
+        let sent = commands.send(Command::Submit { id, request, events });
         sent.map_err(|_| EngineError::Stopped)?;
-        Ok(Stream { ticket, messages, commands: commands.clone(), answer: None, over: false })
+        Ok(Stream { id, messages, commands: commands.clone(), answer: None, over: false })
     }
 
     /// The meaning of some tokens as a vector of length one; see [`Engine::embed`].
@@ -130,7 +131,7 @@ impl Service {
 
 /// The text of an answer, piece by piece. Dropping it before the end cancels the request.
 pub struct Stream {
-    ticket: u64,
+    id: RequestId,
     messages: Receiver<Message>,
     commands: Sender<Command>,
     answer: Option<Answer>,
@@ -146,7 +147,7 @@ impl Stream {
     /// Ends the request. What was certain until then still comes.
     pub fn cancel(&self) {
         // An engine that has stopped has no request to cancel.
-        let _ = self.commands.send(Command::Cancel { ticket: self.ticket });
+        let _ = self.commands.send(Command::Cancel { id: self.id });
     }
 
     /// Waits for the end: the whole text that had not come yet, and the answer.
@@ -196,7 +197,7 @@ struct Worker {
     engine: Engine,
     inbox: Receiver<Command>,
     open: Arc<AtomicUsize>,
-    streams: HashMap<RequestId, (u64, Sender<Message>)>,
+    streams: HashMap<RequestId, Sender<Message>>,
 }
 
 impl Worker {
@@ -221,19 +222,15 @@ impl Worker {
 
     fn obey(&mut self, command: Command) {
         match command {
-            Command::Submit { ticket, request, events } => match self.engine.submit(request) {
-                Ok(id) => drop(self.streams.insert(id, (ticket, events))),
+            Command::Submit { id, request, events } => match self.engine.submit_as(id, request) {
+                Ok(()) => drop(self.streams.insert(id, events)),
                 Err(error) => {
                     self.open.fetch_sub(1, Ordering::SeqCst);
                     let _ = events.send(Message::Failed(error));
                 }
             },
-            Command::Cancel { ticket } => {
-                let of =
-                    |(id, stream): (&RequestId, &(u64, _))| (stream.0 == ticket).then_some(*id);
-                if let Some(id) = self.streams.iter().find_map(of)
-                    && let Some(answer) = self.engine.cancel(id)
-                {
+            Command::Cancel { id } => {
+                if let Some(answer) = self.engine.cancel(id) {
                     self.end(id, Message::Finished(answer));
                 }
             }
@@ -256,7 +253,7 @@ impl Worker {
         let Worker { engine, streams, open, .. } = self;
         // What a failed device means for each request, its stream was told.
         let _ = engine.step(&mut |id, event| {
-            let Some((_, stream)) = streams.get(&id) else { return ControlFlow::Break(()) };
+            let Some(stream) = streams.get(&id) else { return ControlFlow::Break(()) };
             let message = match event {
                 Event::Prompt | Event::Text("") => return ControlFlow::Continue(()),
                 Event::Text(text) => Message::Text(text.to_string()),
@@ -275,7 +272,7 @@ impl Worker {
     }
 
     fn end(&mut self, id: RequestId, message: Message) {
-        if let Some((_, stream)) = self.streams.remove(&id) {
+        if let Some(stream) = self.streams.remove(&id) {
             self.open.fetch_sub(1, Ordering::SeqCst);
             let _ = stream.send(message);
         }

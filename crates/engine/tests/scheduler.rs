@@ -1,5 +1,6 @@
-//! The scheduler under random arrivals, lengths, cancellations and budgets: every text is that of
-//! the request alone, no page is lost, nobody starves.
+//! The scheduler with a recording, under random arrivals, lengths, cancellations and budgets: every
+//! text is that of the request alone, no page is lost, nobody starves. What needs no recording is
+//! tested at far greater length in `src/scheduler/tests.rs`.
 
 #[path = "../../../tests/support/tiny.rs"]
 mod tiny;
@@ -156,8 +157,8 @@ fn every_text_is_that_of_the_request_alone() {
             1 => engine.set_speculation(Speculation::Lookup).unwrap(),
             _ => engine.set_draft(draft(lanes)).unwrap(),
         }
-        let driver = drive(engine, seed as u64 + 1, 800);
-        assert!(driver.finished.len() > 40, "{} finished", driver.finished.len());
+        let driver = drive(engine, seed as u64 + 1, 250);
+        assert!(driver.finished.len() > 10, "{} finished", driver.finished.len());
         for (request, answer) in &driver.finished {
             let expected = alone.tokens(request);
             match answer.finish {
@@ -173,8 +174,8 @@ fn every_text_is_that_of_the_request_alone() {
         assert!(driver.engine.cache_use().bytes <= kv_memory, "over budget");
     }
     // The hard ways were walked.
-    assert!(preemptions > 20, "{preemptions} preemptions");
-    assert!(evictions > 100 && cached > 1000, "{evictions} evictions, {cached} cached");
+    assert!(preemptions > 5, "{preemptions} preemptions");
+    assert!(evictions > 30 && cached > 300, "{evictions} evictions, {cached} cached");
 }
 
 /// A model that is not the one it guesses for, but has its vocabulary.

@@ -208,11 +208,10 @@ impl Chat<'_> {
         };
         let prompt = template.render_tokens(&Conversation::new(messages), &side.tokenizer)?;
         let request = Request {
-            prompt,
             sampling: self.arguments.sampling.sampling()?,
             max_tokens: self.arguments.max_tokens,
             stop: self.arguments.stop.clone(),
-            ignore_end: false,
+            ..Request::new(prompt)
         };
         let _working = Working::begin();
         let (answer, text) = generate(engine, &request, true)?;

@@ -91,11 +91,11 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         Prompt::Text(text) => encode(&engine, &located, &text, arguments, console)?,
     };
     let request = Request {
-        prompt,
         sampling,
         max_tokens: arguments.max_tokens,
         stop: arguments.stop.clone(),
         ignore_end: arguments.ignore_eos,
+        ..Request::new(prompt)
     };
     if let Some(path) = &arguments.profile {
         profile::start(&mut engine, path)?;

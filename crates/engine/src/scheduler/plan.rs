@@ -1,0 +1,183 @@
+//! A step as plain data: the scheduler writes a [`StepPlan`], the engine plays it on whatever
+//! device it has, and answers with a [`StepOutcome`].
+
+use crate::cache::PageChange;
+use pianola_plan::{SampleRow, Sampling, Step};
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How the tokens of a request are sampled; the same from its first token to its last.
+#[derive(Clone, Debug)]
+pub(crate) struct SampleOptions {
+    pub sampling: Sampling,
+    /// Tokens that end the answer.
+    pub stop_tokens: Vec<u32>,
+}
+
+/// Who samples a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum SampledBy {
+    Device,
+    /// The request's own sampler, from the row's logits.
+    Host,
+}
+
+/// How one row with logits is sampled.
+#[derive(Clone, Debug)]
+pub(crate) struct PlannedSample {
+    pub by: SampledBy,
+    pub options: Arc<SampleOptions>,
+    /// Index of the request among those that run.
+    pub lane: usize,
+    /// Guessed tokens of the same request that stand before the row's token.
+    pub guesses_before: usize,
+    /// The token that was guessed to come out of this row; the next row of the step holds it.
+    pub guess: Option<u32>,
+    /// In [`StepPlan::history`]; empty where no penalty looks at it.
+    history: Range<usize>,
+    /// In [`StepPlan::uniforms`], one for each play; empty where the host samples.
+    uniforms: Range<usize>,
+}
+
+/// What is to be played next.
+#[derive(Debug, Default)]
+pub(crate) struct StepPlan {
+    /// Changes of the page tables, to be made before anything is played.
+    pub pages: Vec<PageChange>,
+    pub step: Step,
+    /// One for each of `step.logits`.
+    pub samples: Vec<PlannedSample>,
+    /// Tokens that the device samples for each row in one submission.
+    pub plays: usize,
+    history: Vec<u32>,
+    uniforms: Vec<f32>,
+}
+
+impl StepPlan {
+    /// Empties the plan, keeping its memory.
+    pub fn clear(&mut self) {
+        self.pages.clear();
+        self.step.clear();
+        self.samples.clear();
+        self.plays = 1;
+        self.history.clear();
+        self.uniforms.clear();
+    }
+
+    /// Whether a device samples any row.
+    pub fn is_sampled_on_device(&self) -> bool {
+        self.samples.iter().any(|sample| sample.by == SampledBy::Device)
+    }
+
+    /// What a device is told of a row; none where the host samples it.
+    pub fn sample_row(&self, index: usize) -> Option<SampleRow<'_>> {
+        let PlannedSample { by, options, history, uniforms, .. } = &self.samples[index];
+        (*by == SampledBy::Device).then(|| SampleRow {
+            stop_tokens: &options.stop_tokens,
+            history: &self.history[history.clone()],
+            ..SampleRow::new(&options.sampling, &self.uniforms[uniforms.clone()])
+        })
+    }
+
+    /// Adds the rows of one request that want logits: the row of its last token and those of its
+    /// guesses. `history` is what penalties look at, without the guesses.
+    pub fn push_samples(&mut self, rows: SampledRows<'_>) {
+        let SampledRows { by, options, lane, guesses, history, .. } = rows;
+        let start = self.history.len();
+        let first_uniform = self.uniforms.len();
+        if by == SampledBy::Device {
+            if options.sampling.penalises() {
+                self.history.extend_from_slice(history);
+                self.history.extend_from_slice(guesses);
+            }
+            let numbers = guesses.len().max(self.plays - 1) + 1;
+            self.uniforms.extend((0..numbers).map(rows.uniform));
+        }
+        for row in 0..=guesses.len() {
+            let end = self.history.len() - (guesses.len() - row).min(self.history.len() - start);
+            let first = first_uniform + row;
+            let uniforms = match by {
+                SampledBy::Device => first..first + self.plays,
+                SampledBy::Host => 0..0,
+            };
+            self.samples.push(PlannedSample {
+                by,
+                options: options.clone(),
+                lane,
+                guesses_before: row,
+                guess: guesses.get(row).copied(),
+                history: start..end,
+                uniforms,
+            });
+        }
+    }
+}
+
+/// Rows of one request for [`StepPlan::push_samples`].
+pub(crate) struct SampledRows<'a> {
+    pub by: SampledBy,
+    pub options: &'a Arc<SampleOptions>,
+    pub lane: usize,
+    pub guesses: &'a [u32],
+    pub history: &'a [u32],
+    /// The random number of the n-th token from here on.
+    pub uniform: &'a dyn Fn(usize) -> f32,
+}
+
+/// What was sampled for one row.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum RowOutcome {
+    /// In [`StepOutcome::tokens`]. None where a guess before the row was wrong.
+    Tokens(Range<usize>),
+    NotANumber,
+}
+
+/// The device failed, and with it the step.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct StepFailure {
+    pub reason: String,
+    /// Nothing can be played on the device any more; the requests may go on elsewhere.
+    pub lost: bool,
+}
+
+/// The result of a played step.
+#[derive(Debug, Default)]
+pub(crate) struct StepOutcome {
+    rows: Vec<RowOutcome>,
+    tokens: Vec<u32>,
+    pub failure: Option<StepFailure>,
+    /// From the start of planning to the last sampled token.
+    pub time: Duration,
+}
+
+impl StepOutcome {
+    /// Empties the outcome, keeping its memory.
+    pub fn clear(&mut self) {
+        self.rows.clear();
+        self.tokens.clear();
+        self.failure = None;
+        self.time = Duration::ZERO;
+    }
+
+    /// Adds the tokens of the next row; none where it was not sampled because an earlier guess was
+    /// wrong.
+    pub fn push(&mut self, tokens: &[u32]) {
+        let start = self.tokens.len();
+        self.tokens.extend_from_slice(tokens);
+        self.rows.push(RowOutcome::Tokens(start..self.tokens.len()));
+    }
+
+    /// The next row's logits are not numbers.
+    pub fn push_not_a_number(&mut self) {
+        self.rows.push(RowOutcome::NotANumber);
+    }
+
+    /// The tokens of a row; none where its logits are not numbers.
+    pub fn tokens(&self, row: usize) -> Option<&[u32]> {
+        match &self.rows[row] {
+            RowOutcome::Tokens(range) => Some(&self.tokens[range.clone()]),
+            RowOutcome::NotANumber => None,
+        }
+    }
+}
