@@ -316,14 +316,14 @@ fn run_lanes(
     };
     let mut at_once = 0;
     while engine.is_busy() && !engine.all_generate() {
-        engine.step(&mut listen)?;
+        engine.step_with(&mut listen)?;
         at_once = at_once.max(engine.queue_lengths().1);
     }
     let prompts = Time { at_once, ..watch.stop(engine, prompted) };
     let before = engine.counters().generated_tokens;
     let watch = Watch::start(engine);
     while engine.is_busy() {
-        engine.step(&mut listen)?;
+        engine.step_with(&mut listen)?;
         at_once = at_once.max(engine.queue_lengths().1);
     }
     let generated = (engine.counters().generated_tokens - before) as usize;

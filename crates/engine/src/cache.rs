@@ -247,9 +247,11 @@ impl Cache {
     }
 
     /// Whether `tokens` could become a sequence now and grow by a token, `chunk` rows being added at
-    /// a time, with `left` pages of each group to spare.
-    pub fn has_room(&self, tokens: &[u32], chunk: usize, left: usize) -> bool {
-        let found = self.tree.find(tokens, &first_visible(&self.pools));
+    /// a time, with `left` pages of each group to spare. `reused` says whether it continues what was
+    /// computed before.
+    pub fn has_room(&self, tokens: &[u32], reused: bool, chunk: usize, left: usize) -> bool {
+        let known = if reused { tokens } else { &[] };
+        let found = self.tree.find(known, &first_visible(&self.pools));
         self.pools.iter().enumerate().all(|(group, pool)| {
             let alone = |page: u32| pool.holders[page as usize] == 1;
             let first = pool.group.first_visible(found.tokens) / PAGE_TOKENS;

@@ -6,13 +6,14 @@ use crate::draft::Drafter;
 use crate::error::EngineError;
 use crate::executor::Executor;
 use crate::load::Engine;
-use crate::request::{Answer, Event, Request, RequestId};
-use crate::sampler::Sampling;
+use crate::request::{Answer, EmbedRequest, Event, EventSink, Request, RequestId};
 use crate::scheduler::{
-    EngineCounters, Listener, SampledBy, Scheduler, StepFailure, StepOutcome, StepPlan,
+    EngineCounters, Listener, SampleOptions, SampledBy, StepFailure, StepOutcome, StepPlan, Waiting,
 };
 use crate::speculate::Speculation;
-use pianola_plan::{DeviceError, SampleRow};
+use pianola_plan::{DeviceError, SampleRow, TokenLogProbs};
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -22,6 +23,21 @@ pub(crate) struct StepBuffers {
     pub plan: StepPlan,
     outcome: StepOutcome,
     rows: Vec<Option<SampleRow<'static>>>,
+}
+
+/// Requests that were under way when their engine's device was lost.
+pub(crate) struct PendingRequests {
+    waiting: Waiting,
+    sinks: HashMap<RequestId, EventSink>,
+}
+
+impl PendingRequests {
+    /// Tells all of them that there will be no answer.
+    pub fn fail(self, error: &dyn Fn() -> EngineError) {
+        for mut sink in self.sinks.into_values() {
+            let _ = sink(Event::Failed(error()));
+        }
+    }
 }
 
 /// Makes changes of the page tables known to the devices.
@@ -44,9 +60,7 @@ impl Engine {
     /// Lets the engine guess ahead; answers stay the same.
     pub fn set_speculation(&mut self, speculation: Speculation) -> Result<(), EngineError> {
         if speculation == Speculation::Draft && self.drafter.is_none() {
-            return Err(EngineError::Option(
-                "a draft model guesses only once there is one; name it with --draft".to_string(),
-            ));
+            return Err(EngineError::NoDraft);
         }
         self.scheduler.set_speculation(speculation);
         Ok(())
@@ -68,38 +82,80 @@ impl Engine {
         self.scheduler.is_speculation_off()
     }
 
-    /// Adds a request to the queue; [`Engine::step`] works on it.
+    /// Adds a request to the queue; [`Engine::step`] works on it. Nobody is told of its events: see
+    /// [`Engine::submit_to`].
     pub fn submit(&mut self, request: Request) -> Result<RequestId, EngineError> {
         let id = self.scheduler.next_id();
         self.submit_as(id, request)?;
         Ok(id)
     }
 
-    /// The same, under an id that was taken before.
-    pub(crate) fn submit_as(&mut self, id: RequestId, request: Request) -> Result<(), EngineError> {
-        let options = self.scheduler.sample_options(&request);
-        let row = SampleRow {
-            stop_tokens: &options.stop_tokens,
-            ..SampleRow::new(&options.sampling, &[])
-        };
-        let by = match self.executor.sampling_unsupported(&row) {
-            None => SampledBy::Device,
-            Some(_) => SampledBy::Host,
-        };
+    /// The same; `sink` is called with each of its events.
+    pub fn submit_to(
+        &mut self,
+        request: Request,
+        sink: EventSink,
+    ) -> Result<RequestId, EngineError> {
+        let id = self.submit(request)?;
+        self.sinks.insert(id, sink);
+        Ok(id)
+    }
+
+    /// Adds a text to embed to the queue; `sink` is called with each of its events.
+    pub fn submit_embedding_to(
+        &mut self,
+        request: EmbedRequest,
+        sink: EventSink,
+    ) -> Result<RequestId, EngineError> {
+        let id = self.scheduler.next_id();
+        self.submit_embedding_as(id, request)?;
+        self.sinks.insert(id, sink);
+        Ok(id)
+    }
+
+    /// Adds a request under an id that was taken before.
+    pub(crate) fn submit_as(
+        &mut self,
+        id: RequestId,
+        mut request: Request,
+    ) -> Result<(), EngineError> {
+        request.seed.get_or_insert_with(random_seed);
+        let by = sampled_by(&self.executor, &self.scheduler.sample_options(&request));
         self.scheduler.submit(id, request, by)
     }
 
-    /// Why the device cannot sample tokens this way; the host then does, from the logits.
-    pub fn sampling_unsupported(&self, sampling: &Sampling) -> Option<&'static str> {
-        let stops = self.text.as_ref().map_or(&[][..], |text| text.tokenizer.stop_tokens());
-        let row = SampleRow { stop_tokens: stops, ..SampleRow::new(sampling, &[]) };
-        self.executor.sampling_unsupported(&row)
+    /// Why the device cannot sample the tokens of a request; the host then does, from the logits.
+    pub fn sampling_unsupported(&self, request: &Request) -> Option<&'static str> {
+        self.executor.sampling_unsupported(&self.scheduler.sample_options(request).row())
     }
 
-    /// Ends a request; its pages are free from now on. Returns what there is of its answer; none if
-    /// it is over already.
+    /// Ends a request; its pages are free from now on. Its sink is told. Returns what there is of
+    /// its answer; none if it is over already.
     pub fn cancel(&mut self, id: RequestId) -> Option<Answer> {
-        self.scheduler.cancel(id)
+        let answer = self.scheduler.cancel(id)?;
+        if let Some(mut sink) = self.sinks.remove(&id) {
+            let _ = sink(Event::Finished(answer.clone()));
+        }
+        Some(answer)
+    }
+
+    /// Takes all requests out of an engine whose device is lost; see [`Engine::adopt`].
+    pub(crate) fn into_pending(mut self) -> PendingRequests {
+        let sinks = std::mem::take(&mut self.sinks);
+        PendingRequests { waiting: self.scheduler.take_waiting(), sinks }
+    }
+
+    /// Continues requests of another engine. Their prompts and tokens are computed again; text that
+    /// was sent is not sent again.
+    pub(crate) fn adopt(&mut self, pending: PendingRequests) {
+        let Engine { scheduler, executor, sinks, .. } = self;
+        sinks.extend(pending.sinks);
+        let by = |options: &SampleOptions| sampled_by(executor, options);
+        for (id, error) in scheduler.adopt(pending.waiting, &by) {
+            if let Some(mut sink) = sinks.remove(&id) {
+                let _ = sink(Event::Failed(error));
+            }
+        }
     }
 
     /// Whether requests wait or run.
@@ -136,27 +192,37 @@ impl Engine {
         self.scheduler.cache_use()
     }
 
-    /// Plays one step for all requests that run, and calls `listener` with what happens to them.
-    /// Does nothing if there is nothing to do. An error is the device's: every request that ran has
-    /// then failed, and was told.
-    pub fn step(&mut self, listener: &mut Listener<'_>) -> Result<(), EngineError> {
+    /// Plays one step for all requests that run, and calls their sinks with what happens to them.
+    /// Does nothing if there is nothing to do. An error is the device's. Where the device is lost
+    /// ([`Engine::is_lost`]), requests wait; else every request that ran has failed, and was told.
+    pub fn step(&mut self) -> Result<(), EngineError> {
+        self.step_with(&mut |_, _| ControlFlow::Continue(()))
+    }
+
+    /// The same; `listener` is called with the events of requests that have no sink.
+    pub(crate) fn step_with(&mut self, listener: &mut Listener<'_>) -> Result<(), EngineError> {
         let begun = Instant::now();
         if !self.plan_step() {
             return Ok(());
         }
-        let played = self.play_step();
+        self.buffers.outcome.clear();
+        let played = self.play_step().and_then(|()| self.collect());
         let lost = self.is_lost();
-        let Engine { scheduler, executor, buffers, .. } = self;
+        let Engine { scheduler, buffers, sinks, .. } = self;
         let StepBuffers { plan, outcome, .. } = buffers;
-        outcome.clear();
-        match &played {
-            Ok(()) => collect(scheduler, executor, plan, outcome),
-            Err(error) => {
-                outcome.failure = Some(StepFailure { reason: error.to_string(), lost });
-            }
+        if let Err(error) = &played {
+            outcome.failure = Some(StepFailure { reason: error.to_string(), lost });
         }
         outcome.time = begun.elapsed();
-        scheduler.complete(plan, outcome, listener);
+        scheduler.complete(plan, outcome, &mut |id, event| {
+            let Some(sink) = sinks.get_mut(&id) else { return listener(id, event) };
+            let is_end = event.is_end();
+            let flow = sink(event);
+            if is_end {
+                sinks.remove(&id);
+            }
+            flow
+        });
         Ok(played?)
     }
 
@@ -191,72 +257,110 @@ impl Engine {
         played
     }
 
+    /// Adds what the device sampled, and what the host samples from its logits, to the outcome.
+    fn collect(&mut self) -> Result<(), DeviceError> {
+        let Engine { scheduler, executor, buffers, head_input, .. } = self;
+        let StepBuffers { plan, outcome, .. } = buffers;
+        // The request whose guess was wrong: its further rows are of no use.
+        let mut ended = None;
+        for (row, sample) in plan.samples.iter().enumerate() {
+            if sample.by == SampledBy::Device {
+                read_sampled(executor, row, outcome);
+                continue;
+            }
+            if ended == Some(sample.lane) {
+                outcome.push(&[]);
+                continue;
+            }
+            let logits = executor.logits(row);
+            // No early exit, which would keep the loop from being vectorised.
+            if logits.iter().fold(false, |found, logit| found | logit.is_nan()) {
+                outcome.push_not_a_number();
+                ended = Some(sample.lane);
+                continue;
+            }
+            let token = scheduler.sample(sample, logits, outcome);
+            if sample.guess != Some(token) {
+                ended = Some(sample.lane);
+            }
+        }
+        match head_input {
+            Some(head_input) if !plan.embeddings.is_empty() => {
+                head_input.pool(executor, plan, outcome)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Generates one answer; `emit` gets the text as it becomes certain and may break off. It is
     /// also called with nothing, after each part of the prompt and where a token completed no text,
     /// so that breaking off need not wait. A model without a tokeniser emits its tokens' ids, each
-    /// with a space behind it. Other requests that were submitted go on meanwhile, unheard.
+    /// with a space behind it. Other requests that were submitted go on meanwhile.
     pub fn generate(
         &mut self,
         request: &Request,
         emit: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, EngineError> {
-        let mine = self.submit(request.clone())?;
-        let mut result = None;
-        loop {
-            let stepped = self.step(&mut |id, event| {
+        let id = self.submit(request.clone())?;
+        match self.run_to_end(id, emit)? {
+            Event::Finished(answer) => Ok(answer),
+            Event::Failed(error) => Err(error),
+            _ => Err(EngineError::Stopped),
+        }
+    }
+
+    /// Plays steps until a request without a sink ends, and returns its last event.
+    pub(crate) fn run_to_end(
+        &mut self,
+        id: RequestId,
+        emit: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Event<'static>, EngineError> {
+        let mut end = None;
+        while end.is_none() {
+            let stepped = self.step_with(&mut |of, event| {
                 match event {
-                    _ if id != mine => {}
+                    _ if of != id => {}
                     Event::Prompt => return emit(""),
-                    Event::Text(text) => return emit(text),
-                    Event::Finished(answer) => result = Some(Ok(answer)),
-                    Event::Failed(error) => result = Some(Err(error)),
+                    Event::Token(token) => return emit(token.text),
+                    Event::Finished(answer) => end = Some(Event::Finished(answer)),
+                    Event::Embedding(values) => end = Some(Event::Embedding(values)),
+                    Event::Failed(error) => end = Some(Event::Failed(error)),
                 }
                 ControlFlow::Continue(())
             });
             if let Err(error) = stepped {
-                // It may still have been waiting.
-                self.cancel(mine);
+                // It may be waiting.
+                self.cancel(id);
                 return Err(error);
             }
-            if let Some(result) = result {
-                return result;
-            }
         }
+        end.ok_or(EngineError::Stopped)
     }
 }
 
-/// Writes what the device sampled, and what the host samples from its logits, into `outcome`.
-fn collect(
-    scheduler: &mut Scheduler,
-    executor: &mut Executor,
-    plan: &StepPlan,
-    outcome: &mut StepOutcome,
-) {
-    // The request whose guess was wrong: its further rows are of no use.
-    let mut ended = None;
-    for (row, sample) in plan.samples.iter().enumerate() {
-        if sample.by == SampledBy::Device {
-            match executor.sampled(row) {
-                Some(tokens) => outcome.push(tokens),
-                None => outcome.push_not_a_number(),
-            }
-            continue;
-        }
-        if ended == Some(sample.lane) {
-            outcome.push(&[]);
-            continue;
-        }
-        let logits = executor.logits(row);
-        // No early exit, which would keep the loop from being vectorised.
-        if logits.iter().fold(false, |found, logit| found | logit.is_nan()) {
-            outcome.push_not_a_number();
-            ended = Some(sample.lane);
-            continue;
-        }
-        let token = scheduler.sample(sample, logits);
-        outcome.push(&[token]);
-        if sample.guess != Some(token) {
-            ended = Some(sample.lane);
-        }
+/// Adds what the device sampled for a row to the outcome.
+fn read_sampled(executor: &Executor, row: usize, outcome: &mut StepOutcome) {
+    let Some(tokens) = executor.sampled(row) else { return outcome.push_not_a_number() };
+    outcome.push(tokens);
+    for play in 0..tokens.len() {
+        let Some(TokenLogProbs { sampled, top: best }) = executor.logprobs(row, play) else {
+            return;
+        };
+        outcome.push_logprobs(play, |top| {
+            top.extend_from_slice(best);
+            sampled
+        });
     }
+}
+
+fn sampled_by(executor: &Executor, options: &SampleOptions) -> SampledBy {
+    match executor.sampling_unsupported(&options.row()) {
+        None => SampledBy::Device,
+        Some(_) => SampledBy::Host,
+    }
+}
+
+/// A seed that nobody chose: of 32 bits, so that it is easily written down and survives JSON.
+fn random_seed() -> u64 {
+    RandomState::new().build_hasher().finish() >> 32
 }

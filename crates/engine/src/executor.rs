@@ -88,7 +88,6 @@ impl Executor {
     }
 
     /// See [`DeviceSampler::logprobs`].
-    #[allow(dead_code)] // Until events carry them.
     pub fn logprobs(&self, index: usize, play: usize) -> Option<TokenLogProbs<'_>> {
         self.recording.sampler()?.logprobs(index, play)
     }

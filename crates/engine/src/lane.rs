@@ -1,8 +1,11 @@
 //! One request under way: its tokens, its sampler, its text.
 
+use crate::embed::{Pooled, Pooling};
 use crate::error::EngineError;
 use crate::load::Text;
-use crate::request::{Answer, Finish, Request, RequestId, Timing};
+use crate::request::{
+    Answer, EmbedRequest, Finish, PenaltyScope, Request, RequestId, Timing, Usage,
+};
 use crate::sampler::Sampler;
 use crate::scheduler::{Limits, SampleOptions, SampledBy};
 use crate::stop::StopMatcher;
@@ -20,34 +23,55 @@ pub(crate) struct Lane {
     pub by: SampledBy,
     /// Samples where no device does; see [`Lane::update_sampler`].
     pub sampler: Sampler,
-    /// Tokens that the sampler has been given.
+    /// Tokens that the sampler was given, or need not be given.
     sampler_seen: usize,
     /// The prompt, and what was generated since.
     pub tokens: Vec<u32>,
-    pub timing: Timing,
+    pub usage: Usage,
     /// How often another request was served first, or this one preempted.
     pub overtaken: u32,
+    /// The rows so far of a request that asks for an embedding, and not for an answer.
+    pub pooled: Option<Pooled>,
     stop: StopMatcher,
     decoder: Option<Decoder>,
     /// Text of the last tokens; and what of it is certain.
     piece: String,
     certain: String,
+    times: Times,
+}
+
+/// When what happened to a request.
+struct Times {
     submitted: Instant,
     admitted: Option<Instant>,
     first_token: Option<Instant>,
     last_token: Option<Instant>,
 }
 
+impl Times {
+    fn timing(&self) -> Timing {
+        let seconds = |from: Option<Instant>, to: Option<Instant>| match (from, to) {
+            (Some(from), Some(to)) => to.duration_since(from).as_secs_f64(),
+            _ => 0.0,
+        };
+        let first_token = self.first_token.or_else(|| Some(Instant::now()));
+        Timing {
+            queue_seconds: seconds(Some(self.submitted), self.admitted),
+            prompt_seconds: seconds(self.admitted, first_token),
+            generation_seconds: seconds(self.first_token, self.last_token),
+        }
+    }
+}
+
 impl Lane {
     pub fn new(
         id: RequestId,
         request: Request,
-        options: Arc<SampleOptions>,
+        options: SampleOptions,
         limits: &Limits,
         text: Option<&Text>,
     ) -> Result<Lane, EngineError> {
         let sampler = Sampler::new(options.sampling.clone(), limits.vocabulary)?;
-        let timing = Timing { prompt_tokens: request.prompt.len(), ..Timing::default() };
         /// Room for tokens that is there from the start, where no end is set.
         const USUAL: usize = 1024;
         let mut tokens = Vec::with_capacity(
@@ -56,23 +80,46 @@ impl Lane {
         tokens.extend_from_slice(&request.prompt);
         Ok(Lane {
             id,
-            options,
+            options: Arc::new(options),
             by: SampledBy::Host,
             sampler,
-            sampler_seen: 0,
+            sampler_seen: match request.penalties {
+                PenaltyScope::PromptAndAnswer => 0,
+                PenaltyScope::Answer => request.prompt.len(),
+            },
+            usage: Usage { prompt_tokens: tokens.len(), ..Usage::default() },
             tokens,
-            timing,
             overtaken: 0,
+            pooled: None,
             stop: StopMatcher::new(request.stop.clone()),
-            decoder: text.map(|text| text.tokenizer.decoder(false)),
+            decoder: text.map(|text| text.tokenizer.decoder(request.show_special)),
             piece: String::new(),
             certain: String::new(),
-            submitted: Instant::now(),
-            admitted: None,
-            first_token: None,
-            last_token: None,
+            times: Times {
+                submitted: Instant::now(),
+                admitted: None,
+                first_token: None,
+                last_token: None,
+            },
             request,
         })
+    }
+
+    /// A request that generates nothing.
+    pub fn embedding(
+        id: RequestId,
+        request: EmbedRequest,
+        limits: &Limits,
+    ) -> Result<Lane, EngineError> {
+        let EmbedRequest { tokens, pooling, priority } = request;
+        let request = Request { max_tokens: Some(0), priority, ..Request::new(tokens) };
+        let options = SampleOptions::of(&request, &[]);
+        let lane = Lane::new(id, request, options, limits, None)?;
+        Ok(Lane { pooled: Some(Pooled::new(pooling)), ..lane })
+    }
+
+    pub fn pooling(&self) -> Option<Pooling> {
+        self.pooled.as_ref().map(Pooled::pooling)
     }
 
     /// Gives the sampler all tokens so far, and `guesses` behind them: those it has not seen yet.
@@ -88,16 +135,19 @@ impl Lane {
 
     /// The tokens that penalties look at.
     pub fn penalised(&self) -> &[u32] {
+        let first = match self.request.penalties {
+            PenaltyScope::PromptAndAnswer => 0,
+            PenaltyScope::Answer => self.request.prompt.len(),
+        };
         let window = self.options.sampling.penalty_window;
-        &self.tokens[self.tokens.len().saturating_sub(window)..]
+        &self.tokens[self.tokens.len().saturating_sub(window).max(first)..]
     }
 
     /// The request leaves the queue, `cached` of its tokens being there already.
     pub fn admit(&mut self, cached: usize) {
-        if self.admitted.is_none() {
-            self.admitted = Some(Instant::now());
-            self.timing.cached_tokens = cached;
-            self.timing.queue_seconds = self.submitted.elapsed().as_secs_f64();
+        if self.times.admitted.is_none() {
+            self.times.admitted = Some(Instant::now());
+            self.usage.cached_tokens = cached;
         }
     }
 
@@ -116,13 +166,16 @@ impl Lane {
     /// answer ends here, if it does.
     pub fn take(&mut self, token: u32, text: Option<&Text>, context: usize) -> Option<Finish> {
         let now = Instant::now();
-        self.first_token.get_or_insert(now);
-        self.last_token = Some(now);
+        self.times.first_token.get_or_insert(now);
+        self.times.last_token = Some(now);
         self.tokens.push(token);
         self.piece.clear();
         self.certain.clear();
         if self.options.stop_tokens.contains(&token) {
-            return Some(Finish::EndOfTurn);
+            return Some(match self.request.stop_tokens.contains(&token) {
+                true => Finish::StopToken,
+                false => Finish::EndOfTurn,
+            });
         }
         match (&mut self.decoder, text) {
             (Some(decoder), Some(text)) => decoder.push(&text.tokenizer, token, &mut self.piece),
@@ -153,14 +206,14 @@ impl Lane {
             self.stop.push(&self.piece, &mut self.certain);
             self.stop.finish(&mut self.certain);
         }
-        let seconds = |from: Option<Instant>, to: Option<Instant>| match (from, to) {
-            (Some(from), Some(to)) => to.duration_since(from).as_secs_f64(),
-            _ => 0.0,
-        };
-        let begun = self.first_token.or_else(|| Some(Instant::now()));
-        self.timing.prompt_seconds = seconds(self.admitted, begun);
-        self.timing.generation_seconds = seconds(self.first_token, self.last_token);
-        self.timing.generated_tokens = self.generated().len();
-        Answer { tokens: self.generated().to_vec(), finish, timing: self.timing }
+        self.usage.generated_tokens = self.generated().len();
+        Answer {
+            tokens: self.generated().to_vec(),
+            finish,
+            stop_text: self.stop.matched().map(str::to_string),
+            seed: self.options.sampling.seed,
+            usage: self.usage,
+            timing: self.times.timing(),
+        }
     }
 }

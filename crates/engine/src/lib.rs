@@ -2,10 +2,10 @@
 //! measured about a model.
 //!
 //! ```text
-//! path ─► Engine::load ─► Engine { text, recording, cache, scheduler }
-//!                             │ submit, step, cancel, embed     perplexity, compare, bench
+//! path ─► Engine::load ─► Engine { text, scheduler, executor }
+//!                             │ submit_to, step, cancel, embed     perplexity, compare, bench
 //!                             ▼
-//!       requests ─► Step ─► play ─► tokens ─► text, piece by piece
+//!       requests ─► StepPlan ─► play ─► StepOutcome ─► events: tokens, text, the end
 //! ```
 //!
 //! [`Service`] runs an engine on a thread of its own, for many callers:
@@ -55,10 +55,14 @@ pub use error::EngineError;
 pub use evaluate::{Comparison, Deviation, Perplexity, compare, log_softmax_at, perplexity};
 pub use hybrid::HybridRecording;
 pub use load::{DEFAULT_LANES, Device, Engine, LoadOptions, LoadTiming, Text};
+pub use pianola_plan::TokenLogProbs;
 pub use place::Placement;
-pub use request::{Answer, Event, Finish, Request, RequestId, Timing};
+pub use request::{
+    Answer, EmbedRequest, Event, EventSink, Finish, PenaltyScope, Request, RequestId, Timing,
+    Token, Usage,
+};
 pub use scenario::{ChatScenario, ScenarioReport, percentile, run_scenario};
-pub use scheduler::{EngineCounters, Listener};
+pub use scheduler::EngineCounters;
 pub use sequence::LogitRows;
-pub use service::{Report, Service, Stream};
+pub use service::{Reopen, Report, Service, ServiceInfo, Stream};
 pub use speculate::Speculation;

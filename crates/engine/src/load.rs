@@ -8,6 +8,7 @@ use crate::error::EngineError;
 use crate::executor::Executor;
 use crate::hybrid::HybridRecording;
 use crate::place::{self, Placement, Requested};
+use crate::request::{EventSink, RequestId};
 use crate::scheduler::{Limits, Scheduler, SchedulerOptions};
 use crate::speculate::MOST_GUESSES;
 use pianola_cpu::{CpuOptions, CpuRecording, ReferenceModel};
@@ -19,6 +20,7 @@ use pianola_plan::{
 };
 use pianola_text::{ChatTemplate, TemplateOrigin, Tokenizer};
 use pianola_vulkan::{Gpu, VulkanOptions, VulkanRecording};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -119,6 +121,8 @@ pub struct Engine {
     /// Why the draft model was given up.
     pub(crate) draft_failure: Option<EngineError>,
     pub(crate) buffers: StepBuffers,
+    /// Who is told of a request's events.
+    pub(crate) sinks: HashMap<RequestId, EventSink>,
     timing: LoadTiming,
     device: Device,
     /// Workers and instruction set of what the processor computes.
@@ -273,6 +277,7 @@ impl Engine {
             drafter: None,
             draft_failure: None,
             buffers: StepBuffers::default(),
+            sinks: HashMap::new(),
             executor,
             timing,
             device,
@@ -488,11 +493,7 @@ fn plan(
     let converted =
         |weight: &WeightSpec| source.info(&weight.name).is_some_and(|info| info.ty != weight.ty);
     if options.quantize.is_some() && !matrices().any(converted) {
-        return Err(EngineError::Option(
-            "--quantize has nothing to convert: the model's weights are quantised already, or their \
-             rows are no whole number of blocks; leave it out"
-                .to_string(),
-        ));
+        return Err(EngineError::NothingToQuantize);
     }
     let quantized = matrices().any(|weight| weight.ty.is_quantized());
     let default = if quantized { Numeric::Fast } else { Numeric::Exact };
@@ -517,11 +518,7 @@ fn plan(
     let asked = Requested { layers_on_gpu: options.layers_on_gpu, context: options.context };
     match &options.gpu {
         Some(gpu) => place::on_gpu(graph, plan_options, asked, gpu),
-        None if asked.layers_on_gpu.is_some() => Err(EngineError::Option(
-            "--layers-on-gpu needs a GPU, but the processor computes; name a GPU with --device, or \
-             leave it out"
-                .to_string(),
-        )),
+        None if asked.layers_on_gpu.is_some() => Err(EngineError::LayersWithoutGpu),
         None => place::on_cpu(graph, plan_options, asked),
     }
 }

@@ -32,14 +32,14 @@ mod tests;
 
 pub(crate) use limits::{Limits, SchedulerOptions};
 pub(crate) use plan::{
-    PlannedSample, SampleOptions, SampledBy, StepFailure, StepOutcome, StepPlan,
+    EmbedRows, PlannedSample, SampleOptions, SampledBy, StepFailure, StepOutcome, StepPlan,
 };
 
 use crate::cache::{Cache, CacheUse};
 use crate::error::EngineError;
 use crate::lane::Lane;
 use crate::load::Text;
-use crate::request::{Answer, Event, Finish, Request, RequestId};
+use crate::request::{Answer, EmbedRequest, Event, Finish, Request, RequestId};
 use crate::speculate::{Boldness, Gauge, MOST_GUESSES, Speculation};
 use shares::{ChunkPace, PlayPace, RowDemand, Share};
 use std::ops::ControlFlow;
@@ -47,7 +47,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Called with every event of every request; breaking off cancels the request.
-pub type Listener<'a> = dyn FnMut(RequestId, Event<'_>) -> ControlFlow<()> + 'a;
+pub(crate) type Listener<'a> = dyn FnMut(RequestId, Event<'_>) -> ControlFlow<()> + 'a;
 
 /// A request with a slot of the page tables.
 struct Running {
@@ -80,12 +80,19 @@ pub struct EngineCounters {
     pub cached_tokens: u64,
     /// Tokens generated.
     pub generated_tokens: u64,
-    /// Times that a request made room for one that is ranked before it, or for an embedding.
+    /// Times that a request made room for one that is ranked before it.
     pub preemptions: u64,
     /// Tokens that were guessed ahead, and those of them that were right.
     pub drafted_tokens: u64,
     /// See `drafted_tokens`.
     pub accepted_tokens: u64,
+}
+
+/// Requests on their way from one scheduler to another.
+pub(crate) struct Waiting {
+    lanes: Vec<Lane>,
+    ids: Arc<AtomicU64>,
+    counters: EngineCounters,
 }
 
 /// Requests, waiting and running, and their KV pages.
@@ -112,6 +119,8 @@ pub(crate) struct Scheduler {
     demands: Vec<RowDemand>,
     shares: Vec<Share>,
     prompts: Vec<usize>,
+    /// Logits as they were before sampling changed them, where log probabilities are asked for.
+    raw_logits: Vec<f32>,
 }
 
 impl Scheduler {
@@ -134,6 +143,7 @@ impl Scheduler {
             demands: Vec::with_capacity(lanes),
             shares: Vec::with_capacity(lanes),
             prompts: Vec::with_capacity(lanes),
+            raw_logits: Vec::new(),
             options,
         }
     }
@@ -154,11 +164,8 @@ impl Scheduler {
 
     /// How a request is to be sampled.
     pub fn sample_options(&self, request: &Request) -> SampleOptions {
-        let stop_tokens = match &self.text {
-            Some(text) if !request.ignore_end => text.tokenizer.stop_tokens().to_vec(),
-            _ => Vec::new(),
-        };
-        SampleOptions { sampling: request.sampling.clone(), stop_tokens }
+        let ends = self.text.as_ref().map_or(&[][..], |text| text.tokenizer.stop_tokens());
+        SampleOptions::of(request, ends)
     }
 
     /// Adds a request to the queue. `by` says who can sample its tokens.
@@ -168,18 +175,60 @@ impl Scheduler {
         request: Request,
         by: SampledBy,
     ) -> Result<(), EngineError> {
-        let limits = *self.limits();
-        limits.check(&request)?;
+        self.limits().check(&request)?;
+        let options = self.sample_options(&request);
+        let mut lane = Lane::new(id, request, options, self.limits(), self.text.as_deref())?;
+        lane.by = by;
+        self.enqueue(lane)
+    }
+
+    /// Adds a text to embed to the queue.
+    pub fn submit_embedding(
+        &mut self,
+        id: RequestId,
+        request: EmbedRequest,
+    ) -> Result<(), EngineError> {
+        self.limits().check_prompt(&request.tokens)?;
+        let lane = Lane::embedding(id, request, self.limits())?;
+        self.enqueue(lane)
+    }
+
+    fn enqueue(&mut self, lane: Lane) -> Result<(), EngineError> {
+        let limits = self.limits();
         // A request that finds a free lane at the next step does not wait.
         if self.waiting.len() + self.running.len() >= limits.max_open() {
             return Err(EngineError::QueueFull { waiting: limits.queue });
         }
-        let options = Arc::new(self.sample_options(&request));
-        let mut lane = Lane::new(id, request, options, &limits, self.text.as_deref())?;
-        lane.by = by;
         self.counters.prompt_tokens += lane.request.prompt.len() as u64;
         self.waiting.push(lane);
         Ok(())
+    }
+
+    /// All requests that wait: after the device was lost that is all there are, and another
+    /// scheduler may [`Scheduler::adopt`] them.
+    pub fn take_waiting(&mut self) -> Waiting {
+        let lanes = std::mem::take(&mut self.waiting);
+        Waiting { lanes, ids: self.ids.clone(), counters: self.counters }
+    }
+
+    /// Continues requests of another scheduler, and its ids and counters. `by` says who can sample
+    /// each. Returns those that are longer than the context.
+    pub fn adopt(
+        &mut self,
+        waiting: Waiting,
+        by: &dyn Fn(&SampleOptions) -> SampledBy,
+    ) -> Vec<(RequestId, EngineError)> {
+        let Waiting { lanes, ids, counters } = waiting;
+        (self.ids, self.counters) = (ids, counters);
+        let mut refused = Vec::new();
+        for mut lane in lanes {
+            lane.by = by(&lane.options);
+            match self.limits().check_length(lane.tokens.len()) {
+                Ok(()) => self.waiting.push(lane),
+                Err(error) => refused.push((lane.id, error)),
+            }
+        }
+        refused
     }
 
     /// Ends a request; its pages are free from now on. Returns what there is of its answer; none if
@@ -211,7 +260,7 @@ impl Scheduler {
         !(self.waiting.is_empty() && self.running.is_empty())
     }
 
-    /// Whether every request has its first token.
+    /// Whether every request has its first token, which one that embeds never has.
     pub fn all_generate(&self) -> bool {
         let mut lanes = self.waiting.iter().chain(self.running.iter().map(|running| &running.lane));
         lanes.all(|lane| !lane.generated().is_empty())

@@ -85,7 +85,7 @@ fn answer(engine: &mut Engine, request: &Request) -> (String, Finish, usize) {
             ControlFlow::Continue(())
         })
         .unwrap();
-    (text, answer.finish, answer.timing.cached_tokens)
+    (text, answer.finish, answer.usage.cached_tokens)
 }
 
 fn request(prompt: Vec<u32>, sampling: Sampling, tokens: usize) -> Request {
@@ -120,14 +120,17 @@ fn smollm2_answers_and_the_second_turn_keeps_the_first() {
 fn a_seed_decides_the_text_and_stop_texts_end_it() {
     let mut engine = load("smollm2.gguf", Numeric::Fast);
     let prompt = engine.text().unwrap().tokenizer.encode("Once upon a time", SpecialTokens::Plain);
-    let sampling = |seed| Sampling { temperature: 1.0, seed, ..Sampling::default() };
-    let mut text = |seed| answer(&mut engine, &request(prompt.clone(), sampling(seed), 40)).0;
+    let seeded = |seed| {
+        let sampling = Sampling { temperature: 1.0, ..Sampling::default() };
+        Request { seed: Some(seed), ..request(prompt.clone(), sampling, 40) }
+    };
+    let mut text = |seed| answer(&mut engine, &seeded(seed)).0;
     let (first, second, other) = (text(1), text(1), text(2));
     assert_eq!(first, second);
     assert_ne!(first, other);
     // A stop text from the middle of the answer cuts it there, though it spans tokens.
     let stop: String = first.chars().skip(10).take(9).collect();
-    let mut stopped = request(prompt, sampling(1), 40);
+    let mut stopped = seeded(1);
     stopped.stop = vec![stop.clone()];
     let (text, finish, _) = answer(&mut engine, &stopped);
     assert_eq!((text, finish), (first[..first.find(&stop).unwrap()].to_string(), Finish::StopText));
@@ -200,7 +203,7 @@ fn gemma3_goes_on_where_it_was_even_after_twenty_other_conversations() {
                 ControlFlow::Continue(())
             })
             .unwrap();
-        assert_eq!(answer.timing.cached_tokens, seen.len());
+        assert_eq!(answer.usage.cached_tokens, seen.len());
         let rows = (engine.counters().rows - before.rows) as usize;
         // The new tokens of the prompt, and all that was generated but the last.
         assert_eq!(rows, prompt.len() - seen.len() + answer.tokens.len() - 1);
@@ -216,7 +219,7 @@ fn gemma3_goes_on_where_it_was_even_after_twenty_other_conversations() {
         engine.submit(request(prompt, Sampling::greedy(), 8)).unwrap();
     }
     while engine.is_busy() {
-        engine.step(&mut |_, _| ControlFlow::Continue(())).unwrap();
+        engine.step().unwrap();
     }
     turn(&mut engine, &second, "And on day 7?");
 }

@@ -80,24 +80,48 @@ impl Failure {
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Failure {
+        let message = format!("{error}{}", option_for(&error));
         match error {
             EngineError::Option(_)
             | EngineError::Sampling(_)
             | EngineError::EmptyPrompt
             | EngineError::Draft { .. }
-            | EngineError::UnknownToken { .. } => Failure::Usage(error.to_string()),
+            | EngineError::NoDraft
+            | EngineError::NothingToQuantize
+            | EngineError::LayersWithoutGpu
+            | EngineError::Window { .. }
+            | EngineError::UnknownToken { .. } => Failure::Usage(message),
             EngineError::Plan(error) => error.into(),
             EngineError::Model(error) => error.into(),
-            _ => Failure::Failed(error.to_string()),
+            _ => Failure::Failed(message),
         }
+    }
+}
+
+/// The option of the command line that mends what went wrong: the engine knows none.
+fn option_for(error: &EngineError) -> &'static str {
+    match error {
+        EngineError::ContextLength { context, model, .. } if context < model => {
+            ": --context sets it"
+        }
+        EngineError::NoTokenizer(_) => " (--tokens takes token ids)",
+        EngineError::NotANumber { .. } => " (`pianola run --exact --simd reference`)",
+        EngineError::PagesInUse => " (--kv-memory)",
+        EngineError::ShortText { .. } | EngineError::Window { .. } => " (--context)",
+        EngineError::NoDraft => " (--draft)",
+        EngineError::NothingToQuantize => " (without --quantize)",
+        EngineError::LayersWithoutGpu => "; name a GPU with --device, or leave --layers-on-gpu out",
+        _ => "",
     }
 }
 
 impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Failure {
         match error {
-            PlanError::Limit { .. } | PlanError::KvSize { .. } | PlanError::KvBudget { .. } => {
-                Failure::Usage(error.to_string())
+            PlanError::Limit { .. } => Failure::Usage(error.to_string()),
+            PlanError::KvSize { .. } => Failure::Usage(format!("{error} (--context)")),
+            PlanError::KvBudget { .. } => {
+                Failure::Usage(format!("{error} (--kv-memory, --context)"))
             }
             PlanError::NoLogits(_) => Failure::Failed(error.to_string()),
         }

@@ -2,8 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use pianola_engine::sampler::Sampling;
-use pianola_engine::{Device, Engine, LoadOptions, Speculation, Text};
+use pianola_engine::{Device, Engine, LoadOptions, Request, Speculation, Text};
 use pianola_model::ModelFile;
 use pianola_plan::{PAGE_TOKENS, Plan, PlanOptions, size_text};
 
@@ -158,17 +157,17 @@ pub fn tell_kv(plan: &Plan, asked: Option<u64>, console: Console) {
     }
 }
 
-/// Says where tokens will be chosen, where that is a question at all.
+/// Says where tokens will be sampled, where that is a question at all.
 pub fn tell_sampling(
     engine: &Engine,
-    sampling: &Sampling,
+    request: &Request,
     compute: &ComputeOptions,
     console: Console,
 ) {
     if matches!(engine.device(), Device::Cpu(_)) {
         return;
     }
-    match engine.sampling_unsupported(sampling) {
+    match engine.sampling_unsupported(request) {
         None => console.detail("sampling: on the GPU"),
         Some(reason) => {
             let line = format!("sampling: on the processor, because {reason}");

@@ -8,6 +8,19 @@ fn sampler(sampling: Sampling, vocabulary: usize) -> Sampler {
     Sampler::new(sampling, vocabulary).unwrap()
 }
 
+/// What [`Sampler::logprobs`] finds.
+#[derive(Debug, PartialEq)]
+struct LogProbs {
+    sampled: f32,
+    top: Vec<(u32, f32)>,
+}
+
+fn logprobs(sampler: &mut Sampler, logits: &[f32], token: u32, count: usize) -> LogProbs {
+    let mut top = Vec::new();
+    let sampled = sampler.logprobs(logits, token, count, &mut top);
+    LogProbs { sampled, top }
+}
+
 /// The ids left after all cuts.
 fn kept(sampling: Sampling, logits: &[f32]) -> Vec<u32> {
     let mut sampler = sampler(sampling, logits.len());
@@ -258,20 +271,20 @@ fn log_probabilities_by_hand() {
     let mut any = sampler(Sampling::default(), 5);
     let mut row = logs(&[0.125, 0.5, 0.25, 0.125]);
     row.push(f32::NAN);
-    let found = any.logprobs(&row, 2, 3);
-    assert!((found.chosen - 0.25f32.ln()).abs() < 1e-6);
+    let found = logprobs(&mut any, &row, 2, 3);
+    assert!((found.sampled - 0.25f32.ln()).abs() < 1e-6);
     assert_eq!(found.top.iter().map(|&(id, _)| id).collect::<Vec<_>>(), [1, 2, 0]);
     for (&(_, found), right) in found.top.iter().zip([0.5f32, 0.25, 0.125]) {
         assert!((found - right.ln()).abs() < 1e-6);
     }
-    assert_eq!(any.logprobs(&row, 4, 9).chosen, BAN);
-    assert_eq!(any.logprobs(&row, 4, 9).top.len(), 4);
-    assert_eq!(any.logprobs(&row, 77, 0), LogProbs { chosen: BAN, top: vec![] });
+    assert_eq!(logprobs(&mut any, &row, 4, 9).sampled, BAN);
+    assert_eq!(logprobs(&mut any, &row, 4, 9).top.len(), 4);
+    assert_eq!(logprobs(&mut any, &row, 77, 0), LogProbs { sampled: BAN, top: vec![] });
 
     let inf = f32::INFINITY;
     let half = -(2f32.ln());
-    let found = any.logprobs(&[inf, 0.0, inf], 2, 2);
-    assert_eq!(found, LogProbs { chosen: half, top: vec![(0, half), (2, half)] });
+    let found = logprobs(&mut any, &[inf, 0.0, inf], 2, 2);
+    assert_eq!(found, LogProbs { sampled: half, top: vec![(0, half), (2, half)] });
 }
 
 #[test]
@@ -336,7 +349,7 @@ proptest! {
         let best = numeric::maximum(&logits);
         prop_assert!(best == BAN || logits[token] > BAN);
         prop_assert!(best < f32::INFINITY || logits[token] == best);
-        let found = sampler.logprobs(&raw, token as u32, 5);
+        let found = logprobs(&mut sampler, &raw, token as u32, 5);
         prop_assert!(found.top.iter().all(|&(_, log)| log <= 1e-5));
     }
 

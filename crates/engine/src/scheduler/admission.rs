@@ -1,7 +1,6 @@
 //! Who runs: requests get a slot and pages, or make room for others.
 
 use super::{Running, Scheduler};
-use crate::error::EngineError;
 use crate::lane::Lane;
 use crate::request::RequestId;
 use std::cmp::Reverse;
@@ -25,7 +24,9 @@ impl Scheduler {
             let running = self.running.len();
             // A page for each that runs is left, or the new one would soon have to go again. Alone
             // it always finds room.
-            if running > 0 && !self.cache.has_room(&lane.tokens, self.options.max_rows, running) {
+            let reused = lane.pooled.is_none();
+            let chunk = self.options.max_rows;
+            if running > 0 && !self.cache.has_room(&lane.tokens, reused, chunk, running) {
                 return;
             }
             if self.fed == Some(slot) {
@@ -37,8 +38,15 @@ impl Scheduler {
             let mut lane = self.waiting.swap_remove(at);
             let older = |waiting: &&mut Lane| waiting.id < lane.id;
             self.waiting.iter_mut().filter(older).for_each(|waiting| waiting.overtaken += 1);
-            let first_time = lane.generated().is_empty() && lane.timing.preemptions == 0;
-            let cached = self.cache.attach(slot, &lane.tokens);
+            let first_time = lane.generated().is_empty() && lane.usage.preemptions == 0;
+            // An embedding needs the hidden values of all rows, and those are not kept.
+            let cached = match &mut lane.pooled {
+                Some(pooled) => {
+                    pooled.clear();
+                    0
+                }
+                None => self.cache.attach(slot, &lane.tokens),
+            };
             lane.admit(cached);
             if first_time {
                 self.counters.cached_tokens += cached as u64;
@@ -76,7 +84,7 @@ impl Scheduler {
     fn preempt(&mut self) {
         let Some(last) = self.running.len().checked_sub(1) else { return };
         let mut lane = self.end(last);
-        lane.timing.preemptions += 1;
+        lane.usage.preemptions += 1;
         lane.overtaken += 1;
         self.counters.preemptions += 1;
         self.waiting.push(lane);
@@ -84,7 +92,11 @@ impl Scheduler {
 
     /// Takes a request out of its slot; what it computed is kept while there is room.
     pub(super) fn end(&mut self, at: usize) -> Lane {
-        self.cache.release(self.running[at].slot);
+        let Running { lane, slot, .. } = &self.running[at];
+        match lane.pooled {
+            None => self.cache.release(*slot),
+            Some(_) => self.cache.forget(*slot),
+        }
         self.vacate(at)
     }
 
@@ -101,35 +113,11 @@ impl Scheduler {
         lane
     }
 
-    /// A slot for a sequence beside the requests; where there is none, the worst ranked request
-    /// makes room.
-    pub fn borrow_slot(&mut self) -> Result<usize, EngineError> {
-        if self.free.is_empty() && self.fed.is_some() {
-            self.reset_fed();
+    /// All requests that run go back to the queue: the device is lost, and their pages with it.
+    pub(super) fn requeue_running(&mut self) {
+        while let Some(last) = self.running.len().checked_sub(1) {
+            let lane = self.discard(last);
+            self.waiting.push(lane);
         }
-        if self.free.is_empty() {
-            self.preempt();
-        }
-        self.free.pop().ok_or(EngineError::PagesInUse)
-    }
-
-    /// Gives that slot back; nothing of its sequence is kept.
-    pub fn return_slot(&mut self, slot: usize) {
-        self.cache.forget(slot);
-        self.free.push(slot);
-    }
-
-    /// Finds pages for a borrowed slot's sequence up to `end`, as for a request ranked before all.
-    pub fn make_room(&mut self, slot: usize, end: usize) -> Result<(), EngineError> {
-        while self.cache.reserve(slot, end).is_err() {
-            if self.fed.is_some() {
-                self.reset_fed();
-            } else if self.running.is_empty() {
-                return Err(EngineError::PagesInUse);
-            } else {
-                self.preempt();
-            }
-        }
-        Ok(())
     }
 }

@@ -3,7 +3,7 @@
 use super::{Listener, Running, Scheduler, StepFailure, StepOutcome, StepPlan};
 use crate::error::EngineError;
 use crate::lane::Lane;
-use crate::request::{Event, Finish};
+use crate::request::{Event, Finish, Token};
 use std::ops::ControlFlow;
 
 impl Scheduler {
@@ -39,13 +39,13 @@ impl Scheduler {
     }
 
     fn read_rows(&mut self, outcome: &StepOutcome, listener: &mut Listener<'_>) {
-        let mut row = 0;
+        let mut next = NextRows::default();
         let mut at = 0;
         while at < self.running.len() {
             let id = self.running[at].lane.id;
-            match self.advance(at, &mut row, outcome, listener) {
+            match self.advance(at, &mut next, outcome, listener) {
                 Ok(None) => at += 1,
-                Ok(Some(finish)) => self.tell_end(at, finish, listener),
+                Ok(Some(end)) => self.tell_end(at, end, outcome, listener),
                 Err(error) => {
                     self.discard(at);
                     let _ = listener(id, Event::Failed(error));
@@ -54,34 +54,51 @@ impl Scheduler {
         }
     }
 
-    /// Takes the tokens of one request, whose rows with logits begin at `row`. Returns why it ends,
-    /// if it does.
+    /// Takes the outcome of one request, whose rows are the `next`. Returns how it ends, if it does.
     fn advance(
         &mut self,
         at: usize,
-        row: &mut usize,
+        next: &mut NextRows,
         outcome: &StepOutcome,
         listener: &mut Listener<'_>,
-    ) -> Result<Option<Finish>, EngineError> {
-        let context = self.options.limits.context;
+    ) -> Result<Option<End>, EngineError> {
         let wants_token = self.wants_token(&self.running[at]);
+        let Running { lane, slot, share, .. } = &mut self.running[at];
+        let start = self.cache.len(*slot);
+        let played = start + share.pending;
+        if let Some(pooled) = &mut lane.pooled {
+            self.cache.append_unshared(*slot, &lane.tokens[start..played]);
+            if share.pending > 0 {
+                pooled.add(outcome.embedding(next.embedding));
+                next.embedding += 1;
+            }
+        } else if wants_token {
+            let first_row = next.sample;
+            next.sample += 1 + share.drafts;
+            return self.take_tokens(at, first_row, outcome, listener);
+        } else {
+            self.cache.append(*slot, &lane.tokens[start..played]);
+        }
+        Ok(match (played < lane.tokens.len(), listener(lane.id, Event::Prompt)) {
+            (_, ControlFlow::Break(())) => Some(End::of(Finish::Cancelled)),
+            (true, ControlFlow::Continue(())) => None,
+            (false, ControlFlow::Continue(())) => Some(End::of(Finish::MaxTokens)),
+        })
+    }
+
+    /// Takes the tokens of one request, whose rows with logits begin at `first_row`.
+    fn take_tokens(
+        &mut self,
+        at: usize,
+        first_row: usize,
+        outcome: &StepOutcome,
+        listener: &mut Listener<'_>,
+    ) -> Result<Option<End>, EngineError> {
+        let context = self.options.limits.context;
         let Scheduler { running, counters, cache, text, .. } = self;
-        let Running { lane, slot, share, guesses, boldness, .. } = &mut running[at];
-        let mut tell = |lane: &Lane, event: Event<'_>| match listener(lane.id, event) {
-            ControlFlow::Continue(()) => None,
-            ControlFlow::Break(()) => Some(Finish::Cancelled),
-        };
+        let Running { lane, slot, share, guesses, boldness } = &mut running[at];
         let start = cache.len(*slot);
         let played = start + share.pending;
-        if !wants_token {
-            cache.append(*slot, &lane.tokens[start..played]);
-            return Ok(match played < lane.tokens.len() {
-                true => tell(lane, Event::Prompt),
-                false => Some(Finish::MaxTokens),
-            });
-        }
-        let first_row = *row;
-        *row += 1 + share.drafts;
         let mut taken = 0;
         loop {
             // Of several plays the tokens are those of one row; guesses have a row each.
@@ -99,10 +116,17 @@ impl Scheduler {
             let right = guesses[..share.drafts].get(taken) == Some(&token);
             taken += 1;
             counters.generated_tokens += 1;
-            let ended = lane.take(token, text.as_deref(), context);
-            // An end brings its text together with what was held back.
-            let ended = if ended.is_some() { ended } else { tell(lane, Event::Text(lane.text())) };
-            if ended.is_none() && (right || more) {
+            let place = (first_row + row, play);
+            let finish = lane.take(token, text.as_deref(), context);
+            // At the end the text that was held back comes with the token.
+            let end = match finish {
+                Some(finish) => Some(End { finish, last_token: Some(place) }),
+                None => match listener(lane.id, token_event(token, lane, outcome, place)) {
+                    ControlFlow::Continue(()) => None,
+                    ControlFlow::Break(()) => Some(End::of(Finish::Cancelled)),
+                },
+            };
+            if end.is_none() && (right || more) {
                 // Its keys and values are there already.
                 cache.append(*slot, &[token]);
                 continue;
@@ -110,31 +134,82 @@ impl Scheduler {
             if share.drafts > 0 {
                 let right = taken - usize::from(!right);
                 boldness.learn(share.drafts, right);
-                lane.timing.drafted_tokens += share.drafts;
-                lane.timing.accepted_tokens += right;
+                lane.usage.drafted_tokens += share.drafts;
+                lane.usage.accepted_tokens += right;
                 counters.drafted_tokens += share.drafts as u64;
                 counters.accepted_tokens += right as u64;
             }
-            return Ok(ended);
+            return Ok(end);
         }
     }
 
-    fn tell_end(&mut self, at: usize, finish: Finish, listener: &mut Listener<'_>) {
+    fn tell_end(
+        &mut self,
+        at: usize,
+        end: End,
+        outcome: &StepOutcome,
+        listener: &mut Listener<'_>,
+    ) {
         let mut lane = self.end(at);
-        let answer = lane.finish(finish);
-        // An answer that is over cannot be broken off.
-        if finish != Finish::Cancelled && !lane.text().is_empty() {
-            let _ = listener(lane.id, Event::Text(lane.text()));
+        // A request that is over cannot be broken off.
+        if let Some(pooled) = lane.pooled.take() {
+            let position = lane.tokens.len();
+            let _ = match (end.finish, pooled.finish()) {
+                (Finish::Cancelled, _) => {
+                    listener(lane.id, Event::Finished(lane.finish(Finish::Cancelled)))
+                }
+                (_, Some(values)) => listener(lane.id, Event::Embedding(values)),
+                (_, None) => listener(lane.id, Event::Failed(EngineError::NotANumber { position })),
+            };
+            return;
+        }
+        let answer = lane.finish(end.finish);
+        if let (Some(place), Some(&token)) = (end.last_token, lane.tokens.last()) {
+            let _ = listener(lane.id, token_event(token, &lane, outcome, place));
         }
         let _ = listener(lane.id, Event::Finished(answer));
     }
 
-    /// The device failed: nothing that runs can go on.
+    /// The device failed. Where it is lost, requests wait for another; else those that ran fail.
     fn fail_running(&mut self, failure: &StepFailure, listener: &mut Listener<'_>) {
+        if failure.lost {
+            return self.requeue_running();
+        }
         while let Some(last) = self.running.len().checked_sub(1) {
             // What the failed step left in its pages is not to be trusted.
             let lane = self.discard(last);
-            let _ = listener(lane.id, Event::Failed(EngineError::Step(failure.reason.clone())));
+            let error = EngineError::StepFailed(failure.reason.clone());
+            let _ = listener(lane.id, Event::Failed(error));
         }
     }
+}
+
+/// Rows of a step that the next request's outcome begins at.
+#[derive(Default)]
+struct NextRows {
+    sample: usize,
+    embedding: usize,
+}
+
+/// How a request ends.
+struct End {
+    finish: Finish,
+    /// Row and play of the last token, if its event is still to come.
+    last_token: Option<(usize, usize)>,
+}
+
+impl End {
+    fn of(finish: Finish) -> End {
+        End { finish, last_token: None }
+    }
+}
+
+/// The event of the token that a request took last.
+fn token_event<'a>(
+    id: u32,
+    lane: &'a Lane,
+    outcome: &'a StepOutcome,
+    (row, play): (usize, usize),
+) -> Event<'a> {
+    Event::Token(Token { id, text: lane.text(), logprobs: outcome.logprobs(row, play) })
 }

@@ -42,6 +42,7 @@ impl Limits {
     /// Whether the engine could serve the request at all.
     pub fn check(&self, request: &Request) -> Result<(), EngineError> {
         self.check_prompt(&request.prompt)?;
+        self.check_tokens(&request.stop_tokens)?;
         Ok(Sampler::check(&request.sampling, self.vocabulary)?)
     }
 

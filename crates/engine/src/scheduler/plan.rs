@@ -2,7 +2,9 @@
 //! device it has, and answers with a [`StepOutcome`].
 
 use crate::cache::PageChange;
-use pianola_plan::{SampleRow, Sampling, Step};
+use crate::embed::Pooling;
+use crate::request::Request;
+use pianola_plan::{SampleRow, Sampling, Step, TokenLogProbs};
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,6 +15,31 @@ pub(crate) struct SampleOptions {
     pub sampling: Sampling,
     /// Tokens that end the answer.
     pub stop_tokens: Vec<u32>,
+    /// See [`Request::logprobs`].
+    pub top_logprobs: Option<usize>,
+}
+
+impl SampleOptions {
+    /// The options of a request to a model whose turns end with `end_tokens`.
+    pub fn of(request: &Request, end_tokens: &[u32]) -> SampleOptions {
+        let ends = if request.ignore_end { &[][..] } else { end_tokens };
+        let mut sampling = request.sampling.clone();
+        sampling.seed = request.seed.unwrap_or(sampling.seed);
+        SampleOptions {
+            sampling,
+            stop_tokens: ends.iter().chain(&request.stop_tokens).copied().collect(),
+            top_logprobs: request.logprobs,
+        }
+    }
+
+    /// What a device is told of a row, but for its history and its random numbers.
+    pub fn row(&self) -> SampleRow<'_> {
+        SampleRow {
+            stop_tokens: &self.stop_tokens,
+            top_logprobs: self.top_logprobs,
+            ..SampleRow::new(&self.sampling, &[])
+        }
+    }
 }
 
 /// Who samples a row.
@@ -40,6 +67,14 @@ pub(crate) struct PlannedSample {
     uniforms: Range<usize>,
 }
 
+/// Rows of a step that are a part of a text to embed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct EmbedRows {
+    /// In [`Step::rows`].
+    pub rows: Range<usize>,
+    pub pooling: Pooling,
+}
+
 /// What is to be played next.
 #[derive(Debug, Default)]
 pub(crate) struct StepPlan {
@@ -50,6 +85,8 @@ pub(crate) struct StepPlan {
     pub samples: Vec<PlannedSample>,
     /// Tokens that the device samples for each row in one submission.
     pub plays: usize,
+    /// Rows whose hidden values are read after the step, in rising order.
+    pub embeddings: Vec<EmbedRows>,
     history: Vec<u32>,
     uniforms: Vec<f32>,
 }
@@ -61,6 +98,7 @@ impl StepPlan {
         self.step.clear();
         self.samples.clear();
         self.plays = 1;
+        self.embeddings.clear();
         self.history.clear();
         self.uniforms.clear();
     }
@@ -74,9 +112,9 @@ impl StepPlan {
     pub fn sample_row(&self, index: usize) -> Option<SampleRow<'_>> {
         let PlannedSample { by, options, history, uniforms, .. } = &self.samples[index];
         (*by == SampledBy::Device).then(|| SampleRow {
-            stop_tokens: &options.stop_tokens,
             history: &self.history[history.clone()],
-            ..SampleRow::new(&options.sampling, &self.uniforms[uniforms.clone()])
+            uniforms: &self.uniforms[uniforms.clone()],
+            ..options.row()
         })
     }
 
@@ -133,6 +171,13 @@ enum RowOutcome {
     NotANumber,
 }
 
+/// Log probabilities of a token, the best of its row in [`StepOutcome::top`].
+#[derive(Clone, PartialEq, Debug)]
+struct LogProbs {
+    sampled: f32,
+    top: Range<usize>,
+}
+
 /// The device failed, and with it the step.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct StepFailure {
@@ -146,6 +191,12 @@ pub(crate) struct StepFailure {
 pub(crate) struct StepOutcome {
     rows: Vec<RowOutcome>,
     tokens: Vec<u32>,
+    /// As many as tokens, as far as any row has them.
+    logprobs: Vec<Option<LogProbs>>,
+    top: Vec<(u32, f32)>,
+    /// For each of [`StepPlan::embeddings`] its pooled rows.
+    embeddings: Vec<f32>,
+    width: usize,
     pub failure: Option<StepFailure>,
     /// From the start of planning to the last sampled token.
     pub time: Duration,
@@ -156,6 +207,9 @@ impl StepOutcome {
     pub fn clear(&mut self) {
         self.rows.clear();
         self.tokens.clear();
+        self.logprobs.clear();
+        self.top.clear();
+        self.embeddings.clear();
         self.failure = None;
         self.time = Duration::ZERO;
     }
@@ -168,9 +222,28 @@ impl StepOutcome {
         self.rows.push(RowOutcome::Tokens(start..self.tokens.len()));
     }
 
+    /// Adds log probabilities to the `play`-th token of the row that was pushed last; `top` appends
+    /// those of the most probable tokens and returns that of the token itself.
+    pub fn push_logprobs(&mut self, play: usize, top: impl FnOnce(&mut Vec<(u32, f32)>) -> f32) {
+        if let Some(RowOutcome::Tokens(tokens)) = self.rows.last() {
+            self.logprobs.resize(tokens.start + play, None);
+            let start = self.top.len();
+            let sampled = top(&mut self.top);
+            self.logprobs.push(Some(LogProbs { sampled, top: start..self.top.len() }));
+        }
+    }
+
     /// The next row's logits are not numbers.
     pub fn push_not_a_number(&mut self) {
         self.rows.push(RowOutcome::NotANumber);
+    }
+
+    /// Adds a text's pooled rows, zero at first.
+    pub fn push_embedding(&mut self, width: usize) -> &mut [f32] {
+        let start = self.embeddings.len();
+        self.width = width;
+        self.embeddings.resize(start + width, 0.0);
+        &mut self.embeddings[start..]
     }
 
     /// The tokens of a row; none where its logits are not numbers.
@@ -179,5 +252,17 @@ impl StepOutcome {
             RowOutcome::Tokens(range) => Some(&self.tokens[range.clone()]),
             RowOutcome::NotANumber => None,
         }
+    }
+
+    /// Log probabilities of the `play`-th token of a row, if they were asked for.
+    pub fn logprobs(&self, row: usize, play: usize) -> Option<TokenLogProbs<'_>> {
+        let RowOutcome::Tokens(tokens) = &self.rows[row] else { return None };
+        let LogProbs { sampled, top } = self.logprobs.get(tokens.start + play)?.as_ref()?;
+        Some(TokenLogProbs { sampled: *sampled, top: &self.top[top.clone()] })
+    }
+
+    /// The pooled rows of the `index`-th of [`StepPlan::embeddings`].
+    pub fn embedding(&self, index: usize) -> &[f32] {
+        &self.embeddings[index * self.width..(index + 1) * self.width]
     }
 }

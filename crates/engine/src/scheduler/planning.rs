@@ -2,7 +2,7 @@
 
 use super::plan::SampledRows;
 use super::shares::{Room, RowDemand, Share, share};
-use super::{PlannedSample, Running, SampledBy, Scheduler, StepPlan};
+use super::{EmbedRows, PlannedSample, Running, SampledBy, Scheduler, StepOutcome, StepPlan};
 use crate::draft::Guess;
 use crate::lane::Lane;
 use crate::sampler::uniform;
@@ -105,7 +105,9 @@ impl Scheduler {
     fn plays(&self) -> usize {
         let options = &self.options;
         let generates = |running: &Running| {
-            running.share == Share { pending: 1, drafts: 0 } && running.lane.by == SampledBy::Device
+            running.share == Share { pending: 1, drafts: 0 }
+                && running.lane.by == SampledBy::Device
+                && self.wants_token(running)
         };
         let most = options.max_tokens_per_submit;
         if most == 1
@@ -125,6 +127,11 @@ impl Scheduler {
             let wants_token = self.wants_token(running);
             let start = self.cache.len(*slot);
             let end = start + share.pending;
+            let first_row = plan.step.rows.len();
+            if let Some(pooling) = lane.pooling().filter(|_| share.pending > 0) {
+                let rows = first_row..first_row + share.pending;
+                plan.embeddings.push(EmbedRows { rows, pooling });
+            }
             for (position, &token) in lane.tokens.iter().enumerate().take(end).skip(start) {
                 let logits = wants_token && position + 1 == end;
                 plan.step.push(token, *slot as u32, position as u32, logits);
@@ -147,12 +154,28 @@ impl Scheduler {
         }
     }
 
-    /// Samples a row that the plan leaves to the host. The rows of a request come in order, and
-    /// only as far as its guesses are right.
-    pub fn sample(&mut self, planned: &PlannedSample, logits: &mut [f32]) -> u32 {
-        let Running { lane, guesses, .. } = &mut self.running[planned.lane];
+    /// Samples a row that the plan leaves to the host, and adds the token to `outcome`. The rows of
+    /// a request come in order, and only as far as its guesses are right.
+    pub fn sample(
+        &mut self,
+        planned: &PlannedSample,
+        logits: &mut [f32],
+        outcome: &mut StepOutcome,
+    ) -> u32 {
+        let Scheduler { running, raw_logits, .. } = self;
+        let Running { lane, guesses, .. } = &mut running[planned.lane];
         let before = planned.guesses_before;
         lane.update_sampler(&guesses[..before]);
-        lane.sampler.sample(logits, (lane.tokens.len() + before) as u64)
+        let top_logprobs = lane.options.top_logprobs;
+        if top_logprobs.is_some() {
+            raw_logits.clear();
+            raw_logits.extend_from_slice(logits);
+        }
+        let token = lane.sampler.sample(logits, (lane.tokens.len() + before) as u64);
+        outcome.push(&[token]);
+        if let Some(count) = top_logprobs {
+            outcome.push_logprobs(0, |top| lane.sampler.logprobs(raw_logits, token, count, top));
+        }
+        token
     }
 }

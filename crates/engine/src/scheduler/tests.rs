@@ -90,6 +90,7 @@ struct Driver {
     oldest: Option<(RequestId, usize)>,
     answers: usize,
     failures: usize,
+    losses: usize,
 }
 
 /// Whether an answer is that of the request alone, as far as it goes.
@@ -126,6 +127,7 @@ impl Driver {
             oldest: None,
             answers: 0,
             failures: 0,
+            losses: 0,
         }
     }
 
@@ -162,20 +164,25 @@ impl Driver {
         broken_off: Option<RequestId>,
     ) {
         let Driver { scheduler, device, random, open, answers, failures, .. } = self;
+        let mut lost = false;
         let has_rows = scheduler.plan_step(plan, &mut |_| panic!("there is no draft model"));
         device.change_pages(&plan.pages);
         if has_rows {
             let broken = (random.below(500) == 0).then(|| random.below(plan.samples.len()));
             device.play(plan, broken.filter(|_| !plan.samples.is_empty()), outcome);
-            if random.below(5000) == 0 {
+            if random.below(2500) == 0 {
                 device.spoil(plan);
                 let reason = "it was unplugged".to_string();
-                outcome.failure = Some(StepFailure { reason, lost: false });
+                lost = random.below(2) == 0;
+                outcome.failure = Some(StepFailure { reason, lost });
             }
             scheduler.complete(plan, outcome, &mut |id, event| {
                 match event {
                     Event::Prompt => {}
-                    Event::Text(text) => open.get_mut(&id).unwrap().text.push_str(text),
+                    Event::Embedding(_) => panic!("nobody asked for one"),
+                    Event::Token(token) => {
+                        open.get_mut(&id).unwrap().text.push_str(token.text);
+                    }
                     Event::Finished(answer) => {
                         check_answer(&open.remove(&id).expect("one end each"), &answer);
                         *answers += 1;
@@ -194,12 +201,28 @@ impl Driver {
             });
         }
         scheduler.cache.check();
+        if lost {
+            self.reopen();
+        }
         let oldest = self.open.keys().next().copied();
         self.oldest = match (self.oldest, oldest) {
             (Some((before, steps)), Some(now)) if before == now => Some((now, steps + 1)),
             (_, now) => now.map(|now| (now, 0)),
         };
         assert!(self.oldest.is_none_or(|(_, steps)| steps < PATIENCE), "the oldest starves");
+    }
+
+    /// Another device, with nothing in its pages: all requests go on there.
+    fn reopen(&mut self) {
+        let options = self.scheduler.options.clone();
+        self.device = Device::new(&options.pages.pages, options.limits.lanes, CONTEXT);
+        let mut scheduler = Scheduler::new(options, None);
+        scheduler.set_speculation(self.scheduler.speculation);
+        let waiting = self.scheduler.take_waiting();
+        assert!(!self.scheduler.is_busy(), "a request stayed behind");
+        assert!(scheduler.adopt(waiting, &|_| SampledBy::Device).is_empty());
+        self.scheduler = scheduler;
+        self.losses += 1;
     }
 
     /// Drives the scheduler for `steps` steps, and until all requests are done.
@@ -256,6 +279,7 @@ fn every_answer_is_that_of_the_request_alone() {
         let counters = driver.scheduler.counters();
         assert!(driver.answers > 500, "{} answers of {}", driver.answers, case.lanes);
         assert!(driver.failures > 20, "{} failures", driver.failures);
+        assert!(driver.losses > 5, "{} lost devices", driver.losses);
         assert_eq!(counters.drafted_tokens > 0, case.speculation == Lookup);
         preemptions += counters.preemptions;
         cached += counters.cached_tokens;
