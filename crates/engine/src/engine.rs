@@ -2,6 +2,7 @@
 //! the outcome.
 
 use crate::cache::{CacheUse, PageChange};
+use crate::constraint::mask_words;
 use crate::draft::Drafter;
 use crate::error::EngineError;
 use crate::executor::Executor;
@@ -126,7 +127,13 @@ impl Engine {
 
     /// Why the device cannot sample the tokens of a request; the host then does, from the logits.
     pub fn sampling_unsupported(&self, request: &Request) -> Option<&'static str> {
-        self.executor.sampling_unsupported(&self.scheduler.sample_options(request).row())
+        unsupported(&self.executor, &self.scheduler.sample_options(request))
+    }
+
+    /// Asks the device anew what it can sample, which depends on whether its kernels are timed.
+    pub(crate) fn assign_samplers(&mut self) {
+        let Engine { scheduler, executor, .. } = self;
+        scheduler.assign_samplers(&|options| sampled_by(executor, options));
     }
 
     /// Ends a request; its pages are free from now on. Its sink is told. Returns what there is of
@@ -245,16 +252,31 @@ impl Engine {
         has_rows
     }
 
+    /// Plays the plan. Where requests have constraints, their masks are filled while the device
+    /// computes.
     fn play_step(&mut self) -> Result<(), DeviceError> {
-        let StepBuffers { plan, rows: kept, .. } = &mut self.buffers;
-        if !plan.is_sampled_on_device() {
-            return self.executor.play(&plan.step);
+        let Engine { scheduler, executor, buffers, .. } = self;
+        let StepBuffers { plan, rows: kept, .. } = buffers;
+        let (on_device, constrained) = (plan.is_sampled_on_device(), plan.is_constrained());
+        match (on_device, constrained) {
+            (false, _) => executor.play(&plan.step)?,
+            (true, true) => executor.play_forward(&plan.step)?,
+            (true, false) => {}
+        }
+        if constrained {
+            scheduler.fill_masks(plan);
+        }
+        if !on_device {
+            return Ok(());
         }
         let mut rows = recycled(std::mem::take(kept));
         rows.extend((0..plan.samples.len()).map(|index| plan.sample_row(index)));
-        let played = self.executor.play_sampling(&plan.step, &rows);
+        let sampled = match constrained {
+            true => executor.sample(&rows),
+            false => executor.play_sampling(&plan.step, &rows),
+        };
         *kept = recycled(rows);
-        played
+        sampled
     }
 
     /// Adds what the device sampled, and what the host samples from its logits, to the outcome.
@@ -279,7 +301,7 @@ impl Engine {
                 ended = Some(sample.lane);
                 continue;
             }
-            let token = scheduler.sample(sample, logits, outcome);
+            let token = scheduler.sample(sample, plan.mask(sample), logits, outcome);
             if sample.guess != Some(token) {
                 ended = Some(sample.lane);
             }
@@ -353,8 +375,16 @@ fn read_sampled(executor: &Executor, row: usize, outcome: &mut StepOutcome) {
     }
 }
 
+/// Why a device cannot sample so; none where it can.
+fn unsupported(executor: &Executor, options: &SampleOptions) -> Option<&'static str> {
+    let words = if options.constrained { mask_words(executor.plan().graph.vocabulary) } else { 0 };
+    let mask = vec![u32::MAX; words];
+    let mask = options.constrained.then_some(&mask[..]);
+    executor.sampling_unsupported(&SampleRow { mask, ..options.row() })
+}
+
 fn sampled_by(executor: &Executor, options: &SampleOptions) -> SampledBy {
-    match executor.sampling_unsupported(&options.row()) {
+    match unsupported(executor, options) {
         None => SampledBy::Device,
         Some(_) => SampledBy::Host,
     }

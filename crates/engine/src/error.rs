@@ -56,6 +56,14 @@ pub enum EngineError {
         /// Tokens read so far.
         position: usize,
     },
+    /// A constraint that allows no token, or none that the sampling options leave.
+    #[error(
+        "no token is allowed after {position} tokens: the constraint, or the biases beside it, leave none; check the grammar or schema"
+    )]
+    ConstraintUnmet {
+        /// Tokens so far.
+        position: usize,
+    },
     /// A file that is there but cannot be read.
     #[error("{path} cannot be read: {reason}")]
     Unreadable {

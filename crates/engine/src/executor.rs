@@ -71,13 +71,11 @@ impl Executor {
     }
 
     /// See [`DeviceSampler::play_forward`].
-    #[allow(dead_code)] // Until constraints use it.
     pub fn play_forward(&mut self, step: &Step) -> Result<(), DeviceError> {
         self.sampler_mut()?.play_forward(step)
     }
 
     /// See [`DeviceSampler::sample`].
-    #[allow(dead_code)] // Until constraints use it.
     pub fn sample(&mut self, rows: &[Option<SampleRow<'_>>]) -> Result<(), DeviceError> {
         self.sampler_mut()?.sample(rows)
     }

@@ -1,5 +1,6 @@
 //! One request under way: its tokens, its sampler, its text.
 
+use crate::constraint::Constraint;
 use crate::embed::{Pooled, Pooling};
 use crate::error::EngineError;
 use crate::load::Text;
@@ -30,6 +31,8 @@ pub(crate) struct Lane {
     pub usage: Usage,
     /// How often another request was served first, or this one preempted.
     pub overtaken: u32,
+    /// Follows the answer; guesses are taken back at once.
+    pub constraint: Option<Box<dyn Constraint>>,
     /// The rows so far of a request that asks for an embedding, and not for an answer.
     pub pooled: Option<Pooled>,
     stop: StopMatcher,
@@ -66,7 +69,7 @@ impl Times {
 impl Lane {
     pub fn new(
         id: RequestId,
-        request: Request,
+        mut request: Request,
         options: SampleOptions,
         limits: &Limits,
         text: Option<&Text>,
@@ -90,6 +93,7 @@ impl Lane {
             usage: Usage { prompt_tokens: tokens.len(), ..Usage::default() },
             tokens,
             overtaken: 0,
+            constraint: request.constraint.take(),
             pooled: None,
             stop: StopMatcher::new(request.stop.clone()),
             decoder: text.map(|text| text.tokenizer.decoder(request.show_special)),
@@ -163,8 +167,23 @@ impl Lane {
     }
 
     /// Takes the next token: what it makes certain is then in [`Lane::text`]. Returns why the
-    /// answer ends here, if it does.
-    pub fn take(&mut self, token: u32, text: Option<&Text>, context: usize) -> Option<Finish> {
+    /// answer ends here, if it does. An error if the constraint does not allow it.
+    pub fn take(
+        &mut self,
+        token: u32,
+        text: Option<&Text>,
+        context: usize,
+    ) -> Result<Option<Finish>, EngineError> {
+        if let Some(constraint) = &mut self.constraint
+            && !self.options.stop_tokens.contains(&token)
+            && !constraint.advance(token)
+        {
+            return Err(EngineError::ConstraintUnmet { position: self.tokens.len() });
+        }
+        Ok(self.append(token, text, context))
+    }
+
+    fn append(&mut self, token: u32, text: Option<&Text>, context: usize) -> Option<Finish> {
         let now = Instant::now();
         self.times.first_token.get_or_insert(now);
         self.times.last_token = Some(now);
@@ -184,6 +203,9 @@ impl Lane {
         }
         if self.stop.push(&self.piece, &mut self.certain) {
             return Some(Finish::StopText);
+        }
+        if self.constraint.as_ref().is_some_and(|constraint| constraint.is_complete()) {
+            return Some(Finish::Complete);
         }
         if self.request.max_tokens.is_some_and(|most| self.generated().len() >= most) {
             return Some(Finish::MaxTokens);

@@ -28,6 +28,7 @@
 
 mod bench;
 mod cache;
+mod constraint;
 mod draft;
 mod embed;
 mod engine;
@@ -50,6 +51,7 @@ pub mod stop;
 
 pub use bench::{BenchOptions, BenchRow, Launches, Test, bench};
 pub use cache::CacheUse;
+pub use constraint::Constraint;
 pub use embed::Pooling;
 pub use error::EngineError;
 pub use evaluate::{Comparison, Deviation, Perplexity, compare, log_softmax_at, perplexity};

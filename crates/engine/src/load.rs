@@ -312,12 +312,16 @@ impl Engine {
 
     /// From now on, time every kernel of every play. False where no device can.
     pub fn start_profile(&mut self) -> bool {
-        self.executor.start_profile()
+        let started = self.executor.start_profile();
+        self.assign_samplers();
+        started
     }
 
     /// What was timed since, and an end to it.
     pub fn take_profile(&mut self) -> Vec<KernelTime> {
-        self.executor.take_profile()
+        let profile = self.executor.take_profile();
+        self.assign_samplers();
+        profile
     }
 
     /// What computes.

@@ -1,5 +1,6 @@
 //! Requests to an engine, and the events that answer them.
 
+use crate::constraint::Constraint;
 use crate::embed::Pooling;
 use crate::error::EngineError;
 use crate::sampler::Sampling;
@@ -31,6 +32,8 @@ pub struct Request {
     /// Log probabilities to report with each token: its own, and those of this many of the most
     /// probable tokens. None: no log probabilities.
     pub logprobs: Option<usize>,
+    /// Which tokens the answer may have.
+    pub constraint: Option<Box<dyn Constraint>>,
     /// Requests of a higher priority are served first.
     pub priority: i32,
 }
@@ -49,6 +52,7 @@ impl Request {
             ignore_end: false,
             show_special: false,
             logprobs: None,
+            constraint: None,
             priority: 0,
         }
     }
@@ -88,6 +92,8 @@ pub enum Finish {
     StopToken,
     /// A stop text appeared; [`Answer::stop_text`] says which.
     StopText,
+    /// The constraint allows nothing further.
+    Complete,
     /// As many tokens as asked for.
     MaxTokens,
     /// The context is full; the answer is cut short.

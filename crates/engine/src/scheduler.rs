@@ -24,6 +24,7 @@
 mod admission;
 mod completion;
 mod limits;
+mod masks;
 mod plan;
 mod planning;
 mod shares;
@@ -58,12 +59,15 @@ struct Running {
     /// Tokens that may come behind its last.
     guesses: Vec<u32>,
     boldness: Boldness,
+    /// Guesses of this step behind which the constraint allows no token.
+    dead_end: Option<usize>,
 }
 
 impl Running {
     fn new(lane: Lane, slot: usize) -> Running {
         let guesses = Vec::with_capacity(MOST_GUESSES);
-        Running { lane, slot, share: Share::default(), guesses, boldness: Boldness::default() }
+        let (share, boldness) = (Share::default(), Boldness::default());
+        Running { lane, slot, share, guesses, boldness, dead_end: None }
     }
 }
 
@@ -229,6 +233,14 @@ impl Scheduler {
             }
         }
         refused
+    }
+
+    /// Decides anew who can sample each request.
+    pub fn assign_samplers(&mut self, by: &dyn Fn(&SampleOptions) -> SampledBy) {
+        let running = self.running.iter_mut().map(|running| &mut running.lane);
+        for lane in running.chain(&mut self.waiting) {
+            lane.by = by(&lane.options);
+        }
     }
 
     /// Ends a request; its pages are free from now on. Returns what there is of its answer; none if

@@ -224,6 +224,18 @@ fn gemma3_goes_on_where_it_was_even_after_twenty_other_conversations() {
     turn(&mut engine, &second, "And on day 7?");
 }
 
+#[test]
+fn special_tokens_are_spelled_out_where_asked() {
+    let mut engine = load("smollm2.gguf", Numeric::Fast);
+    let mut conversation = Conversation::new(vec![]);
+    let prompt = next_turn(&engine, &mut conversation, None, "Say yes.");
+    let hidden = Request { ignore_end: true, ..request(prompt, Sampling::greedy(), 30) };
+    let shown = Request { show_special: true, ..hidden.clone() };
+    let (hidden, shown) = (answer(&mut engine, &hidden).0, answer(&mut engine, &shown).0);
+    assert!(shown.contains("<|im_end|>") && !hidden.contains("<|im_end|>"), "{shown}");
+    assert_eq!(shown.replace("<|im_end|>", "").replace("<|im_start|>", ""), hidden);
+}
+
 /// Logits of the last row of each prompt, all prompts in one play or each in a play of its own.
 fn last_logits(engine: &mut Engine, prompts: &[Vec<u32>], together: bool) -> Vec<Vec<f32>> {
     let plan = engine.plan();

@@ -96,7 +96,7 @@ impl Scheduler {
     ) -> Result<Option<End>, EngineError> {
         let context = self.options.limits.context;
         let Scheduler { running, counters, cache, text, .. } = self;
-        let Running { lane, slot, share, guesses, boldness } = &mut running[at];
+        let Running { lane, slot, share, guesses, boldness, dead_end } = &mut running[at];
         let start = cache.len(*slot);
         let played = start + share.pending;
         let mut taken = 0;
@@ -108,6 +108,9 @@ impl Scheduler {
             let Some(&token) = tokens.and_then(|tokens| tokens.get(play)) else {
                 return Err(EngineError::NotANumber { position: lane.tokens.len() });
             };
+            if *dead_end == Some(taken) {
+                return Err(EngineError::ConstraintUnmet { position: lane.tokens.len() });
+            }
             if taken == 0 {
                 // Only now is it known that the rows are worth keeping.
                 cache.append(*slot, &lane.tokens[start..played]);
@@ -117,7 +120,7 @@ impl Scheduler {
             taken += 1;
             counters.generated_tokens += 1;
             let place = (first_row + row, play);
-            let finish = lane.take(token, text.as_deref(), context);
+            let finish = lane.take(token, text.as_deref(), context)?;
             // At the end the text that was held back comes with the token.
             let end = match finish {
                 Some(finish) => Some(End { finish, last_token: Some(place) }),

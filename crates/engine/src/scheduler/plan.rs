@@ -17,6 +17,8 @@ pub(crate) struct SampleOptions {
     pub stop_tokens: Vec<u32>,
     /// See [`Request::logprobs`].
     pub top_logprobs: Option<usize>,
+    /// Whether a mask says which tokens may be sampled.
+    pub constrained: bool,
 }
 
 impl SampleOptions {
@@ -29,10 +31,11 @@ impl SampleOptions {
             sampling,
             stop_tokens: ends.iter().chain(&request.stop_tokens).copied().collect(),
             top_logprobs: request.logprobs,
+            constrained: request.constraint.is_some(),
         }
     }
 
-    /// What a device is told of a row, but for its history and its random numbers.
+    /// What a device is told of a row, but for its history, random numbers and mask.
     pub fn row(&self) -> SampleRow<'_> {
         SampleRow {
             stop_tokens: &self.stop_tokens,
@@ -65,6 +68,8 @@ pub(crate) struct PlannedSample {
     history: Range<usize>,
     /// In [`StepPlan::uniforms`], one for each play; empty where the host samples.
     uniforms: Range<usize>,
+    /// In [`StepPlan::masks`], once [`crate::scheduler::Scheduler::fill_masks`] has filled them.
+    mask: Option<Range<usize>>,
 }
 
 /// Rows of a step that are a part of a text to embed.
@@ -89,6 +94,7 @@ pub(crate) struct StepPlan {
     pub embeddings: Vec<EmbedRows>,
     history: Vec<u32>,
     uniforms: Vec<f32>,
+    masks: Vec<u32>,
 }
 
 impl StepPlan {
@@ -101,6 +107,29 @@ impl StepPlan {
         self.embeddings.clear();
         self.history.clear();
         self.uniforms.clear();
+        self.masks.clear();
+    }
+
+    /// Whether any row is sampled under a constraint.
+    pub fn is_constrained(&self) -> bool {
+        self.samples.iter().any(|sample| sample.options.constrained)
+    }
+
+    /// The mask of a row: only tokens whose bit is set may be sampled.
+    pub fn mask(&self, sample: &PlannedSample) -> Option<&[u32]> {
+        sample.mask.as_ref().map(|range| &self.masks[range.clone()])
+    }
+
+    /// Gives a row a mask of `words` words, which `fill` writes. False where no token is allowed;
+    /// the row then has none.
+    pub fn push_mask(&mut self, index: usize, words: usize, fill: impl FnOnce(&mut [u32])) -> bool {
+        let start = self.masks.len();
+        self.masks.resize(start + words, 0);
+        let mask = &mut self.masks[start..];
+        fill(mask);
+        let is_filled = mask.iter().any(|&word| word != 0);
+        self.samples[index].mask = is_filled.then_some(start..start + words);
+        is_filled
     }
 
     /// Whether a device samples any row.
@@ -110,8 +139,10 @@ impl StepPlan {
 
     /// What a device is told of a row; none where the host samples it.
     pub fn sample_row(&self, index: usize) -> Option<SampleRow<'_>> {
-        let PlannedSample { by, options, history, uniforms, .. } = &self.samples[index];
+        let sample = &self.samples[index];
+        let PlannedSample { by, options, history, uniforms, .. } = sample;
         (*by == SampledBy::Device).then(|| SampleRow {
+            mask: self.mask(sample),
             history: &self.history[history.clone()],
             uniforms: &self.uniforms[uniforms.clone()],
             ..options.row()
@@ -147,6 +178,7 @@ impl StepPlan {
                 guess: guesses.get(row).copied(),
                 history: start..end,
                 uniforms,
+                mask: None,
             });
         }
     }

@@ -3,6 +3,7 @@
 use super::plan::SampledRows;
 use super::shares::{Room, RowDemand, Share, share};
 use super::{EmbedRows, PlannedSample, Running, SampledBy, Scheduler, StepOutcome, StepPlan};
+use crate::constraint::apply_mask;
 use crate::draft::Guess;
 use crate::lane::Lane;
 use crate::sampler::uniform;
@@ -26,6 +27,7 @@ impl Scheduler {
     ) -> bool {
         self.admit();
         self.guess(draft);
+        self.check_guesses();
         self.divide();
         let plays = self.plays();
         let plays = self.reserve(plays);
@@ -107,6 +109,7 @@ impl Scheduler {
         let generates = |running: &Running| {
             running.share == Share { pending: 1, drafts: 0 }
                 && running.lane.by == SampledBy::Device
+                && running.lane.constraint.is_none()
                 && self.wants_token(running)
         };
         let most = options.max_tokens_per_submit;
@@ -159,6 +162,7 @@ impl Scheduler {
     pub fn sample(
         &mut self,
         planned: &PlannedSample,
+        mask: Option<&[u32]>,
         logits: &mut [f32],
         outcome: &mut StepOutcome,
     ) -> u32 {
@@ -170,6 +174,9 @@ impl Scheduler {
         if top_logprobs.is_some() {
             raw_logits.clear();
             raw_logits.extend_from_slice(logits);
+        }
+        if let Some(mask) = mask {
+            apply_mask(logits, mask);
         }
         let token = lane.sampler.sample(logits, (lane.tokens.len() + before) as u64);
         outcome.push(&[token]);

@@ -6,7 +6,8 @@ mod device;
 
 use super::*;
 use crate::cache::CacheLayout;
-use device::{Device, VOCABULARY, alone, groups};
+use crate::constraint::Constraint;
+use device::{Alternating, Device, VOCABULARY, alone, groups};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -71,7 +72,9 @@ fn request(random: &mut Random) -> Request {
     let most = if random.below(8) == 0 { 300 } else { 40 };
     let max_tokens = Some(random.below(most));
     let priority = [0, 0, 0, 1, 3][random.below(5)];
-    Request { max_tokens, priority, ..Request::new(prompt) }
+    let alternating: Box<dyn Constraint> = Box::new(Alternating::default());
+    let constraint = (random.below(4) == 0).then_some(alternating);
+    Request { max_tokens, priority, constraint, ..Request::new(prompt) }
 }
 
 /// A request under way, and the text that came so far.
@@ -95,7 +98,7 @@ struct Driver {
 
 /// Whether an answer is that of the request alone, as far as it goes.
 fn check_answer(open: &Open, answer: &Answer) {
-    let Request { prompt, max_tokens, .. } = &open.request;
+    let Request { prompt, max_tokens, constraint, .. } = &open.request;
     let room = CONTEXT + 1 - prompt.len();
     let count = max_tokens.map_or(room, |most| most.min(room));
     let wanted = match answer.finish {
@@ -103,7 +106,7 @@ fn check_answer(open: &Open, answer: &Answer) {
         Finish::ContextFull => room,
         _ => count,
     };
-    assert_eq!(answer.tokens, alone(prompt, wanted), "{:?}", open.request);
+    assert_eq!(answer.tokens, alone(prompt, wanted, constraint.is_some()), "{:?}", open.request);
     let mut text = String::new();
     answer.tokens.iter().for_each(|token| write!(text, "{token} ").unwrap());
     match answer.finish {
@@ -168,9 +171,10 @@ impl Driver {
         let has_rows = scheduler.plan_step(plan, &mut |_| panic!("there is no draft model"));
         device.change_pages(&plan.pages);
         if has_rows {
+            scheduler.fill_masks(plan);
             let broken = (random.below(500) == 0).then(|| random.below(plan.samples.len()));
             device.play(plan, broken.filter(|_| !plan.samples.is_empty()), outcome);
-            if random.below(2500) == 0 {
+            if random.below(1500) == 0 {
                 device.spoil(plan);
                 let reason = "it was unplugged".to_string();
                 lost = random.below(2) == 0;
@@ -279,7 +283,7 @@ fn every_answer_is_that_of_the_request_alone() {
         let counters = driver.scheduler.counters();
         assert!(driver.answers > 500, "{} answers of {}", driver.answers, case.lanes);
         assert!(driver.failures > 20, "{} failures", driver.failures);
-        assert!(driver.losses > 5, "{} lost devices", driver.losses);
+        assert!(driver.losses > 2, "{} lost devices", driver.losses);
         assert_eq!(counters.drafted_tokens > 0, case.speculation == Lookup);
         preemptions += counters.preemptions;
         cached += counters.cached_tokens;

@@ -139,7 +139,11 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             }
         ))),
         Finish::Cancelled => Err(Failure::Interrupted),
-        Finish::EndOfTurn | Finish::StopToken | Finish::StopText | Finish::MaxTokens => Ok(()),
+        Finish::EndOfTurn
+        | Finish::StopToken
+        | Finish::StopText
+        | Finish::Complete
+        | Finish::MaxTokens => Ok(()),
     }
 }
 

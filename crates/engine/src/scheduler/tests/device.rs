@@ -3,6 +3,7 @@
 //! tokens alone, and a page that is shared, dropped or mapped wrongly changes it.
 
 use crate::cache::PageChange;
+use crate::constraint::Constraint;
 use crate::scheduler::{SampledBy, StepOutcome, StepPlan};
 use pianola_plan::{KvGroup, KvType, PAGE_TOKENS, Row};
 use std::time::Duration;
@@ -43,8 +44,51 @@ fn next_token(position: usize, token: u32, seen: &dyn Fn(usize, usize) -> u64) -
     }
 }
 
+/// The first token from `token` on that is allowed.
+fn first_allowed(token: u32, allowed: &dyn Fn(u32) -> bool) -> u32 {
+    let mut tokens = (token..).map(|token| token % VOCABULARY as u32);
+    tokens.find(|&token| allowed(token)).unwrap()
+}
+
+/// Allows tokens that are even and odd in turn, beginning with an even one.
+#[derive(Clone, Default)]
+pub struct Alternating {
+    tokens: usize,
+}
+
+impl Alternating {
+    fn allows(&self, token: u32) -> bool {
+        token as usize % 2 == self.tokens % 2
+    }
+}
+
+impl Constraint for Alternating {
+    fn fill_mask(&mut self, mask: &mut [u32]) {
+        let allowed = (0..VOCABULARY as u32).filter(|&token| self.allows(token));
+        allowed.for_each(|token| mask[token as usize / 32] |= 1 << (token % 32));
+    }
+
+    fn advance(&mut self, token: u32) -> bool {
+        let allowed = self.allows(token);
+        self.tokens += usize::from(allowed);
+        allowed
+    }
+
+    fn rollback(&mut self, count: usize) {
+        self.tokens -= count;
+    }
+
+    fn is_complete(&self) -> bool {
+        false
+    }
+
+    fn clone_box(&self) -> Box<dyn Constraint> {
+        Box::new(self.clone())
+    }
+}
+
 /// What follows `prompt`, `count` tokens of it: the answer of a request that runs alone.
-pub fn alone(prompt: &[u32], count: usize) -> Vec<u32> {
+pub fn alone(prompt: &[u32], count: usize, alternating: bool) -> Vec<u32> {
     let mut tokens = prompt.to_vec();
     let mut hashes: Vec<u64> = Vec::with_capacity(prompt.len() + count);
     while tokens.len() < prompt.len() + count {
@@ -52,7 +96,9 @@ pub fn alone(prompt: &[u32], count: usize) -> Vec<u32> {
             hashes.push(mix(hashes.last().copied().unwrap_or(SEED), u64::from(token)));
         }
         let last = tokens.len() - 1;
-        tokens.push(next_token(last, tokens[last], &|_, position| hashes[position]));
+        let token = next_token(last, tokens[last], &|_, position| hashes[position]);
+        let constraint = Alternating { tokens: tokens.len() - prompt.len() };
+        tokens.push(first_allowed(token, &|token| !alternating || constraint.allows(token)));
     }
     tokens.split_off(prompt.len())
 }
@@ -145,6 +191,9 @@ impl Device {
             if planned.by == SampledBy::Host && wrong == Some(planned.lane) {
                 outcome.push(&[]);
                 continue;
+            }
+            if let Some(mask) = plan.mask(planned) {
+                token = first_allowed(token, &|token| mask[0] >> token & 1 == 1);
             }
             if planned.guess != Some(token) {
                 wrong = Some(planned.lane);
