@@ -58,7 +58,7 @@ fn windows(
 }
 
 /// Perplexity by llama.cpp's protocol: consecutive windows, the second half of each scored.
-/// `progress` hears of windows done, in all, and the perplexity so far.
+/// `progress` is called with the windows done, their number, and the perplexity so far.
 pub fn perplexity(
     engine: &mut Engine,
     text: &str,

@@ -21,6 +21,9 @@
 //! }
 //! ```
 //!
+//! Each request has a sink of its events ([`Service::submit_to`], [`Engine::submit_to`]); a
+//! [`Stream`] is one of them.
+//!
 //! The engine never reads a file's bytes itself and never computes a layer: it decides which rows
 //! are played next, and what becomes of their logits.
 

@@ -34,7 +34,8 @@ pub struct Request {
     pub logprobs: Option<usize>,
     /// Which tokens the answer may have.
     pub constraint: Option<Box<dyn Constraint>>,
-    /// Requests of a higher priority are served first.
+    /// Requests of a higher priority are served first; one that is overtaken often enough is
+    /// served all the same.
     pub priority: i32,
 }
 
@@ -162,7 +163,7 @@ pub struct Token<'a> {
 /// What happens to a request. The last three are its end.
 #[derive(Debug)]
 pub enum Event<'a> {
-    /// A part of the prompt was processed.
+    /// A step was played, and the first token is still to come: sent for each part of the prompt.
     Prompt,
     /// A token was generated.
     Token(Token<'a>),

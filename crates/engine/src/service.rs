@@ -148,7 +148,7 @@ impl Service {
     /// wait.
     pub fn submit_to(&self, request: Request, sink: EventSink) -> Result<RequestId, EngineError> {
         self.shared.limits.check(&request)?;
-        self.send(Task::Generate(request), sink)
+        self.send(Task::Generate(Box::new(request)), sink)
     }
 
     /// Submits a text to embed, likewise.

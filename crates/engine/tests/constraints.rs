@@ -63,7 +63,7 @@ fn request(lane: usize, tokens: usize) -> Request {
     let prompt = (0..30 + lane as u32).map(|at| (at * 5 + lane as u32) % 90).collect();
     let constraint = Alternating { highest: 5, most: tokens - lane % 4, tokens: 0 };
     let constraint: Option<Box<dyn Constraint>> =
-        if lane % 3 == 0 { Some(Box::new(constraint)) } else { None };
+        if lane.is_multiple_of(3) { Some(Box::new(constraint)) } else { None };
     let sampling = match lane % 2 {
         0 => Sampling::greedy(),
         _ => Sampling { top_k: 12, ..Sampling::default() },

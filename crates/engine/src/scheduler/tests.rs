@@ -55,7 +55,7 @@ fn options(case: Case) -> SchedulerOptions {
         max_logit_rows: 16,
         max_sample_rows: case.max_sample_rows,
         max_tokens_per_submit: if case.max_sample_rows > 0 { 8 } else { 1 },
-        rounds_rows: case.lanes % 2 == 0,
+        rounds_rows: case.lanes.is_multiple_of(2),
         tokens_per_submit: None,
     }
 }
@@ -234,7 +234,7 @@ impl Driver {
         let (mut plan, mut outcome) = (StepPlan::default(), StepOutcome::default());
         for step in 0..steps {
             // Waves of many arrivals and of few.
-            let rate = if step / 1000 % 2 == 0 { 30 } else { 8 };
+            let rate = if (step / 1000).is_multiple_of(2) { 30 } else { 8 };
             if self.random.below(100) < rate || self.open.is_empty() {
                 self.arrive();
             }

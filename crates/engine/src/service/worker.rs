@@ -17,7 +17,7 @@ pub(super) enum Command {
 
 /// What is submitted.
 pub(super) enum Task {
-    Generate(Request),
+    Generate(Box<Request>),
     Embed(EmbedRequest),
 }
 
@@ -89,7 +89,7 @@ impl Worker {
     fn submit(&mut self, id: RequestId, task: Task) -> Result<(), EngineError> {
         let engine = self.engine()?;
         match task {
-            Task::Generate(request) => engine.submit_as(id, request),
+            Task::Generate(request) => engine.submit_as(id, *request),
             Task::Embed(request) => engine.submit_embedding_as(id, request),
         }
     }
