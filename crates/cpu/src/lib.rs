@@ -37,4 +37,5 @@ pub use check::{CheckFailure, CheckReport, ReferenceModel};
 pub use device::{CpuDevice, CpuOptions};
 pub use measure::{CpuDescription, describe, measure};
 pub use recording::CpuRecording;
+pub use reference::rms_norm;
 pub use simd::Level;

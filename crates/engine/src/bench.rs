@@ -1,11 +1,13 @@
 //! Speed: tokens a second beside the ceiling of the device for that work.
 
+mod ceiling;
+
 use crate::error::EngineError;
 use crate::load::Engine;
 use crate::request::{Event, Request, RequestId};
 use crate::scheduler::EngineCounters;
 use crate::sequence::LogitRows;
-use pianola_plan::{Ceilings, Cost, PlayStatistics, Work};
+use pianola_plan::{Ceilings, PlayStatistics};
 use std::ops::{ControlFlow, Range};
 use std::time::Instant;
 
@@ -52,18 +54,18 @@ impl BenchOptions {
 /// A test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Test {
-    /// Processing a prompt of so many tokens.
+    /// Processing a prompt of this many tokens.
     Prompt(usize),
-    /// Generating so many tokens one by one, from an empty context.
+    /// Generating this many tokens one by one, from an empty context.
     Generate(usize),
-    /// Processing prompts of so many tokens for several requests at once.
+    /// Processing prompts for several requests at once.
     Prompts {
         /// Tokens of each, on average.
         tokens: usize,
         /// Requests.
         lanes: usize,
     },
-    /// Generating so many tokens for several requests at once, behind their prompts.
+    /// Generating tokens for several requests at once, behind their prompts.
     Lanes {
         /// Tokens of each.
         tokens: usize,
@@ -136,7 +138,7 @@ impl BenchRow {
     }
 }
 
-/// Runs the tests; `done` hears of each repetition's speed. Ceilings are measured before, between
+/// Runs the tests; `done` is called with each repetition's speed. Ceilings are measured before, between
 /// and after them, and the highest stands: what disturbs a measurement only ever lowers it.
 pub fn bench(
     engine: &mut Engine,
@@ -183,7 +185,7 @@ pub fn bench(
     engine.executor.measure_busy(false);
     engine.reset();
     for row in &mut rows {
-        row.ceiling = ceiling(engine, row.test, options, &ceilings);
+        row.ceiling = ceiling::of_test(engine, row.test, options, &ceilings);
     }
     Ok((rows, ceilings))
 }
@@ -315,14 +317,14 @@ fn run_lanes(
     };
     let mut at_once = 0;
     while engine.is_busy() && !engine.all_generate() {
-        engine.step(&mut listen)?;
+        engine.step_with(&mut listen)?;
         at_once = at_once.max(engine.queue_lengths().1);
     }
     let prompts = Time { at_once, ..watch.stop(engine, prompted) };
     let before = engine.counters().generated_tokens;
     let watch = Watch::start(engine);
     while engine.is_busy() {
-        engine.step(&mut listen)?;
+        engine.step_with(&mut listen)?;
         at_once = at_once.max(engine.queue_lengths().1);
     }
     let generated = (engine.counters().generated_tokens - before) as usize;
@@ -381,47 +383,5 @@ impl Measured {
             accepted: self.accepted,
             at_once: self.at_once,
         }
-    }
-}
-
-/// Tokens a second if every play took exactly the time its bytes or operations need.
-fn ceiling(engine: &Engine, test: Test, options: &BenchOptions, ceilings: &[Ceilings]) -> f64 {
-    let lengths = |lanes: usize| (0..lanes).map(|lane| options.prompt_of(lane));
-    match test {
-        Test::Prompt(count) => engine.ceiling(0..count, engine.plan().options.max_rows, ceilings),
-        Test::Generate(count) => engine.ceiling(0..count, 1, ceilings),
-        Test::Prompts { lanes, .. } => {
-            // As full plays of whole prompts: nobody can do with fewer reads of the weights.
-            let all: usize = lengths(lanes).sum();
-            let plays = all.div_ceil(engine.plan().options.max_rows);
-            let sequences: Vec<(usize, usize)> = lengths(lanes).map(|rows| (rows, rows)).collect();
-            let work = |cost: &Cost| {
-                let once = cost.work_of(&sequences, lanes);
-                Work { bytes: once.bytes + cost.weight_bytes * (plays as u64 - 1), ..once }
-            };
-            all as f64 / engine.plan().best_seconds(ceilings, &work)
-        }
-        Test::Lanes { lanes, tokens } => {
-            let seconds = |at: usize| -> f64 {
-                let sequences: Vec<(usize, usize)> =
-                    lengths(lanes).map(|prompt| (1, prompt + at + 1)).collect();
-                engine.plan().best_seconds(ceilings, &|cost| cost.work_of(&sequences, lanes))
-            };
-            (lanes * tokens) as f64 / (0..tokens).map(seconds).sum::<f64>()
-        }
-    }
-}
-
-impl Engine {
-    /// Tokens a second for positions `tokens` of a sequence, `chunk` at a time, if every play took
-    /// exactly the time that its bytes or operations need.
-    pub fn ceiling(&self, tokens: Range<usize>, chunk: usize, ceilings: &[Ceilings]) -> f64 {
-        let count = tokens.len();
-        let end = tokens.end;
-        let seconds = |start: usize| -> f64 {
-            let rows = chunk.min(end - start);
-            self.plan().best_seconds(ceilings, &|cost| cost.work(rows, 1, start + rows))
-        };
-        count as f64 / tokens.step_by(chunk).map(seconds).sum::<f64>()
     }
 }

@@ -4,9 +4,8 @@
 //! once full they never change, and the [`PrefixTree`] holds them, too. A page without a holder is
 //! free; one that only the tree holds is given away when free ones run out.
 
-use crate::executor::Executor;
 use crate::prefix::{NodeId, PrefixTree, ROOT};
-use pianola_plan::{KvGroup, PAGE_TOKENS, Plan};
+use pianola_plan::{KvGroup, PAGE_TOKENS};
 
 /// Pages of one group.
 struct Pool {
@@ -43,6 +42,29 @@ struct Slot {
     registered: usize,
 }
 
+/// A change to the page tables that a device has to be told of before the next step is played.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PageChange {
+    pub group: usize,
+    pub slot: usize,
+    /// Entry of the slot's table.
+    pub index: usize,
+    /// The page that the entry points at from now on; none: no row may read the entry any more.
+    pub page: Option<u32>,
+}
+
+/// The KV pages of a plan.
+#[derive(Clone, Debug)]
+pub(crate) struct CacheLayout {
+    pub groups: Vec<KvGroup>,
+    /// Pages of each group.
+    pub pages: Vec<usize>,
+    /// Tokens of the longest sequence.
+    pub context: usize,
+    /// Sequences at once.
+    pub slots: usize,
+}
+
 /// There are not enough pages; other sequences hold them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Full;
@@ -60,39 +82,46 @@ pub struct CacheUse {
     pub evictions: u64,
 }
 
-/// All KV pages of a executor.
+/// All KV pages. What changes in the page tables is collected until [`Cache::drain_changes`].
 pub(crate) struct Cache {
     pools: Vec<Pool>,
     slots: Vec<Slot>,
     tree: PrefixTree,
+    changes: Vec<PageChange>,
     evictions: u64,
 }
 
 impl Cache {
-    pub fn new(plan: &Plan) -> Cache {
-        let groups = &plan.graph.kv_groups;
+    pub fn new(layout: &CacheLayout) -> Cache {
+        let groups = &layout.groups;
         let pool = |(group, &pages): (&KvGroup, &usize)| Pool {
             group: group.clone(),
             // The lowest pages first, so that short conversations touch little memory.
             free: (0..pages as u32).rev().collect(),
             holders: vec![0; pages],
         };
-        let entries = plan.options.context.div_ceil(PAGE_TOKENS);
+        let entries = layout.context.div_ceil(PAGE_TOKENS);
         let slot = |_| Slot {
-            tokens: Vec::with_capacity(plan.options.context),
+            tokens: Vec::with_capacity(layout.context),
             held: groups.iter().map(|_| Vec::with_capacity(entries)).collect(),
             node: ROOT,
             registered: 0,
         };
         let mut tree = PrefixTree::new(groups.len());
-        let slots: Vec<Slot> = (0..plan.options.sequences).map(slot).collect();
+        let slots: Vec<Slot> = (0..layout.slots).map(slot).collect();
         slots.iter().for_each(|slot| tree.enter(slot.node));
         Cache {
-            pools: groups.iter().zip(&plan.kv_pages).map(pool).collect(),
+            pools: groups.iter().zip(&layout.pages).map(pool).collect(),
             slots,
             tree,
+            changes: Vec::with_capacity(groups.len() * layout.slots),
             evictions: 0,
         }
+    }
+
+    /// Changes of the page tables since the last call, in the order in which they are to be made.
+    pub fn drain_changes(&mut self) -> impl Iterator<Item = PageChange> + '_ {
+        self.changes.drain(..)
     }
 
     /// Tokens of a slot's sequence that are in its pages.
@@ -102,7 +131,7 @@ impl Cache {
 
     /// Begins a sequence that will be `tokens` in an empty slot: takes what was computed before,
     /// and says how many tokens of it there were.
-    pub fn attach(&mut self, slot: usize, tokens: &[u32], executor: &mut Executor) -> usize {
+    pub fn attach(&mut self, slot: usize, tokens: &[u32]) -> usize {
         debug_assert!(self.slots[slot].tokens.is_empty());
         let found = self.tree.find(tokens, &first_visible(&self.pools));
         let node = found.path.last().copied().unwrap_or(ROOT);
@@ -122,12 +151,13 @@ impl Cache {
                 let page = self.tree.page(node, group).expect("the tree looked for it");
                 pool.holders[page as usize] += 1;
                 held.push(Some(page));
-                executor.map_page(group, slot, index, page);
+                self.changes.push(PageChange { group, slot, index, page: Some(page) });
             }
             // A tail's page passes from the tree to the slot.
             if let Some(pages) = &tail {
                 held.push(Some(pages[group]));
-                executor.map_page(group, slot, found.path.len(), pages[group]);
+                let (index, page) = (found.path.len(), Some(pages[group]));
+                self.changes.push(PageChange { group, slot, index, page });
             }
         }
         found.tokens
@@ -135,16 +165,11 @@ impl Cache {
 
     /// Makes the positions from the end of a slot's sequence to `end` writable, and drops pages
     /// that no row from there on can see.
-    pub fn reserve(
-        &mut self,
-        slot: usize,
-        end: usize,
-        executor: &mut Executor,
-    ) -> Result<(), Full> {
+    pub fn reserve(&mut self, slot: usize, end: usize) -> Result<(), Full> {
         let length = self.slots[slot].tokens.len();
         let last = end.div_ceil(PAGE_TOKENS);
         for group in 0..self.pools.len() {
-            self.drop_unseen(slot, group, length, executor);
+            self.drop_unseen(slot, group, length);
         }
         // All or nothing, so that two sequences never wait for one another's half.
         for group in 0..self.pools.len() {
@@ -159,7 +184,7 @@ impl Cache {
                 pool.holders[page as usize] = 1;
                 held.resize(index, None);
                 held.push(Some(page));
-                executor.map_page(group, slot, index, page);
+                self.changes.push(PageChange { group, slot, index, page: Some(page) });
             }
         }
         Ok(())
@@ -171,7 +196,7 @@ impl Cache {
         self.slots[slot].held[group].len().max(first)
     }
 
-    fn drop_unseen(&mut self, slot: usize, group: usize, length: usize, executor: &mut Executor) {
+    fn drop_unseen(&mut self, slot: usize, group: usize, length: usize) {
         let pool = &mut self.pools[group];
         let first = pool.group.first_visible(length) / PAGE_TOKENS;
         let Slot { held, node, .. } = &mut self.slots[slot];
@@ -181,7 +206,7 @@ impl Cache {
         for (index, entry) in held[group].iter_mut().enumerate().take(first).skip(unseen) {
             if let Some(page) = entry.take() {
                 pool.release(page);
-                executor.unmap_page(group, slot, index);
+                self.changes.push(PageChange { group, slot, index, page: None });
                 self.tree.pass(*node, group, index);
             }
         }
@@ -208,7 +233,7 @@ impl Cache {
         self.tree.count(group, &|page| pool.holders[page as usize] == 1)
     }
 
-    /// Gives away up to so many of these, and of tails also their other pages. Returns how many.
+    /// Gives away up to `count` of these, and of tails also their other pages. Returns how many.
     fn give_away(&mut self, group: usize, count: usize) -> u64 {
         let pools = &mut self.pools;
         let holders = pools[group].holders.clone();
@@ -222,9 +247,11 @@ impl Cache {
     }
 
     /// Whether `tokens` could become a sequence now and grow by a token, `chunk` rows being added at
-    /// a time, and so many pages of each group were still left.
-    pub fn has_room(&self, tokens: &[u32], chunk: usize, left: usize) -> bool {
-        let found = self.tree.find(tokens, &first_visible(&self.pools));
+    /// a time, with `left` pages of each group to spare. `reused` says whether it continues what was
+    /// computed before.
+    pub fn has_room(&self, tokens: &[u32], reused: bool, chunk: usize, left: usize) -> bool {
+        let known = if reused { tokens } else { &[] };
+        let found = self.tree.find(known, &first_visible(&self.pools));
         self.pools.iter().enumerate().all(|(group, pool)| {
             let alone = |page: u32| pool.holders[page as usize] == 1;
             let first = pool.group.first_visible(found.tokens) / PAGE_TOKENS;
@@ -237,8 +264,8 @@ impl Cache {
         })
     }
 
-    /// As [`Cache::append`], for a sequence that nobody will go on from: the tree hears nothing.
-    pub fn append_unnoted(&mut self, slot: usize, tokens: &[u32]) {
+    /// As [`Cache::append`], for a sequence that nothing will continue: it is not added to the tree.
+    pub fn append_unshared(&mut self, slot: usize, tokens: &[u32]) {
         self.slots[slot].tokens.extend_from_slice(tokens);
     }
 
@@ -262,7 +289,7 @@ impl Cache {
     }
 
     /// Ends a slot's sequence; what was computed is kept as long as there is room.
-    pub fn release(&mut self, slot: usize, executor: &mut Executor) {
+    pub fn release(&mut self, slot: usize) {
         let Slot { tokens, held, node, registered } = &mut self.slots[slot];
         self.tree.touch(*node, tokens.len(), &first_visible(&self.pools));
         let rest = &tokens[*registered * PAGE_TOKENS..];
@@ -275,17 +302,17 @@ impl Cache {
                 pool.holders[page as usize] += 1;
             }
         }
-        self.forget(slot, executor);
+        self.forget(slot);
     }
 
     /// Ends a slot's sequence; its unfinished page is given back.
-    pub fn forget(&mut self, slot: usize, executor: &mut Executor) {
+    pub fn forget(&mut self, slot: usize) {
         let Slot { tokens, held, node, registered } = &mut self.slots[slot];
         for (group, held) in held.iter_mut().enumerate() {
             for (index, page) in held.drain(..).enumerate() {
                 if let Some(page) = page {
                     self.pools[group].release(page);
-                    executor.unmap_page(group, slot, index);
+                    self.changes.push(PageChange { group, slot, index, page: None });
                 }
             }
         }

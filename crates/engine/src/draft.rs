@@ -3,6 +3,7 @@
 //! Its lanes are those of the larger one, slot for slot, with KV pages of its own. What it guessed
 //! and the larger one confirmed is in its pages already; only what it did not guess is played anew.
 
+use crate::engine::apply_pages;
 use crate::error::EngineError;
 use crate::load::Engine;
 use crate::sampler::Sampler;
@@ -12,7 +13,7 @@ pub(crate) struct Guess<'a> {
     pub slot: usize,
     /// What is certain.
     pub tokens: &'a [u32],
-    /// Chooses as the larger model's lane will, with the same random numbers.
+    /// Samples as the larger model's lane will, with the same random numbers.
     pub sampler: &'a mut Sampler,
     pub most: usize,
     /// What is guessed.
@@ -66,29 +67,30 @@ impl Drafter {
     /// The lane of a slot is over; what was played of it is kept while there is room.
     pub fn release(&mut self, slot: usize) {
         self.played[slot].clear();
-        self.engine.cache.release(slot, &mut self.engine.executor);
+        self.engine.scheduler.cache.release(slot);
     }
 
     /// Forgets all that is kept.
     pub fn reset(&mut self) {
-        for slot in 0..self.played.len() {
-            self.played[slot].clear();
-            self.engine.cache.forget(slot, &mut self.engine.executor);
+        let cache = &mut self.engine.scheduler.cache;
+        for (slot, played) in self.played.iter_mut().enumerate() {
+            played.clear();
+            cache.forget(slot);
         }
-        self.engine.cache.clear();
+        cache.clear();
     }
 
     /// Makes the pages of a slot those of its lane's tokens, keeping what they begin with.
     fn align(&mut self, lane: &Guess<'_>) {
-        let Engine { cache, executor, .. } = self.engine.as_mut();
+        let cache = &mut self.engine.scheduler.cache;
         let played = &mut self.played[lane.slot];
         let certain = cache.len(lane.slot);
         let known = lane.tokens.len().saturating_sub(1);
         let common = played.iter().zip(&lane.tokens[..known]).take_while(|(a, b)| a == b).count();
         if common < certain || certain == 0 {
             // Another sequence than before, or none yet.
-            cache.release(lane.slot, executor);
-            let cached = cache.attach(lane.slot, &lane.tokens[..=known], executor);
+            cache.release(lane.slot);
+            let cached = cache.attach(lane.slot, &lane.tokens[..=known]);
             *played = lane.tokens[..cached].to_vec();
         } else {
             cache.append(lane.slot, &lane.tokens[certain..common]);
@@ -99,7 +101,8 @@ impl Drafter {
     /// Plays what lanes lack, and adds a guess to each that then has all its tokens. False if none
     /// was added.
     fn play(&mut self, lanes: &mut [Guess<'_>]) -> Result<bool, EngineError> {
-        let Engine { cache, executor, step, .. } = self.engine.as_mut();
+        let Engine { scheduler, executor, buffers, .. } = self.engine.as_mut();
+        let (cache, step) = (&mut scheduler.cache, &mut buffers.plan.step);
         let options = executor.plan().options;
         let mut left = options.max_rows;
         let mut owners = Vec::new();
@@ -109,7 +112,7 @@ impl Drafter {
             let start = self.played[lane.slot].len();
             let end = known.min(start + left).min(options.context);
             let done = lane.guesses.len() >= lane.most || known >= options.context;
-            if done || start >= end || cache.reserve(lane.slot, end, executor).is_err() {
+            if done || start >= end || cache.reserve(lane.slot, end).is_err() {
                 continue;
             }
             for position in start..end {
@@ -129,6 +132,7 @@ impl Drafter {
         if step.rows.is_empty() {
             return Ok(false);
         }
+        apply_pages(executor, cache.drain_changes());
         executor.play(step)?;
         for (row, &owner) in owners.iter().enumerate() {
             let lane = &mut lanes[owner];

@@ -1,9 +1,17 @@
 //! Embeddings: what the last layer makes of a text, as one vector.
+//!
+//! A text to embed is a request like others: its rows are played beside those of requests that
+//! generate, without logits. After each step the rows are read from the device, normed as the head
+//! would read them, and pooled.
 
 use crate::error::EngineError;
+use crate::executor::Executor;
 use crate::load::Engine;
+use crate::request::{EmbedRequest, Event, RequestId};
+use crate::scheduler::{EmbedRows, StepOutcome, StepPlan};
 use pianola_formats::TensorSource;
 use pianola_plan::{DeviceError, FusedNorm, Graph, Kernel, Plan, Probe, TensorId};
+use std::ops::ControlFlow;
 
 /// How the rows of a text become one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -13,6 +21,52 @@ pub enum Pooling {
     Mean,
     /// The last row, which has seen all others.
     Last,
+}
+
+impl Pooling {
+    /// Adds a row to those before it.
+    fn add(self, pooled: &mut [f32], row: &[f32]) {
+        match self {
+            Pooling::Mean => pooled.iter_mut().zip(row).for_each(|(sum, value)| *sum += *value),
+            Pooling::Last => pooled.copy_from_slice(row),
+        }
+    }
+}
+
+/// Rows of a text, pooled as far as they were computed.
+pub(crate) struct Pooled {
+    pooling: Pooling,
+    values: Vec<f32>,
+}
+
+impl Pooled {
+    pub fn new(pooling: Pooling) -> Pooled {
+        Pooled { pooling, values: Vec::new() }
+    }
+
+    pub fn pooling(&self) -> Pooling {
+        self.pooling
+    }
+
+    /// Begins anew: what was computed is lost.
+    pub fn clear(&mut self) {
+        self.values.clear();
+    }
+
+    /// Adds what was pooled of the next rows.
+    pub fn add(&mut self, values: &[f32]) {
+        self.values.resize(values.len(), 0.0);
+        self.pooling.add(&mut self.values, values);
+    }
+
+    /// The vector of length one; none where a value is not a number.
+    pub fn finish(self) -> Option<Vec<f32>> {
+        let mut values = self.values;
+        let squares: f64 = values.iter().map(|&value| f64::from(value).powi(2)).sum();
+        let length = squares.sqrt().max(f64::MIN_POSITIVE);
+        values.iter_mut().for_each(|value| *value = (f64::from(*value) / length) as f32);
+        squares.is_finite().then_some(values)
+    }
 }
 
 /// A norm, as the processor computes it.
@@ -32,12 +86,8 @@ impl Norm {
     }
 
     fn apply(&self, row: &mut [f32]) {
-        let squares: f64 = row.iter().map(|&value| f64::from(value).powi(2)).sum();
-        let mean = squares / row.len() as f64;
-        let factor = 1.0 / (mean + f64::from(self.epsilon)).sqrt();
-        for (value, weight) in row.iter_mut().zip(&self.weight) {
-            *value = (f64::from(*value) * factor) as f32 * weight;
-        }
+        let x = row.to_vec();
+        pianola_cpu::rms_norm(&x, &self.weight, self.epsilon, row);
     }
 }
 
@@ -68,75 +118,58 @@ impl HeadInput {
             width: graph.tensor(base).width,
         }))
     }
+
+    /// Pools the rows of every text that the last step embedded a part of.
+    pub fn pool(
+        &self,
+        executor: &mut Executor,
+        plan: &StepPlan,
+        outcome: &mut StepOutcome,
+    ) -> Result<(), DeviceError> {
+        let rows = plan.embeddings.iter().map(|part| part.rows.end).max().unwrap_or(0);
+        let mut base = executor.read_tensor(self.base, rows)?;
+        let delta = self.delta.map(|delta| executor.read_tensor(delta, rows));
+        let mut delta = delta.transpose()?;
+        for EmbedRows { rows, pooling } in &plan.embeddings {
+            let pooled = outcome.push_embedding(self.width);
+            for row in rows.clone() {
+                let range = row * self.width..(row + 1) * self.width;
+                let values = &mut base[range.clone()];
+                if let Some(delta) = &mut delta {
+                    let delta = &mut delta[range];
+                    self.delta_norm.iter().for_each(|norm| norm.apply(delta));
+                    values.iter_mut().zip(delta).for_each(|(sum, delta)| *sum += *delta);
+                }
+                self.norm.iter().for_each(|norm| norm.apply(values));
+                pooling.add(pooled, values);
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Engine {
     /// The meaning of some tokens as a vector of length one: the last layer's rows, normed as the
-    /// head would read them, pooled. Requests that run go on afterwards.
+    /// head would read them, pooled. Requests that run go on meanwhile.
     pub fn embed(&mut self, tokens: &[u32], pooling: Pooling) -> Result<Vec<f32>, EngineError> {
-        self.limits().check_prompt(tokens)?;
-        let slot = self.borrow_slot()?;
-        let pooled = self.pool(slot, tokens, pooling);
-        self.return_slot(slot);
-        let mut pooled = pooled?;
-        let squares: f64 = pooled.iter().map(|&value| f64::from(value).powi(2)).sum();
-        if !squares.is_finite() {
-            return Err(EngineError::NotANumber { position: tokens.len() });
-        }
-        let length = squares.sqrt().max(f64::MIN_POSITIVE);
-        pooled.iter_mut().for_each(|value| *value = (f64::from(*value) / length) as f32);
-        Ok(pooled)
+        let request = EmbedRequest { tokens: tokens.to_vec(), pooling, priority: 0 };
+        let id = self.scheduler.next_id();
+        self.submit_embedding_as(id, request)?;
+        self.run_to_end(id, &mut |_| ControlFlow::Continue(())).and_then(|end| match end {
+            Event::Embedding(values) => Ok(values),
+            Event::Failed(error) => Err(error),
+            _ => Err(EngineError::Stopped),
+        })
     }
 
-    /// The rows of `tokens`, added up or the last of them alone.
-    fn pool(
+    pub(crate) fn submit_embedding_as(
         &mut self,
-        slot: usize,
-        tokens: &[u32],
-        pooling: Pooling,
-    ) -> Result<Vec<f32>, EngineError> {
-        let rows = self.plan().options.max_rows;
-        let head_input = self.head_input.take();
-        let result = (|| {
-            let Some(head_input) = &head_input else {
-                return Err(EngineError::Option(
-                    "this model has no rows that would embed a text".to_string(),
-                ));
-            };
-            let mut sum = vec![0.0; head_input.width];
-            for (index, part) in tokens.chunks(rows).enumerate() {
-                let start = index * rows;
-                self.make_room(slot, start + part.len())?;
-                self.step.clear();
-                for (at, &token) in part.iter().enumerate() {
-                    self.step.push(token, slot as u32, (start + at) as u32, false);
-                }
-                self.executor.play(&self.step)?;
-                self.cache.append_unnoted(slot, part);
-                let mut base = self.executor.read_tensor(head_input.base, part.len())?;
-                let delta =
-                    head_input.delta.map(|delta| self.executor.read_tensor(delta, part.len()));
-                let mut delta = delta.transpose()?;
-                for row in 0..part.len() {
-                    let range = row * head_input.width..(row + 1) * head_input.width;
-                    let values = &mut base[range.clone()];
-                    if let Some(delta) = &mut delta {
-                        let delta = &mut delta[range];
-                        head_input.delta_norm.iter().for_each(|norm| norm.apply(delta));
-                        values.iter_mut().zip(delta).for_each(|(sum, delta)| *sum += *delta);
-                    }
-                    head_input.norm.iter().for_each(|norm| norm.apply(values));
-                    match pooling {
-                        Pooling::Mean => {
-                            sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += *value);
-                        }
-                        Pooling::Last => sum.copy_from_slice(values),
-                    }
-                }
-            }
-            Ok(sum)
-        })();
-        self.head_input = head_input;
-        result
+        id: RequestId,
+        request: EmbedRequest,
+    ) -> Result<(), EngineError> {
+        if self.head_input.is_none() {
+            return Err(EngineError::NoEmbeddings(self.name.clone()));
+        }
+        self.scheduler.submit_embedding(id, request)
     }
 }

@@ -65,7 +65,7 @@ pub enum EngineError {
     },
     /// Text work on a model without a tokeniser.
     #[error(
-        "{0} has no tokeniser, so it cannot read text; use token ids (--tokens) or a folder with tokenizer.json"
+        "{0} has no tokeniser, so it cannot read text; use token ids or a folder with tokenizer.json"
     )]
     NoTokenizer(String),
     /// A token id outside the vocabulary.
@@ -78,10 +78,18 @@ pub enum EngineError {
     },
     /// The model computed NaN.
     #[error(
-        "the logits after {position} tokens are not numbers: the model file is damaged, or a kernel is wrong (`pianola run --exact --simd reference` tells which)"
+        "the logits after {position} tokens are not numbers: the model file is damaged, or a kernel is wrong; exact mode with the reference kernels tells which"
     )]
     NotANumber {
         /// Tokens read so far.
+        position: usize,
+    },
+    /// A constraint that allows no token, or none that the sampling options leave.
+    #[error(
+        "no token is allowed after {position} tokens: the constraint, or the biases beside it, leave none; check the grammar or schema"
+    )]
+    ConstraintUnmet {
+        /// Tokens so far.
         position: usize,
     },
     /// A file that is there but cannot be read.
@@ -102,7 +110,21 @@ pub enum EngineError {
     },
     /// The step that a request was part of failed.
     #[error("{0}")]
-    Step(String),
+    StepFailed(String),
+    /// The device is gone, and could not be opened again.
+    #[error("the device is lost ({0}), and no request can be served; start the engine again")]
+    DeviceLost(String),
+    /// Guesses from a draft model where there is none.
+    #[error("there is no draft model that could guess; name a smaller model of the same family")]
+    NoDraft,
+    /// A model whose last rows mean nothing outside of it.
+    #[error("{0} has no rows that would embed a text; use another model")]
+    NoEmbeddings(String),
+    /// Nothing to convert to another type.
+    #[error(
+        "there is nothing to quantise: the model's weights are quantised already, or their rows are no whole number of blocks; load it as it is"
+    )]
+    NothingToQuantize,
     /// A draft model that cannot guess for the other.
     #[error("{draft} cannot draft: {reason}; use a smaller model of the same family")]
     Draft {
@@ -115,14 +137,14 @@ pub enum EngineError {
     #[error("the engine has stopped; start it again")]
     Stopped,
     /// No pages for a sequence beside those that run.
-    #[error("the KV pages are all in use; try again later, or give more --kv-memory")]
+    #[error("the KV pages are all in use; try again later, or give them more memory")]
     PagesInUse,
     /// Nothing to evaluate.
     #[error("the prompt is empty; give some text or at least one token")]
     EmptyPrompt,
     /// Too little text for an evaluation.
     #[error(
-        "the text has {found} tokens, at least {needed} are needed for a context of {context}; use a longer text or a smaller --context"
+        "the text has {found} tokens, at least {needed} are needed for a context of {context}; use a longer text or a smaller context"
     )]
     ShortText {
         /// Tokens in the text.
@@ -131,6 +153,14 @@ pub enum EngineError {
         needed: usize,
         /// Window.
         context: usize,
+    },
+    /// A window of an evaluation that is too short, or longer than the context.
+    #[error("the context of an evaluation must be between 4 and {most} tokens, not {found}")]
+    Window {
+        /// Tokens asked for.
+        found: usize,
+        /// Most tokens.
+        most: usize,
     },
     /// Two models that do not share a vocabulary.
     #[error("the two models cannot be compared: {0}")]
@@ -142,7 +172,7 @@ pub enum EngineError {
 
 fn advice(context: usize, model: usize) -> String {
     if context < model {
-        format!("use fewer tokens or raise --context (the model allows up to {model})")
+        format!("use fewer tokens or a larger context (the model allows up to {model})")
     } else {
         "that is all this model allows, so use fewer tokens".to_string()
     }

@@ -39,10 +39,7 @@ fn windows(
     context: usize,
 ) -> Result<(Vec<Vec<u32>>, usize), EngineError> {
     if context < 4 || context > engine.context() {
-        return Err(EngineError::Option(format!(
-            "--context must be between 4 and {}, not {context}",
-            engine.config().context
-        )));
+        return Err(EngineError::Window { found: context, most: engine.context() });
     }
     let tokenizer = &engine.text()?.tokenizer;
     let tokens = tokenizer.encode_prompt(text, SpecialTokens::Plain);
@@ -61,7 +58,7 @@ fn windows(
 }
 
 /// Perplexity by llama.cpp's protocol: consecutive windows, the second half of each scored.
-/// `progress` hears of windows done, in all, and the perplexity so far.
+/// `progress` is called with the windows done, their number, and the perplexity so far.
 pub fn perplexity(
     engine: &mut Engine,
     text: &str,

@@ -25,6 +25,8 @@ pub(crate) struct Executor {
     plan: Arc<Plan>,
     /// By device id.
     recordings: Vec<Box<dyn Recording>>,
+    /// The device that computes the logits.
+    head: usize,
     /// What each device can reach, where several may overlap.
     ceilings: Option<Vec<Ceilings>>,
     overlap: bool,
@@ -73,6 +75,7 @@ impl Executor {
             transfer: vec![0.0; widest.max().unwrap_or(0)],
             sequences: Vec::with_capacity(plan.options.max_rows),
             plan: plan.clone(),
+            head: plan.head_device().0,
             recordings: recordings.into_iter().flatten().collect(),
             ceilings: several.then(|| devices.iter().map(measure).collect()).flatten(),
             overlap,
@@ -109,6 +112,11 @@ impl Executor {
         }
         self.count(start);
         Ok(())
+    }
+
+    /// Lets the next play run in the first slot, whose arena [`Probe::read_tensor`] reads.
+    pub fn use_first_slot(&mut self) {
+        self.next_slot = 0;
     }
 
     fn count(&mut self, start: Instant) {
@@ -214,24 +222,18 @@ impl Executor {
         if index < rows { (first, index) } else { (second, index - rows) }
     }
 
-    fn head(&self) -> usize {
-        self.plan.head_device().0
-    }
-
     /// Logits of the `index`-th row that wanted them.
     pub fn logits(&mut self, index: usize) -> &mut [f32] {
         let (slot, row) = self.place(index);
-        let head = self.head();
-        self.recordings[head].logits(slot, row)
+        self.recordings[self.head].logits(slot, row)
     }
 
     fn sampler(&self) -> Option<&dyn DeviceSampler> {
-        self.recordings[self.head()].sampler()
+        self.recordings[self.head].sampler()
     }
 
     fn sampler_mut(&mut self) -> Result<&mut dyn DeviceSampler, DeviceError> {
-        let head = self.head();
-        let sampler = self.recordings[head].sampler_mut();
+        let sampler = self.recordings[self.head].sampler_mut();
         sampler.ok_or_else(|| DeviceError::Unsupported(NO_SAMPLER.to_string()))
     }
 

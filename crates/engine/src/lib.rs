@@ -2,10 +2,10 @@
 //! measured about a model.
 //!
 //! ```text
-//! path ─► Engine::load ─► Engine { text, recording, cache, scheduler }
-//!                             │ submit, step, cancel, embed     perplexity, compare, bench
+//! path ─► Engine::load ─► Engine { text, scheduler, executor }
+//!                             │ submit_to, step, cancel, embed     perplexity, compare, bench
 //!                             ▼
-//!       requests ─► Step ─► play ─► tokens ─► text, piece by piece
+//!       requests ─► StepPlan ─► play ─► StepOutcome ─► events: tokens, text, the end
 //! ```
 //!
 //! [`Service`] runs an engine on a thread of its own, for many callers:
@@ -21,6 +21,9 @@
 //! }
 //! ```
 //!
+//! Each request has a sink of its events ([`Service::submit_to`], [`Engine::submit_to`]); a
+//! [`Stream`] is one of them.
+//!
 //! The engine never reads a file's bytes itself and never computes a layer: it decides which rows
 //! are played next, and what becomes of their logits.
 
@@ -28,8 +31,10 @@
 
 mod bench;
 mod cache;
+mod constraint;
 mod draft;
 mod embed;
+mod engine;
 mod error;
 mod evaluate;
 mod executor;
@@ -41,7 +46,6 @@ mod prefix;
 mod request;
 pub mod sampler;
 mod scenario;
-mod schedule;
 mod scheduler;
 mod sequence;
 mod service;
@@ -52,16 +56,21 @@ mod text;
 
 pub use bench::{BenchOptions, BenchRow, Launches, Test, bench};
 pub use cache::CacheUse;
+pub use constraint::Constraint;
 pub use embed::Pooling;
 pub use error::EngineError;
 pub use evaluate::{Comparison, Deviation, Perplexity, compare, log_softmax_at, perplexity};
 pub use load::{Engine, LoadTiming};
 pub use options::{DEFAULT_LANES, LoadOptions};
+pub use pianola_plan::TokenLogProbs;
 pub use placement::{DevicePart, EnginePlacement};
-pub use request::{Answer, Event, Finish, Request, RequestId, Timing};
+pub use request::{
+    Answer, EmbedRequest, Event, EventSink, Finish, PenaltyScope, Request, RequestId, Timing,
+    Token, Usage,
+};
 pub use scenario::{ChatScenario, ScenarioReport, percentile, run_scenario};
-pub use scheduler::{EngineCounters, Listener};
+pub use scheduler::EngineCounters;
 pub use sequence::LogitRows;
-pub use service::{Report, Service, Stream};
+pub use service::{Reopen, Report, Service, ServiceInfo, Stream};
 pub use speculate::Speculation;
 pub use text::Text;

@@ -1,21 +1,25 @@
 //! Loading: from a path to an engine that is ready to play.
 
-use crate::cache::Cache;
+use crate::cache::CacheLayout;
+use crate::draft::Drafter;
 use crate::embed::HeadInput;
+use crate::engine::StepBuffers;
 use crate::error::EngineError;
 use crate::executor::Executor;
 use crate::options::LoadOptions;
 use crate::placement::EnginePlacement;
-use crate::scheduler::Scheduler;
+use crate::request::{EventSink, RequestId};
+use crate::scheduler::{Limits, Scheduler, SchedulerOptions};
 use crate::split;
 use crate::text::Text;
 use pianola_cpu::ReferenceModel;
 use pianola_formats::{TensorSource, TensorType};
 use pianola_model::{Config, ModelFile, RandomWeights, Shape};
 use pianola_plan::{
-    Ceilings, Device, KernelTime, Numeric, Plan, PlanOptions, PlayStatistics, Probe, Step,
-    WeightShape, WeightSpec,
+    Ceilings, Device, KernelTime, Numeric, Plan, PlanOptions, PlayStatistics, Probe, WeightShape,
+    WeightSpec,
 };
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -38,9 +42,13 @@ pub struct Engine {
     pub(crate) text: Option<Arc<Text>>,
     pub(crate) executor: Executor,
     pub(crate) head_input: Option<HeadInput>,
-    pub(crate) cache: Cache,
     pub(crate) scheduler: Scheduler,
-    pub(crate) step: Step,
+    pub(crate) drafter: Option<Drafter>,
+    /// Why the draft model was given up.
+    pub(crate) draft_failure: Option<EngineError>,
+    pub(crate) buffers: StepBuffers,
+    /// Who is told of a request's events.
+    pub(crate) sinks: HashMap<RequestId, EventSink>,
     timing: LoadTiming,
     /// Devices of the plan, by their ids.
     devices: Vec<Arc<dyn Device>>,
@@ -125,10 +133,9 @@ impl Engine {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Engine, EngineError> {
         let start = Instant::now();
-        let cache = Cache::new(&plan);
         let head_input = HeadInput::of(&plan, source)?;
         let lanes = plan.options.sequences;
-        let scheduler = Scheduler::new(lanes, options.queue, options.tokens_per_submit);
+        let (queue, tokens_per_submit) = (options.queue, options.tokens_per_submit);
         let plan = Arc::new(plan);
         let devices = plan.devices_among(&options.devices);
         let mut executor = Executor::record(&plan, &devices, source, options.overlap, progress)?;
@@ -136,15 +143,20 @@ impl Engine {
         if lanes > 1 {
             executor.record_ahead()?;
         }
+        let text = text.map(Arc::new);
+        let mut scheduling = scheduler_options(&executor, &config, queue);
+        scheduling.tokens_per_submit = tokens_per_submit;
         let timing = LoadTiming { weights: start.elapsed().as_secs_f64(), ..LoadTiming::default() };
         Ok(Engine {
             name,
             config,
-            text: text.map(Arc::new),
+            scheduler: Scheduler::new(scheduling, text.clone()),
+            text,
             head_input,
-            cache,
-            scheduler,
-            step: Step::default(),
+            drafter: None,
+            draft_failure: None,
+            buffers: StepBuffers::default(),
+            sinks: HashMap::new(),
             executor,
             timing,
             devices,
@@ -188,12 +200,16 @@ impl Engine {
 
     /// From now on, time every kernel of every play. False where no device can.
     pub fn start_profile(&mut self) -> bool {
-        self.executor.start_profile()
+        let started = self.executor.start_profile();
+        self.assign_samplers();
+        started
     }
 
     /// What was timed since, and an end to it.
     pub fn take_profile(&mut self) -> Vec<KernelTime> {
-        self.executor.take_profile()
+        let profile = self.executor.take_profile();
+        self.assign_samplers();
+        profile
     }
 
     /// Devices of the plan, by their ids.
@@ -267,6 +283,33 @@ impl Engine {
     }
 }
 
+/// What the scheduler has to know of the plan and its devices.
+fn scheduler_options(executor: &Executor, config: &Config, queue: usize) -> SchedulerOptions {
+    let plan = executor.plan();
+    let options = plan.options;
+    SchedulerOptions {
+        limits: Limits {
+            vocabulary: config.vocabulary,
+            context: options.context,
+            model_context: config.context,
+            lanes: options.sequences,
+            queue,
+        },
+        pages: CacheLayout {
+            groups: plan.graph.kv_groups.clone(),
+            pages: plan.kv_pages.clone(),
+            context: options.context,
+            slots: options.sequences,
+        },
+        max_rows: options.max_rows,
+        max_logit_rows: options.max_logit_rows,
+        max_sample_rows: executor.max_sample_rows(),
+        max_tokens_per_submit: executor.max_tokens_per_submit(),
+        rounds_rows: plan.devices.iter().any(|device| device.rounds_rows),
+        tokens_per_submit: None,
+    }
+}
+
 fn random_weights(config: &Config, ty: TensorType) -> RandomWeights {
     RandomWeights::new(config, 7, |_, _, columns| {
         // Not every width is a whole number of 256-blocks: eight bits there, as converters do.
@@ -285,11 +328,7 @@ fn plan(
     let converted =
         |weight: &WeightSpec| source.info(&weight.name).is_some_and(|info| info.ty != weight.ty);
     if options.quantize.is_some() && !matrices().any(converted) {
-        return Err(EngineError::Option(
-            "--quantize has nothing to convert: the model's weights are quantised already, or their \
-             rows are no whole number of blocks; leave it out"
-                .to_string(),
-        ));
+        return Err(EngineError::NothingToQuantize);
     }
     let quantized = matrices().any(|weight| weight.ty.is_quantized());
     let default = if quantized { Numeric::Fast } else { Numeric::Exact };

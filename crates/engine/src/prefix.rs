@@ -14,6 +14,9 @@
 //! the pages of the window. So a conversation can go on as long as the pages at its end are there,
 //! and those in its middle are the first to be given away.
 
+#[cfg(test)]
+mod tests;
+
 use pianola_plan::PAGE_TOKENS;
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -47,6 +50,15 @@ struct Node {
     tails: Vec<NodeId>,
     /// Sequences that stand here.
     sequences: usize,
+}
+
+impl Node {
+    fn is_unused(&self) -> bool {
+        self.pages.iter().all(Option::is_none)
+            && self.children.is_empty()
+            && self.tails.is_empty()
+            && self.sequences == 0
+    }
 }
 
 /// Where a sequence can go on.
@@ -151,7 +163,7 @@ impl PrefixTree {
     }
 
     /// The child of `parent` with a full page of `tokens`, which a sequence just computed into
-    /// `pages`; `taken` hears of those that the tree now holds as well.
+    /// `pages`; `taken` is called with each page that the tree now holds as well.
     pub fn note(
         &mut self,
         parent: NodeId,
@@ -222,6 +234,13 @@ impl PrefixTree {
     }
 
     fn remove(&mut self, id: NodeId) -> Node {
+        let node = self.detach(id);
+        self.prune(node.parent);
+        node
+    }
+
+    /// Takes a node out of its parent, which stays even if nothing else is in it.
+    fn detach(&mut self, id: NodeId) -> Node {
         let node = self.nodes[id.0].take().expect("nodes are named while they live");
         self.unused.push(id.0);
         let parent = self.node_mut(node.parent);
@@ -229,19 +248,14 @@ impl PrefixTree {
         if parent.children.get(&node.tokens) == Some(&id) {
             parent.children.remove(&node.tokens);
         }
-        self.prune(node.parent);
         node
     }
 
-    /// Removes a node that holds nothing and that nobody needs, and its parents likewise.
-    fn prune(&mut self, id: NodeId) {
-        let node = self.node(id);
-        let empty = node.pages.iter().all(Option::is_none)
-            && node.children.is_empty()
-            && node.tails.is_empty()
-            && node.sequences == 0;
-        if id != ROOT && empty {
-            self.remove(id);
+    /// Removes a node that holds nothing and that no sequence needs, then its parents likewise. A
+    /// loop, because a conversation may be thousands of pages deep.
+    fn prune(&mut self, mut id: NodeId) {
+        while id != ROOT && self.node(id).is_unused() {
+            id = self.detach(id).parent;
         }
     }
 
@@ -292,8 +306,8 @@ impl PrefixTree {
     }
 
     /// Gives away at least `count` pages of `group` that nobody else has, the longest unused first
-    /// and of those the furthest from the root; fewer if there are no more. `freed` hears of each
-    /// page and its group: of a tail all go together.
+    /// and of those the furthest from the root; fewer if there are no more. `freed` is called with the
+    /// group and the page of each: of a tail all go together.
     pub fn evict(
         &mut self,
         group: usize,
@@ -328,104 +342,5 @@ impl PrefixTree {
             let page = |(group, kept): (usize, &Option<Kept>)| kept.map(|kept| (group, kept.page));
             node.pages.iter().enumerate().filter_map(page)
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Group 0 sees all, group 1 the last 100 tokens.
-    fn visible(group: usize, position: usize) -> usize {
-        if group == 0 { 0 } else { (position + 1).saturating_sub(100) }
-    }
-
-    fn tokens(count: usize) -> Vec<u32> {
-        (0..count as u32).collect()
-    }
-
-    /// A tree with `count` full pages of one sequence, and a tail of the tokens beyond.
-    fn tree(length: usize) -> (PrefixTree, NodeId) {
-        let mut tree = PrefixTree::new(2);
-        let all = tokens(length);
-        let mut at = ROOT;
-        let pages = all.chunks_exact(PAGE_TOKENS);
-        let rest = pages.remainder();
-        for (index, page) in pages.enumerate() {
-            let index = index as u32;
-            at = tree.note(at, page, &[Some(index), Some(100 + index)], &mut |_, _| ());
-        }
-        if !rest.is_empty() {
-            assert!(tree.note_tail(at, rest, &[50, 150]));
-        }
-        (tree, at)
-    }
-
-    #[test]
-    fn a_sequence_goes_on_where_it_ended() {
-        let (mut tree, _) = tree(200);
-        let found = tree.find(&tokens(300), &visible);
-        assert_eq!((found.tokens, found.path.len()), (200, 3));
-        assert_eq!(tree.take_tail(found.tail.unwrap()), [50, 150]);
-        assert_eq!(tree.find(&tokens(300), &visible).tokens, 192);
-        // One token is always left to be computed.
-        assert_eq!(tree.find(&tokens(192), &visible).tokens, 128);
-        assert_eq!(tree.find(&tokens(193), &visible).tokens, 192);
-        let mut other = tokens(300);
-        other[70] = 9999;
-        assert_eq!(tree.find(&other, &visible).tokens, 64);
-    }
-
-    #[test]
-    fn a_window_needs_its_own_pages_only() {
-        let (mut tree, at) = tree(320);
-        // The window at 320 tokens reaches back to 221, in the fourth page.
-        let alone = |page: u32| (100..103).contains(&page);
-        tree.evict(1, 3, &alone, &mut |_, _| ());
-        assert_eq!(tree.find(&tokens(400), &visible).tokens, 320);
-        tree.evict(1, 1, &|page| page == 103, &mut |_, _| ());
-        assert_eq!(tree.find(&tokens(400), &visible).tokens, 0);
-        assert_eq!(tree.count(0, &|_| true), 5);
-        tree.evict(0, 9, &|_| true, &mut |_, _| ());
-        tree.evict(1, 9, &|_| true, &mut |_, _| ());
-        assert_eq!(tree.pages().count(), 0);
-        assert!(tree.nodes[at.0].is_none(), "an empty node stays");
-    }
-
-    #[test]
-    fn ends_outlive_middles_and_leaves_go_before_roots() {
-        let (mut tree, at) = tree(320);
-        tree.touch(at, 320, &visible);
-        // What came later but passed.
-        let mut other = ROOT;
-        for index in 0..3 {
-            let page: Vec<u32> = vec![7000 + index; PAGE_TOKENS];
-            let pages = [Some(60 + index), Some(160 + index)];
-            other = tree.note(other, &page, &pages, &mut |_, _| ());
-        }
-        tree.pass(other, 1, 0);
-        let mut freed = Vec::new();
-        tree.evict(1, 4, &|_| true, &mut |_, page| freed.push(page));
-        // The passed page, then those outside of the first one's window, oldest first.
-        assert_eq!(freed, [160, 100, 101, 102]);
-        let mut freed = Vec::new();
-        tree.evict(0, 2, &|_| true, &mut |_, page| freed.push(page));
-        assert_eq!(freed, [4, 3]);
-    }
-
-    #[test]
-    fn equal_pages_are_kept_once() {
-        let (mut tree, _) = tree(130);
-        let mut taken = Vec::new();
-        let first = tokens(64);
-        let mut note = |tree: &mut PrefixTree, pages: [Option<u32>; 2]| {
-            tree.note(ROOT, &first, &pages, &mut |group, page| taken.push((group, page)))
-        };
-        note(&mut tree, [Some(70), Some(170)]);
-        tree.evict(1, 1, &|page| page == 100, &mut |_, _| ());
-        note(&mut tree, [Some(71), Some(171)]);
-        assert_eq!(taken, [(1, 171)]);
-        let at = tree.find(&tokens(200), &visible).path[1];
-        assert!(!tree.note_tail(at, &[128, 129], &[80, 180]));
     }
 }

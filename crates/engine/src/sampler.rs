@@ -1,18 +1,18 @@
-//! Chooses the next token from a row of logits.
+//! Samples the next token from a row of logits.
 //!
 //! The steps and their order, each skipped when its option is off:
 //!
 //! ```text
-//! logits ─► bias ─► penalties ─► temperature ─► top-k ─► top-p ─► min-p ─► draw
+//! logits ─► bias ─► penalties ─► temperature ─► top-k ─► top-p ─► min-p ─► sample
 //! ```
 //!
 //! Bias comes first, so that a banned token (bias -inf) stays banned whatever follows. Temperature
 //! comes before the cuts, as in Hugging Face transformers: top-p and min-p then judge the
-//! probabilities that are really drawn from, and a hotter temperature lets more tokens in. Top-p
+//! probabilities that are really sampled from, and a hotter temperature lets more tokens in. Top-p
 //! measures its mass among what top-k left. Min-p compares each token with the best one only, a
 //! ratio no earlier cut changes.
 //!
-//! Randomness is a pure function of (seed, position): the same request draws the same tokens alone
+//! Randomness is a pure function of (seed, position): the same request samples the same tokens alone
 //! or in a batch, after a preemption, and with or without speculation.
 //!
 //! The vocabulary is never sorted. Greedy is one scan; the cuts find a threshold by partial
@@ -30,18 +30,8 @@ use candidates::Candidates;
 pub use numeric::uniform;
 pub use pianola_plan::{Sampling, SamplingError};
 
-/// Log-probabilities of one row, from [`Sampler::logprobs`].
-#[derive(Clone, Debug, PartialEq)]
-pub struct LogProbs {
-    /// Of the chosen token; -inf when its logit is -inf or NaN.
-    pub chosen: f32,
-    /// (token, log-probability) of the best tokens, best first, ties by lowest id. Shorter than
-    /// asked when fewer tokens have any probability.
-    pub top: Vec<(u32, f32)>,
-}
-
 /// The sampling state of one sequence: its options, its history, and scratch that is kept between
-/// tokens so that choosing one allocates nothing after the first.
+/// tokens so that sampling one allocates nothing after the first.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     sampling: Sampling,
@@ -52,7 +42,7 @@ pub struct Sampler {
 
 impl Sampler {
     /// A sampler over the ids 0 to `vocabulary` - 1. Logits rows may be longer (a padded head):
-    /// the columns beyond are never chosen.
+    /// the columns beyond are never sampled.
     pub fn new(sampling: Sampling, vocabulary: usize) -> Result<Self, SamplingError> {
         Sampler::check(&sampling, vocabulary)?;
         let history = History::default();
@@ -86,10 +76,10 @@ impl Sampler {
         }
     }
 
-    /// Chooses the token at `position`, writing bias and penalties into `logits`.
+    /// Samples the token at `position`, writing bias and penalties into `logits`.
     ///
     /// Never panics: NaN counts as -inf; +inf always wins; where every logit is -inf, or the row
-    /// is empty, the answer is token 0. Ties of the greedy choice go to the lowest id.
+    /// is empty, the answer is token 0. Greedy ties go to the lowest id.
     pub fn sample(&mut self, logits: &mut [f32], position: u64) -> u32 {
         let columns = logits.len().min(self.vocabulary);
         let logits = &mut logits[..columns];
@@ -103,13 +93,20 @@ impl Sampler {
             return numeric::first_equal(logits, best);
         }
         self.cut(logits, best);
-        self.candidates.draw(uniform(self.sampling.seed, position))
+        self.candidates.sample(uniform(self.sampling.seed, position))
     }
 
-    /// Log-probabilities of a row at temperature 1 and without cuts: of `chosen`, and of the `top`
-    /// best. Call it before [`Sampler::sample`] for the model's own, after it to include bias and
-    /// penalties.
-    pub fn logprobs(&mut self, logits: &[f32], chosen: u32, top: usize) -> LogProbs {
+    /// Log probabilities of a row at temperature 1 and without cuts: appends (token, log
+    /// probability) of the `count` best to `top`, best first, ties by lowest id, fewer where fewer
+    /// tokens have any probability; and returns that of `token`, -inf when its logit is -inf or NaN.
+    /// Call it before [`Sampler::sample`], which writes bias and penalties into the row.
+    pub fn logprobs(
+        &mut self,
+        logits: &[f32],
+        token: u32,
+        count: usize,
+        top: &mut Vec<(u32, f32)>,
+    ) -> f32 {
         let logits = &logits[..logits.len().min(self.vocabulary)];
         let best = numeric::maximum(logits);
         let log_of_sum = if best == f32::INFINITY {
@@ -128,14 +125,15 @@ impl Sampler {
             }
         };
 
-        self.candidates.gather_best(logits, top);
-        let mut ranked: Vec<(u32, f32)> = self.candidates.iter().collect();
+        self.candidates.gather_best(logits, count);
+        let start = top.len();
+        top.extend(self.candidates.iter());
+        let ranked = &mut top[start..];
         // Zeros of both signs are equal, which total_cmp would tell apart; there is no NaN.
         let falling = |a: f32, b: f32| b.partial_cmp(&a).unwrap_or(Ordering::Equal);
-        ranked.sort_by(|a, b| falling(a.1, b.1).then(a.0.cmp(&b.0)));
+        ranked.sort_unstable_by(|a, b| falling(a.1, b.1).then(a.0.cmp(&b.0)));
         ranked.iter_mut().for_each(|(_, value)| *value = log_probability(*value));
-        let chosen = logits.get(chosen as usize).copied().unwrap_or(f32::NEG_INFINITY);
-        LogProbs { chosen: log_probability(chosen), top: ranked }
+        log_probability(logits.get(token as usize).copied().unwrap_or(f32::NEG_INFINITY))
     }
 
     /// Bias and penalties, in place.
@@ -159,7 +157,7 @@ impl Sampler {
         }
     }
 
-    /// Leaves in `candidates` the tokens to draw from, with weights relative to the best token's 1.
+    /// Leaves in `candidates` the tokens to sample from, with weights relative to the best token's 1.
     fn cut(&mut self, logits: &[f32], best: f32) {
         let Sampling { temperature, top_k, top_p, min_p, .. } = self.sampling;
         if top_k > 0 && top_k < logits.len() {

@@ -24,7 +24,7 @@ pub struct ChatScenario {
     pub seed: u64,
 }
 
-/// What came of it.
+/// What the users saw.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct ScenarioReport {
     /// Requests served.
@@ -37,7 +37,7 @@ pub struct ScenarioReport {
     pub prompt_tokens: usize,
     /// See `prompt_tokens`.
     pub cached_tokens: usize,
-    /// Times that a request made room for an older one.
+    /// Times that a request made room for another.
     pub preemptions: usize,
     /// Seconds from each request to its first token, in rising order.
     pub first_token: Vec<f64>,
@@ -131,13 +131,13 @@ pub fn run_scenario(
             continue;
         }
         let mut failure = None;
-        engine.step(&mut |id, event| {
+        engine.step_with(&mut |id, event| {
             let Some((_, asked, last)) = open.get_mut(&id) else {
                 return ControlFlow::Continue(());
             };
             match event {
-                Event::Prompt => {}
-                Event::Text(_) => {
+                Event::Prompt | Event::Embedding(_) => {}
+                Event::Token(_) => {
                     let now = Instant::now();
                     match last.replace(now) {
                         None => report.first_token.push(now.duration_since(*asked).as_secs_f64()),
@@ -149,9 +149,9 @@ pub fn run_scenario(
                 Event::Finished(answer) => {
                     report.requests += 1;
                     report.generated_tokens += answer.tokens.len();
-                    report.prompt_tokens += answer.timing.prompt_tokens;
-                    report.cached_tokens += answer.timing.cached_tokens;
-                    report.preemptions += answer.timing.preemptions;
+                    report.prompt_tokens += answer.usage.prompt_tokens;
+                    report.cached_tokens += answer.usage.cached_tokens;
+                    report.preemptions += answer.usage.preemptions;
                     if let Some((mut conversation, ..)) = open.remove(&id)
                         && conversation.turns < ChatScenario::TURNS
                     {

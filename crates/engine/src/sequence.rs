@@ -2,6 +2,7 @@
 //! takes a slot that no request needs.
 
 use crate::draft::Drafter;
+use crate::engine::apply_pages;
 use crate::error::EngineError;
 use crate::load::Engine;
 
@@ -27,13 +28,9 @@ impl Engine {
         wanted: LogitRows,
         visit: &mut dyn FnMut(usize, &mut [f32]),
     ) -> Result<(), EngineError> {
-        self.limits().check_tokens(tokens)?;
+        self.scheduler.limits().check_tokens(tokens)?;
         let slot = self.scheduler.fed_slot().ok_or(EngineError::PagesInUse)?;
-        let needed = self.cache.len(slot) + tokens.len();
-        if needed > self.context() {
-            let (context, model) = (self.context(), self.config.context);
-            return Err(EngineError::ContextLength { needed, context, model });
-        }
+        self.scheduler.limits().check_length(self.scheduler.cache.len(slot) + tokens.len())?;
         let options = self.plan().options;
         let chunk = chunk.clamp(1, options.max_rows);
         let mut done = 0;
@@ -46,22 +43,24 @@ impl Engine {
                     before => rows.min(before),
                 };
             }
-            let base = self.cache.len(slot);
-            let reserved = self.cache.reserve(slot, base + rows, &mut self.executor);
-            reserved.map_err(|_| EngineError::PagesInUse)?;
-            self.step.clear();
+            let Engine { scheduler, executor, buffers, .. } = self;
+            let (cache, step) = (&mut scheduler.cache, &mut buffers.plan.step);
+            let base = cache.len(slot);
+            cache.reserve(slot, base + rows).map_err(|_| EngineError::PagesInUse)?;
+            apply_pages(executor, cache.drain_changes());
+            step.clear();
             for (index, &token) in tokens[done..done + rows].iter().enumerate() {
                 let logits = match wanted {
                     LogitRows::Nothing => false,
                     LogitRows::Last => done + index + 1 == tokens.len(),
                     LogitRows::From(first) => done + index >= first,
                 };
-                self.step.push(token, slot as u32, (base + index) as u32, logits);
+                step.push(token, slot as u32, (base + index) as u32, logits);
             }
-            self.executor.play(&self.step)?;
-            self.cache.append_unnoted(slot, &tokens[done..done + rows]);
-            for (index, &row) in self.step.logits.iter().enumerate() {
-                visit(done + row as usize, self.executor.logits(index));
+            executor.play(step)?;
+            cache.append_unshared(slot, &tokens[done..done + rows]);
+            for (index, &row) in step.logits.iter().enumerate() {
+                visit(done + row as usize, executor.logits(index));
             }
             done += rows;
         }
@@ -70,21 +69,13 @@ impl Engine {
 
     /// Slot of the fed sequence in the page tables; none before anything was fed.
     pub fn fed_slot(&self) -> Option<usize> {
-        self.scheduler.fed
+        self.scheduler.fed()
     }
 
     /// Forgets the fed sequence, and all that is kept of earlier ones.
     pub fn reset(&mut self) {
-        self.reset_fed();
-        self.cache.clear();
-        self.scheduler.drafter.iter_mut().for_each(Drafter::reset);
-    }
-
-    /// Forgets the fed sequence.
-    pub(crate) fn reset_fed(&mut self) {
-        if let Some(slot) = self.scheduler.fed {
-            self.cache.forget(slot, &mut self.executor);
-            self.scheduler.give_fed();
-        }
+        self.scheduler.reset_fed();
+        self.scheduler.cache.clear();
+        self.drafter.iter_mut().for_each(Drafter::reset);
     }
 }

@@ -1,40 +1,35 @@
 //! An engine on a thread of its own, for many callers at once.
 //!
 //! ```text
-//! callers ──submit, cancel, embed──► thread: Engine::step, over and over
-//!    ▲                                  │
-//!    └────────── Stream ◄───────────────┘
+//! callers ──submit_to, cancel, embed──► thread: Engine::step, over and over
+//!    ▲                                     │
+//!    └──────────── EventSink ◄─────────────┘
 //! ```
+//!
+//! Where the device is lost, the thread opens another engine, if it was told how
+//! ([`Service::start_with`]), and requests go on there; else it refuses all requests from then on.
+
+mod stream;
+mod worker;
+
+pub use stream::Stream;
 
 use crate::cache::CacheUse;
 use crate::embed::Pooling;
 use crate::error::EngineError;
 use crate::load::Engine;
-use crate::request::{Answer, Event, Request, RequestId};
+use crate::request::{EmbedRequest, Event, EventSink, Request, RequestId};
 use crate::scheduler::{EngineCounters, Limits};
 use crate::text::Text;
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
+use worker::{Command, Task, Worker};
 
-/// What the engine's thread is asked to do.
-enum Command {
-    Submit { ticket: u64, request: Request, events: Sender<Message> },
-    Cancel { ticket: u64 },
-    Embed { tokens: Vec<u32>, pooling: Pooling, reply: Sender<Result<Vec<f32>, EngineError>> },
-    Report { reply: Sender<Report> },
-    Stop,
-}
-
-/// What a stream hears.
-enum Message {
-    Text(String),
-    Finished(Answer),
-    Failed(EngineError),
-}
+/// Opens an engine for the same model again, after its device was lost.
+pub type Reopen = Box<dyn FnMut() -> Result<Engine, EngineError> + Send>;
 
 /// How an engine is doing.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
@@ -49,6 +44,25 @@ pub struct Report {
     pub cache: CacheUse,
 }
 
+/// What a service serves.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ServiceInfo {
+    /// Name of the model.
+    pub model: String,
+    /// What computes, in words.
+    pub devices: String,
+    /// Entries of the vocabulary.
+    pub vocabulary: usize,
+    /// Tokens that prompt and answer may have together.
+    pub context: usize,
+    /// Tokens that the model was made for.
+    pub model_context: usize,
+    /// Requests that run at once.
+    pub lanes: usize,
+    /// Requests that may wait for a lane.
+    pub queue: usize,
+}
+
 /// An engine that serves requests. Clones serve the same engine, which stops when the last is
 /// dropped.
 #[derive(Clone)]
@@ -59,10 +73,13 @@ pub struct Service {
 struct Shared {
     commands: Sender<Command>,
     text: Option<Arc<Text>>,
+    info: ServiceInfo,
     limits: Limits,
     /// Requests submitted and not over.
     open: Arc<AtomicUsize>,
-    tickets: AtomicU64,
+    ids: Arc<AtomicU64>,
+    /// Why the device is lost, once it is lost for good.
+    lost: Arc<OnceLock<String>>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -75,17 +92,46 @@ impl Drop for Shared {
     }
 }
 
+/// A request that counts as open until its sink is dropped.
+struct OpenRequest(Arc<AtomicUsize>);
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 impl Service {
-    /// Starts serving.
+    /// Starts serving. If the device is lost, all requests fail from then on.
     pub fn start(engine: Engine) -> Service {
+        Service::spawn(engine, None)
+    }
+
+    /// Starts serving. If the device is lost, `reopen` makes another engine for the same model, on
+    /// which the requests under way go on.
+    pub fn start_with(engine: Engine, reopen: Reopen) -> Service {
+        Service::spawn(engine, Some(reopen))
+    }
+
+    fn spawn(engine: Engine, reopen: Option<Reopen>) -> Service {
         let (commands, inbox) = channel();
-        let open = Arc::new(AtomicUsize::new(0));
-        let (text, limits) = (engine.text.clone(), engine.limits());
-        let count = open.clone();
-        let thread = std::thread::spawn(move || Worker::new(engine, inbox, count).run());
-        let tickets = AtomicU64::new(0);
-        let thread = Mutex::new(Some(thread));
-        Service { shared: Arc::new(Shared { commands, text, limits, open, tickets, thread }) }
+        let limits = *engine.scheduler.limits();
+        let lost = Arc::new(OnceLock::new());
+        let info = ServiceInfo {
+            model: engine.name().to_string(),
+            devices: engine.runs_on(),
+            vocabulary: limits.vocabulary,
+            context: limits.context,
+            model_context: limits.model_context,
+            lanes: limits.lanes,
+            queue: limits.queue,
+        };
+        let (text, ids) = (engine.text.clone(), engine.scheduler.ids());
+        let worker = Worker::new(engine, inbox, reopen, lost.clone());
+        let thread = std::thread::spawn(move || worker.run());
+        let (open, thread) = (Arc::default(), Mutex::new(Some(thread)));
+        let shared = Shared { commands, text, info, limits, open, ids, lost, thread };
+        Service { shared: Arc::new(shared) }
     }
 
     /// Tokeniser and template; none if the model has no vocabulary of its own.
@@ -93,30 +139,76 @@ impl Service {
         self.shared.text.as_deref()
     }
 
-    /// Submits a request: its text comes out of the stream as it is generated. What is wrong with
-    /// the request is said here and now, as is that too many wait.
-    pub fn submit(&self, request: Request) -> Result<Stream, EngineError> {
-        let Shared { commands, limits, open, tickets, .. } = &*self.shared;
-        limits.check(&request)?;
-        let most = limits.lanes + limits.queue;
+    /// The model, its devices and limits, as they were at the start.
+    pub fn info(&self) -> &ServiceInfo {
+        &self.shared.info
+    }
+
+    /// Submits a request: `sink` is called with each of its events, on the engine's thread, and
+    /// should not block. What is wrong with the request is said here and now, as is that too many
+    /// wait.
+    pub fn submit_to(&self, request: Request, sink: EventSink) -> Result<RequestId, EngineError> {
+        self.shared.limits.check(&request)?;
+        self.send(Task::Generate(Box::new(request)), sink)
+    }
+
+    /// Submits a text to embed, likewise.
+    pub fn submit_embedding_to(
+        &self,
+        request: EmbedRequest,
+        sink: EventSink,
+    ) -> Result<RequestId, EngineError> {
+        self.shared.limits.check_prompt(&request.tokens)?;
+        self.send(Task::Embed(request), sink)
+    }
+
+    fn send(&self, task: Task, mut sink: EventSink) -> Result<RequestId, EngineError> {
+        let Shared { commands, limits, open, ids, lost, .. } = &*self.shared;
+        if let Some(reason) = lost.get() {
+            return Err(EngineError::DeviceLost(reason.clone()));
+        }
         let entered = open.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |open| {
-            (open < most).then_some(open + 1)
+            (open < limits.max_open()).then_some(open + 1)
         });
         if entered.is_err() {
             return Err(EngineError::QueueFull { waiting: limits.queue });
         }
-        let ticket = tickets.fetch_add(1, Ordering::Relaxed);
-        let (events, messages) = channel();
-        let sent = commands.send(Command::Submit { ticket, request, events });
+        let open = OpenRequest(open.clone());
+        let sink: EventSink = Box::new(move |event| {
+            let _counted = &open;
+            sink(event)
+        });
+        let id = RequestId(ids.fetch_add(1, Ordering::Relaxed));
+        let sent = commands.send(Command::Submit { id, task, sink });
         sent.map_err(|_| EngineError::Stopped)?;
-        Ok(Stream { ticket, messages, commands: commands.clone(), answer: None, over: false })
+        Ok(id)
+    }
+
+    /// Submits a request: its text comes out of the stream as it is generated.
+    pub fn submit(&self, request: Request) -> Result<Stream, EngineError> {
+        let (events, messages) = channel();
+        let id = self.submit_to(request, stream::sink(events))?;
+        Ok(Stream::new(id, messages, self.shared.commands.clone()))
+    }
+
+    /// Ends a request; its sink is told. Does nothing if it is over already.
+    pub fn cancel(&self, id: RequestId) {
+        // An engine that has stopped has no request to cancel.
+        let _ = self.shared.commands.send(Command::Cancel { id });
     }
 
     /// The meaning of some tokens as a vector of length one; see [`Engine::embed`].
     pub fn embed(&self, tokens: Vec<u32>, pooling: Pooling) -> Result<Vec<f32>, EngineError> {
         let (reply, result) = channel();
-        let sent = self.shared.commands.send(Command::Embed { tokens, pooling, reply });
-        sent.map_err(|_| EngineError::Stopped)?;
+        let sink: EventSink = Box::new(move |event| {
+            let _ = match event {
+                Event::Embedding(values) => reply.send(Ok(values)),
+                Event::Failed(error) => reply.send(Err(error)),
+                _ => Ok(()),
+            };
+            ControlFlow::Continue(())
+        });
+        self.submit_embedding_to(EmbedRequest { tokens, pooling, priority: 0 }, sink)?;
         result.recv().map_err(|_| EngineError::Stopped)?
     }
 
@@ -125,160 +217,6 @@ impl Service {
         let (reply, result) = channel();
         let sent = self.shared.commands.send(Command::Report { reply });
         sent.map_err(|_| EngineError::Stopped)?;
-        result.recv().map_err(|_| EngineError::Stopped)
-    }
-}
-
-/// The text of an answer, piece by piece. Dropping it before the end cancels the request.
-pub struct Stream {
-    ticket: u64,
-    messages: Receiver<Message>,
-    commands: Sender<Command>,
-    answer: Option<Answer>,
-    over: bool,
-}
-
-impl Stream {
-    /// The finished answer, once the last piece has come.
-    pub fn answer(&self) -> Option<&Answer> {
-        self.answer.as_ref()
-    }
-
-    /// Ends the request. What was certain until then still comes.
-    pub fn cancel(&self) {
-        // An engine that has stopped has no request to cancel.
-        let _ = self.commands.send(Command::Cancel { ticket: self.ticket });
-    }
-
-    /// Waits for the end: the whole text that had not come yet, and the answer.
-    pub fn finish(mut self) -> Result<(String, Answer), EngineError> {
-        let text = self.by_ref().collect::<Result<String, EngineError>>()?;
-        let answer = self.answer.take().ok_or(EngineError::Stopped)?;
-        Ok((text, answer))
-    }
-}
-
-impl Iterator for Stream {
-    type Item = Result<String, EngineError>;
-
-    fn next(&mut self) -> Option<Result<String, EngineError>> {
-        if self.over {
-            return None;
-        }
-        match self.messages.recv() {
-            Ok(Message::Text(text)) => Some(Ok(text)),
-            Ok(Message::Finished(answer)) => {
-                self.over = true;
-                self.answer = Some(answer);
-                None
-            }
-            Ok(Message::Failed(error)) => {
-                self.over = true;
-                Some(Err(error))
-            }
-            Err(_) => {
-                self.over = true;
-                Some(Err(EngineError::Stopped))
-            }
-        }
-    }
-}
-
-impl Drop for Stream {
-    fn drop(&mut self) {
-        if !self.over {
-            self.cancel();
-        }
-    }
-}
-
-/// The engine's side.
-struct Worker {
-    engine: Engine,
-    inbox: Receiver<Command>,
-    open: Arc<AtomicUsize>,
-    streams: HashMap<RequestId, (u64, Sender<Message>)>,
-}
-
-impl Worker {
-    fn new(engine: Engine, inbox: Receiver<Command>, open: Arc<AtomicUsize>) -> Worker {
-        Worker { engine, inbox, open, streams: HashMap::new() }
-    }
-
-    fn run(mut self) {
-        loop {
-            // Waits only if there is nothing else to do.
-            let command = match self.engine.is_busy() {
-                true => self.inbox.try_recv().ok(),
-                false => self.inbox.recv().ok().or(Some(Command::Stop)),
-            };
-            match command {
-                Some(Command::Stop) => return,
-                Some(command) => self.obey(command),
-                None => self.step(),
-            }
-        }
-    }
-
-    fn obey(&mut self, command: Command) {
-        match command {
-            Command::Submit { ticket, request, events } => match self.engine.submit(request) {
-                Ok(id) => drop(self.streams.insert(id, (ticket, events))),
-                Err(error) => {
-                    self.open.fetch_sub(1, Ordering::SeqCst);
-                    let _ = events.send(Message::Failed(error));
-                }
-            },
-            Command::Cancel { ticket } => {
-                let of =
-                    |(id, stream): (&RequestId, &(u64, _))| (stream.0 == ticket).then_some(*id);
-                if let Some(id) = self.streams.iter().find_map(of)
-                    && let Some(answer) = self.engine.cancel(id)
-                {
-                    self.end(id, Message::Finished(answer));
-                }
-            }
-            Command::Embed { tokens, pooling, reply } => {
-                let _ = reply.send(self.engine.embed(&tokens, pooling));
-                // However many embeddings are asked for, requests get on.
-                self.step();
-            }
-            Command::Report { reply } => {
-                let (waiting, running) = self.engine.queue_lengths();
-                let (counters, cache) = (self.engine.counters(), self.engine.cache_use());
-                let _ = reply.send(Report { waiting, running, counters, cache });
-                self.step();
-            }
-            Command::Stop => {}
-        }
-    }
-
-    fn step(&mut self) {
-        let Worker { engine, streams, open, .. } = self;
-        // What a failed device means for each request, its stream was told.
-        let _ = engine.step(&mut |id, event| {
-            let Some((_, stream)) = streams.get(&id) else { return ControlFlow::Break(()) };
-            let message = match event {
-                Event::Prompt | Event::Text("") => return ControlFlow::Continue(()),
-                Event::Text(text) => Message::Text(text.to_string()),
-                Event::Finished(answer) => Message::Finished(answer),
-                Event::Failed(error) => Message::Failed(error),
-            };
-            let over = !matches!(message, Message::Text(_));
-            let heard = stream.send(message).is_ok();
-            if over {
-                streams.remove(&id);
-                open.fetch_sub(1, Ordering::SeqCst);
-            }
-            // Nobody listens any more.
-            if heard || over { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
-        });
-    }
-
-    fn end(&mut self, id: RequestId, message: Message) {
-        if let Some((_, stream)) = self.streams.remove(&id) {
-            self.open.fetch_sub(1, Ordering::SeqCst);
-            let _ = stream.send(message);
-        }
+        result.recv().map_err(|_| EngineError::Stopped)?
     }
 }

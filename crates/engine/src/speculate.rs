@@ -1,7 +1,7 @@
 //! Guessing ahead: tokens that are likely to come are verified as further rows of one step, which
 //! reads the weights once for all of them.
 //!
-//! A guess never changes an answer. The token at a position is drawn from the logits there with the
+//! A guess never changes an answer. The token at a position is sampled from the logits there with the
 //! random number of the request's seed and that position, whether it was guessed or not; a guess
 //! that differs from it ends the verified run, and is forgotten. So greedy answers are the same, and
 //! sampled ones have the same distribution: with exact arithmetic, they are the same too.
@@ -55,7 +55,7 @@ impl Boldness {
         self.0
     }
 
-    /// So many were guessed, of which so many were right.
+    /// Of `guessed` tokens `right` were right.
     pub fn learn(&mut self, guessed: usize, right: usize) {
         self.0 = match guessed {
             0 => self.0,
@@ -128,7 +128,7 @@ impl Gauge {
         }
     }
 
-    /// A step of generating lanes alone brought so many tokens; `guessed` says whether there was a
+    /// A step of generating lanes alone brought `tokens` tokens; `guessed` says whether there was a
     /// guess among its rows. Steps where none was found show nothing.
     pub fn took(&mut self, guessed: bool, tokens: usize, time: Duration) {
         match &mut self.phase {
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(boldness.guesses(), 1);
     }
 
-    /// Steps until the gauge has settled, guesses taking so many milliseconds for so many tokens.
+    /// Steps until the gauge has settled, a step with guesses taking `milliseconds` for `tokens` tokens.
     fn settle(gauge: &mut Gauge, tokens: usize, milliseconds: u64) {
         for _ in 0..Gauge::TRIAL_WITH + Gauge::TRIAL_WITHOUT {
             match gauge.guesses() {

@@ -57,7 +57,8 @@ fn without_fusion_logits_are_the_same() {
         assert!(fused.plan().ops.len() < plain.plan().ops.len() / 2);
         for chunk in [512, 1] {
             let found = logits(&mut plain, &tokens, chunk);
-            for (what, other) in [("case", &expected), ("fused", &logits(&mut fused, &tokens, chunk))]
+            for (what, other) in
+                [("case", &expected), ("fused", &logits(&mut fused, &tokens, chunk))]
             {
                 let largest = other.iter().fold(0.0f32, |most, x| most.max(x.abs()));
                 let worst = found.iter().zip(other).map(|(a, b)| (a - b).abs());

@@ -86,7 +86,7 @@ fn answer(engine: &mut Engine, request: &Request) -> (String, Finish, usize) {
             ControlFlow::Continue(())
         })
         .unwrap();
-    (text, answer.finish, answer.timing.cached_tokens)
+    (text, answer.finish, answer.usage.cached_tokens)
 }
 
 fn request(prompt: Vec<u32>, sampling: Sampling, tokens: usize) -> Request {
@@ -121,14 +121,17 @@ fn smollm2_answers_and_the_second_turn_keeps_the_first() {
 fn a_seed_decides_the_text_and_stop_texts_end_it() {
     let mut engine = load("smollm2.gguf", Numeric::Fast);
     let prompt = engine.text().unwrap().tokenizer.encode("Once upon a time", SpecialTokens::Plain);
-    let sampling = |seed| Sampling { temperature: 1.0, seed, ..Sampling::default() };
-    let mut text = |seed| answer(&mut engine, &request(prompt.clone(), sampling(seed), 40)).0;
+    let seeded = |seed| {
+        let sampling = Sampling { temperature: 1.0, ..Sampling::default() };
+        Request { seed: Some(seed), ..request(prompt.clone(), sampling, 40) }
+    };
+    let mut text = |seed| answer(&mut engine, &seeded(seed)).0;
     let (first, second, other) = (text(1), text(1), text(2));
     assert_eq!(first, second);
     assert_ne!(first, other);
     // A stop text from the middle of the answer cuts it there, though it spans tokens.
     let stop: String = first.chars().skip(10).take(9).collect();
-    let mut stopped = request(prompt, sampling(1), 40);
+    let mut stopped = seeded(1);
     stopped.stop = vec![stop.clone()];
     let (text, finish, _) = answer(&mut engine, &stopped);
     assert_eq!((text, finish), (first[..first.find(&stop).unwrap()].to_string(), Finish::StopText));
@@ -201,7 +204,7 @@ fn gemma3_goes_on_where_it_was_even_after_twenty_other_conversations() {
                 ControlFlow::Continue(())
             })
             .unwrap();
-        assert_eq!(answer.timing.cached_tokens, seen.len());
+        assert_eq!(answer.usage.cached_tokens, seen.len());
         let rows = (engine.counters().rows - before.rows) as usize;
         // The new tokens of the prompt, and all that was generated but the last.
         assert_eq!(rows, prompt.len() - seen.len() + answer.tokens.len() - 1);
@@ -217,9 +220,21 @@ fn gemma3_goes_on_where_it_was_even_after_twenty_other_conversations() {
         engine.submit(request(prompt, Sampling::greedy(), 8)).unwrap();
     }
     while engine.is_busy() {
-        engine.step(&mut |_, _| ControlFlow::Continue(())).unwrap();
+        engine.step().unwrap();
     }
     turn(&mut engine, &second, "And on day 7?");
+}
+
+#[test]
+fn special_tokens_are_spelled_out_where_asked() {
+    let mut engine = load("smollm2.gguf", Numeric::Fast);
+    let mut conversation = Conversation::new(vec![]);
+    let prompt = next_turn(&engine, &mut conversation, None, "Say yes.");
+    let hidden = Request { ignore_end: true, ..request(prompt, Sampling::greedy(), 30) };
+    let shown = Request { show_special: true, ..hidden.clone() };
+    let (hidden, shown) = (answer(&mut engine, &hidden).0, answer(&mut engine, &shown).0);
+    assert!(shown.contains("<|im_end|>") && !hidden.contains("<|im_end|>"), "{shown}");
+    assert_eq!(shown.replace("<|im_end|>", "").replace("<|im_start|>", ""), hidden);
 }
 
 /// Logits of the last row of each prompt, all prompts in one play or each in a play of its own.

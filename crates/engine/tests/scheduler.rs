@@ -1,5 +1,6 @@
-//! The scheduler under random arrivals, lengths, cancellations and budgets: every text is that of
-//! the request alone, no page is lost, nobody starves.
+//! The scheduler with a recording, under random arrivals, lengths, cancellations and budgets: every
+//! text is that of the request alone, no page is lost, nobody starves. What needs no recording is
+//! tested at far greater length in `src/scheduler/tests.rs`.
 
 #[path = "../../../tests/support/tiny.rs"]
 mod tiny;
@@ -12,6 +13,8 @@ use pianola_engine::{
 use pianola_formats::TensorType;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use tiny::{Random, tiny_config, tiny_engine};
 
 const CONTEXT: usize = 400;
@@ -34,7 +37,7 @@ fn request(random: &mut Random) -> Request {
     prompt.extend((0..own).map(|_| random.below(90) as u32));
     let sampling = match random.below(3) {
         0 => Sampling::greedy(),
-        1 => Sampling { seed: random.below(5) as u64, ..Sampling::default() },
+        1 => Sampling::default(),
         _ => Sampling {
             temperature: 0.8,
             top_k: 20,
@@ -45,7 +48,8 @@ fn request(random: &mut Random) -> Request {
     };
     let most = if random.below(8) == 0 { 300 } else { 40 };
     let max_tokens = Some(random.below(most));
-    Request { sampling, max_tokens, ..Request::new(prompt) }
+    let seed = Some(random.below(5) as u64);
+    Request { sampling, seed, max_tokens, ..Request::new(prompt) }
 }
 
 /// What each request generates when it is alone.
@@ -65,29 +69,49 @@ impl Alone {
     }
 }
 
-/// Requests under way, with the steps since each became the oldest.
+/// How requests ended, by their numbers.
+type Ends = Arc<Mutex<Vec<(usize, Result<Answer, EngineError>)>>>;
+
+/// Requests under way, by their numbers, with the steps since each became the oldest.
 struct Driver {
     engine: Engine,
-    open: BTreeMap<RequestId, Request>,
+    open: BTreeMap<usize, (RequestId, Request)>,
+    next: usize,
     finished: Vec<(Request, Answer)>,
-    oldest: Option<(RequestId, usize)>,
+    oldest: Option<(usize, usize)>,
+    ends: Ends,
+    /// The request whose sink breaks off.
+    broken_off: Arc<AtomicUsize>,
 }
 
 impl Driver {
-    fn step(&mut self, broken_off: Option<RequestId>) {
-        let (open, finished) = (&mut self.open, &mut self.finished);
-        let stepped = self.engine.step(&mut |id, event| {
+    fn submit(&mut self, request: Request) {
+        let number = self.next;
+        self.next += 1;
+        let (ends, broken_off) = (self.ends.clone(), self.broken_off.clone());
+        let sink = Box::new(move |event: Event<'_>| {
             match event {
-                Event::Finished(answer) => {
-                    finished.push((open.remove(&id).expect("one end each"), answer));
-                }
-                Event::Failed(error) => panic!("{error}"),
-                _ if Some(id) == broken_off => return ControlFlow::Break(()),
-                Event::Prompt | Event::Text(_) => {}
+                Event::Finished(answer) => ends.lock().unwrap().push((number, Ok(answer))),
+                Event::Failed(error) => ends.lock().unwrap().push((number, Err(error))),
+                _ if broken_off.load(Relaxed) == number => return ControlFlow::Break(()),
+                Event::Prompt | Event::Token(_) | Event::Embedding(_) => {}
             }
             ControlFlow::Continue(())
         });
-        stepped.unwrap();
+        match self.engine.submit_to(request.clone(), sink) {
+            Ok(id) => drop(self.open.insert(number, (id, request))),
+            Err(EngineError::QueueFull { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn step(&mut self, broken_off: Option<usize>) {
+        self.broken_off.store(broken_off.unwrap_or(usize::MAX), Relaxed);
+        self.engine.step().unwrap();
+        for (number, answer) in self.ends.lock().unwrap().drain(..) {
+            let (_, request) = self.open.remove(&number).expect("one end each");
+            self.finished.push((request, answer.unwrap()));
+        }
         self.engine.check_pages();
         let oldest = self.open.keys().next().copied();
         self.oldest = match (self.oldest, oldest) {
@@ -104,7 +128,15 @@ impl Driver {
 fn drive(engine: Engine, seed: u64, steps: usize) -> Driver {
     let mut random = Random(seed);
     let mut earlier: Vec<Request> = Vec::new();
-    let mut driver = Driver { engine, open: BTreeMap::new(), finished: Vec::new(), oldest: None };
+    let mut driver = Driver {
+        engine,
+        open: BTreeMap::new(),
+        next: 0,
+        finished: Vec::new(),
+        oldest: None,
+        ends: Ends::default(),
+        broken_off: Arc::default(),
+    };
     for _ in 0..steps {
         // Waves of many arrivals and of few.
         let busy = random.below(100) < 30;
@@ -113,23 +145,18 @@ fn drive(engine: Engine, seed: u64, steps: usize) -> Driver {
             let again = earlier.get(random.below(8 * earlier.len().max(1))).cloned();
             let request = again.unwrap_or_else(|| request(&mut random));
             earlier.push(request.clone());
-            match driver.engine.submit(request.clone()) {
-                Ok(id) => drop(driver.open.insert(id, request)),
-                Err(EngineError::QueueFull { .. }) => {}
-                Err(error) => panic!("{error}"),
-            }
+            driver.submit(request);
         }
         let victim = driver.open.keys().nth(random.below(driver.open.len().max(1))).copied();
         let mut broken_off = None;
         match (random.below(40), victim) {
-            (0, Some(id)) => {
+            (0, Some(number)) => {
+                let id = driver.open[&number].0;
                 let answer = driver.engine.cancel(id).expect("it is under way");
                 assert_eq!(answer.finish, Finish::Cancelled);
-                let request = driver.open.remove(&id).unwrap();
-                driver.finished.push((request, answer));
                 assert!(driver.engine.cancel(id).is_none(), "it ends once");
             }
-            (1, Some(id)) => broken_off = Some(id),
+            (1, number) => broken_off = number,
             _ => {}
         }
         driver.step(broken_off);
@@ -156,8 +183,8 @@ fn every_text_is_that_of_the_request_alone() {
             1 => engine.set_speculation(Speculation::Lookup).unwrap(),
             _ => engine.set_draft(draft(lanes)).unwrap(),
         }
-        let driver = drive(engine, seed as u64 + 1, 800);
-        assert!(driver.finished.len() > 40, "{} finished", driver.finished.len());
+        let driver = drive(engine, seed as u64 + 1, 250);
+        assert!(driver.finished.len() > 10, "{} finished", driver.finished.len());
         for (request, answer) in &driver.finished {
             let expected = alone.tokens(request);
             match answer.finish {
@@ -173,8 +200,8 @@ fn every_text_is_that_of_the_request_alone() {
         assert!(driver.engine.cache_use().bytes <= kv_memory, "over budget");
     }
     // The hard ways were walked.
-    assert!(preemptions > 20, "{preemptions} preemptions");
-    assert!(evictions > 100 && cached > 1000, "{evictions} evictions, {cached} cached");
+    assert!(preemptions > 5, "{preemptions} preemptions");
+    assert!(evictions > 30 && cached > 300, "{evictions} evictions, {cached} cached");
 }
 
 /// A model that is not the one it guesses for, but has its vocabulary.
@@ -196,15 +223,15 @@ fn answer(engine: &mut Engine, request: &Request) -> Answer {
 fn a_draft_that_is_the_model_itself_is_always_right() {
     let mut engine = tiny_engine(options(1, None)).unwrap();
     engine.set_draft(tiny_engine(options(1, None)).unwrap()).unwrap();
-    let sampling = Sampling { seed: 3, ..Sampling::default() };
     let request = Request {
         max_tokens: Some(14),
-        sampling,
+        sampling: Sampling::default(),
+        seed: Some(3),
         ..Request::new((0..70).map(|token| token % 90).collect())
     };
-    let timing = answer(&mut engine, &request).timing;
-    assert!(timing.drafted_tokens >= 8, "{timing:?}");
-    assert_eq!(timing.drafted_tokens, timing.accepted_tokens);
+    let usage = answer(&mut engine, &request).usage;
+    assert!(usage.drafted_tokens >= 8, "{usage:?}");
+    assert_eq!(usage.drafted_tokens, usage.accepted_tokens);
 }
 
 #[test]
@@ -228,15 +255,19 @@ fn guessed_tokens_follow_the_distribution_of_the_model() {
     let mut engine = tiny_engine(options(1, None)).unwrap();
     engine.set_draft(draft(1)).unwrap();
     let mut seconds: HashMap<u32, Vec<u32>> = HashMap::new();
-    let sampling = |seed| Sampling { seed, temperature: 0.7, ..Sampling::default() };
+    let sampling = Sampling { temperature: 0.7, ..Sampling::default() };
     for seed in 0..DRAWS {
         // It would find out that this is slower here; from the start it has not yet.
         if seed % 8 == 0 {
             engine.set_speculation(Speculation::Draft).unwrap();
         }
         // The second token is the first that may have been guessed.
-        let sampling = sampling(seed);
-        let request = Request { max_tokens: Some(3), sampling, ..Request::new(prompt.clone()) };
+        let request = Request {
+            max_tokens: Some(3),
+            sampling: sampling.clone(),
+            seed: Some(seed),
+            ..Request::new(prompt.clone())
+        };
         let tokens = answer(&mut engine, &request).tokens;
         seconds.entry(tokens[0]).or_default().push(tokens[1]);
     }

@@ -20,8 +20,12 @@ fn options(lanes: usize, queue: usize) -> LoadOptions {
 
 fn request(seed: u64, max_tokens: usize) -> Request {
     let prompt = (0..100).map(|at| ((at * 7 + seed) % 90) as u32).collect();
-    let sampling = Sampling { seed, ..Sampling::default() };
-    Request { max_tokens: Some(max_tokens), sampling, ..Request::new(prompt) }
+    Request {
+        max_tokens: Some(max_tokens),
+        sampling: Sampling::default(),
+        seed: Some(seed),
+        ..Request::new(prompt)
+    }
 }
 
 #[test]
@@ -106,7 +110,7 @@ fn an_embedding_is_what_the_head_reads() {
         let mut engine = engine.unwrap();
         // While another request is under way.
         engine.submit(request(5, 40)).unwrap();
-        engine.step(&mut |_, _| ControlFlow::Continue(())).unwrap();
+        engine.step().unwrap();
         let last = engine.embed(&prompt, Pooling::Last).unwrap();
         let mean = engine.embed(&prompt, Pooling::Mean).unwrap();
         engine.check_pages();

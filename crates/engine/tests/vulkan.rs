@@ -140,7 +140,8 @@ fn golden_cases_without_fusion() {
 fn golden_cases_split_between_devices() {
     let gpu = gpu::open();
     let split = |options| LoadOptions { layers_on_first: Some(1), ..options };
-    for case in ["gemma3", "llama3-rope", "llama-bias", "qwen3", "gemma2", "mistral", "phi3-short"] {
+    for case in ["gemma3", "llama3-rope", "llama-bias", "qwen3", "gemma2", "mistral", "phi3-short"]
+    {
         check_golden_with(&gpu, &golden(case), &[512, 1], 0, &split);
     }
     let Some(root) = std::env::var_os("PIANOLA_TEST_GOLDEN").map(PathBuf::from) else {
@@ -277,13 +278,8 @@ fn fast_mode_is_as_close_as_on_the_processor(name: &str) {
     let bound_of_all = f64::from(DRAWS) * deviation(reference, processor);
 
     let mut engine = load(name, Some(gpu::options(&gpu)), Numeric::Fast);
-    let request = Request {
-        prompt: prompt.clone(),
-        sampling: Sampling::greedy(),
-        max_tokens: Some(FREE),
-        stop: vec![],
-        ignore_end: true,
-    };
+    let request =
+        Request { max_tokens: Some(FREE), ignore_end: true, ..Request::new(prompt.clone()) };
     let free = engine.generate(&request, &mut |_| ControlFlow::Continue(())).unwrap().tokens;
     let found = forced(&mut engine, prompt, answer);
     println!(
@@ -392,11 +388,10 @@ fn generate() {
         };
         let mut engine = Engine::load(&golden("gemma3"), options, &mut |_, _| ()).unwrap();
         let request = Request {
-            prompt: prompt.clone(),
             sampling: Sampling { temperature: 1.0, ..Sampling::default() },
             max_tokens: Some(8),
-            stop: vec![],
             ignore_end: true,
+            ..Request::new(prompt.clone())
         };
         let answer = engine.generate(&request, &mut |_| ControlFlow::Continue(())).unwrap();
         assert_eq!(answer.tokens.len(), 8);

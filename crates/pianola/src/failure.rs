@@ -80,17 +80,17 @@ impl Failure {
 
 impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Failure {
+        let message = format!("{error}{}", option_for(&error));
         match error {
             EngineError::Option(_)
             | EngineError::Sampling(_)
             | EngineError::EmptyPrompt
             | EngineError::Draft { .. }
-            | EngineError::UnknownToken { .. } => Failure::Usage(error.to_string()),
-            EngineError::OneDevice => Failure::Usage(
-                "--layers-on-gpu needs a GPU, but the processor computes; name a GPU with --device, \
-                 or leave it out"
-                    .to_string(),
-            ),
+            | EngineError::NoDraft
+            | EngineError::NothingToQuantize
+            | EngineError::OneDevice
+            | EngineError::Window { .. }
+            | EngineError::UnknownToken { .. } => Failure::Usage(message),
             EngineError::LayersOnFirst { asked, layers } => Failure::Usage(match asked {
                 0 => "--layers-on-gpu 0 leaves the GPU without work; use --device cpu".to_string(),
                 _ => format!(
@@ -107,16 +107,37 @@ impl From<EngineError> for Failure {
             }
             EngineError::Plan(error) => error.into(),
             EngineError::Model(error) => error.into(),
-            _ => Failure::Failed(error.to_string()),
+            _ => Failure::Failed(message),
         }
+    }
+}
+
+/// The option of the command line that mends what went wrong: the engine knows none.
+fn option_for(error: &EngineError) -> &'static str {
+    match error {
+        EngineError::ContextLength { context, model, .. } if context < model => {
+            ": --context sets it"
+        }
+        EngineError::NoTokenizer(_) => " (--tokens takes token ids)",
+        EngineError::NotANumber { .. } => " (`pianola run --exact --simd reference`)",
+        EngineError::PagesInUse => " (--kv-memory)",
+        EngineError::ShortText { .. } | EngineError::Window { .. } => " (--context)",
+        EngineError::OneDevice => {
+            ": --layers-on-gpu needs a GPU; name one with --device, or leave it out"
+        }
+        EngineError::NoDraft => " (--draft)",
+        EngineError::NothingToQuantize => " (without --quantize)",
+        _ => "",
     }
 }
 
 impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Failure {
         match error {
-            PlanError::Limit { .. } | PlanError::KvSize { .. } | PlanError::KvBudget { .. } => {
-                Failure::Usage(error.to_string())
+            PlanError::Limit { .. } => Failure::Usage(error.to_string()),
+            PlanError::KvSize { .. } => Failure::Usage(format!("{error} (--context)")),
+            PlanError::KvBudget { .. } => {
+                Failure::Usage(format!("{error} (--kv-memory, --context)"))
             }
             PlanError::NoLogits(_) | PlanError::NoKernel(_) => Failure::Failed(error.to_string()),
         }

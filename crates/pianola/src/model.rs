@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pianola_engine::sampler::Sampling;
-use pianola_engine::{Engine, LoadOptions, Speculation, Text};
+use pianola_engine::{Engine, LoadOptions, Request, Speculation, Text};
 use pianola_model::ModelFile;
 use pianola_plan::{PAGE_TOKENS, Plan, size_text};
 use pianola_vulkan::VulkanDevice;
@@ -173,14 +172,14 @@ pub fn tell_kv(plan: &Plan, asked: Option<u64>, console: Console) {
 /// Says where tokens will be sampled, where that is a question at all.
 pub fn tell_sampling(
     engine: &Engine,
-    sampling: &Sampling,
+    request: &Request,
     compute: &ComputeOptions,
     console: Console,
 ) {
     if engine.plan().devices.iter().all(|device| !device.asynchronous) {
         return;
     }
-    match engine.sampling_unsupported(sampling) {
+    match engine.sampling_unsupported(request) {
         None => console.detail("sampling: on the GPU"),
         Some(reason) => {
             let line = format!("sampling: on the processor, because {reason}");

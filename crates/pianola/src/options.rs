@@ -173,9 +173,10 @@ pub struct SamplingOptions {
     /// Add X to the logit of token ID; -inf bans it. May be repeated
     #[arg(long, value_name = "ID=X", value_parser = bias, allow_hyphen_values = true)]
     pub logit_bias: Vec<(u32, f32)>,
-    /// Seed of the random choices: the same seed gives the same text
-    #[arg(long, value_name = "S", default_value_t = 0, allow_negative_numbers = true)]
-    pub seed: u64,
+    /// Seed of the random numbers: the same seed gives the same text [default: a random one, which
+    /// --json tells]
+    #[arg(long, value_name = "S", allow_negative_numbers = true)]
+    pub seed: Option<u64>,
 }
 
 impl SamplingOptions {
@@ -193,7 +194,7 @@ impl SamplingOptions {
             frequency_penalty: self.frequency_penalty,
             penalty_window: self.penalty_window,
             logit_bias: self.logit_bias.clone(),
-            seed: self.seed,
+            ..Sampling::default()
         };
         sampling.validate().map_err(|error| Failure::usage(error.to_string()))?;
         Ok(sampling)

@@ -65,7 +65,7 @@ pub enum PlanError {
     },
     /// Keys and values of the whole context are more than can be addressed.
     #[error(
-        "the KV pages of a context of {context} tokens are too large to address; ask for a smaller --context"
+        "the KV pages of a context of {context} tokens are too large to address; ask for a smaller context"
     )]
     KvSize {
         /// Tokens asked for.
@@ -73,10 +73,10 @@ pub enum PlanError {
     },
     /// The budget for keys and values holds no whole sequence.
     #[error(
-        "{} for keys and values hold no sequence of {context} tokens, which takes {}; give more with --kv-memory{}",
+        "{} for keys and values hold no sequence of {context} tokens, which takes {}; give them more memory{}",
         crate::size_text(*bytes),
         crate::size_text(*needed),
-        if *context > crate::PAGE_TOKENS { ", or ask for a smaller --context" } else { "" }
+        if *context > crate::PAGE_TOKENS { ", or ask for a smaller context" } else { "" }
     )]
     KvBudget {
         /// Bytes there are.

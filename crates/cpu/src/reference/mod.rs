@@ -15,6 +15,8 @@ mod rope_angles;
 mod select_rows;
 pub(crate) mod soft_cap;
 
+pub use rms_norm::rms_norm;
+
 use crate::kv::KvMemory;
 use crate::recording::CpuRecording;
 use crate::weights::Weight;

@@ -1,5 +1,5 @@
 /// `x / sqrt(mean(x^2) + epsilon) * weight`, over groups as long as `weight`.
-pub(crate) fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
+pub fn rms_norm(x: &[f32], weight: &[f32], epsilon: f32, out: &mut [f32]) {
     let width = weight.len();
     for (x, out) in x.chunks_exact(width).zip(out.chunks_exact_mut(width)) {
         let squares: f64 = x.iter().map(|&x| f64::from(x) * f64::from(x)).sum();

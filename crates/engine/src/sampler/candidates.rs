@@ -1,4 +1,4 @@
-//! The tokens still in play for one choice, always in the order of their ids.
+//! The tokens still in play for one sample, always in the order of their ids.
 //!
 //! Every cut finds a threshold on a scratch copy of the values and then sweeps the candidates once.
 //! Nothing is sorted, and because the order stays that of the ids, what a random number picks does
@@ -16,7 +16,7 @@ pub struct Candidates {
 
 /// Selection stops taking turns with gathering only when at least this much arrived meanwhile.
 const SMALLEST_BATCH: usize = 512;
-/// Candidates that are skipped at once, by their sum, when drawing, or by their maximum, when gathering.
+/// Candidates that are skipped at once, by their sum, when sampling, or by their maximum, when gathering.
 const BLOCK: usize = 256;
 
 impl Candidates {
@@ -120,7 +120,7 @@ impl Candidates {
     }
 
     /// The candidate at which the running sum of weights passes `fraction` (in [0, 1)) of the whole.
-    pub fn draw(&self, fraction: f64) -> u32 {
+    pub fn sample(&self, fraction: f64) -> u32 {
         let blocks = || self.values.chunks(BLOCK).map(numeric::mass);
         let target = fraction * blocks().sum::<f64>();
         let mut sum = 0.0;

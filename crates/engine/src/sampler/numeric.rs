@@ -101,3 +101,22 @@ fn scramble(mut bits: u64) -> u64 {
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     bits ^ (bits >> 31)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exponential_is_close() {
+        for step in 0..200_000 {
+            let x = -87.0 * step as f32 / 200_000.0;
+            let right = f64::from(x).exp();
+            // Rounding of r: |x| enters with one unit in the last place of n ln 2, the series with a few.
+            let tolerance = right * 4.0 * f64::from(f32::EPSILON);
+            assert!((f64::from(exponential(x)) - right).abs() <= tolerance, "exp({x})");
+        }
+        assert_eq!(exponential(0.0), 1.0);
+        assert_eq!(exponential(f32::NEG_INFINITY), 0.0);
+        assert_eq!(exponential(f32::NAN), 0.0);
+    }
+}

@@ -83,7 +83,9 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             )));
         }
     }
-    model::tell_sampling(&engine, &arguments.sampling.sampling()?, &arguments.compute, console);
+    let sampling = arguments.sampling.sampling()?;
+    let request = Request { sampling, ..Request::new(Vec::new()) };
+    model::tell_sampling(&engine, &request, &arguments.compute, console);
     let mut lines = Lines::open(console)?;
     // After the line editor, which takes Ctrl-C for itself when it is made.
     interrupt::install(Second::Waits)?;
@@ -208,15 +210,15 @@ impl Chat<'_> {
         };
         let prompt = template.render_tokens(&Conversation::new(messages), &side.tokenizer)?;
         let request = Request {
-            prompt,
             sampling: self.arguments.sampling.sampling()?,
+            seed: self.arguments.sampling.seed,
             max_tokens: self.arguments.max_tokens,
             stop: self.arguments.stop.clone(),
-            ignore_end: false,
+            ..Request::new(prompt)
         };
         let _working = Working::begin();
         let (answer, text) = generate(engine, &request, true)?;
-        let line = statistics::line(&self.located.label, engine, &answer.timing, answer.finish);
+        let line = statistics::line(&self.located.label, engine, &answer);
         self.console.detail(&line);
         self.last = Some(line);
         match answer.finish {

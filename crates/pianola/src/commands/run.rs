@@ -91,16 +91,17 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         Prompt::Text(text) => encode(&engine, &located, &text, arguments, console)?,
     };
     let request = Request {
-        prompt,
         sampling,
+        seed: arguments.sampling.seed,
         max_tokens: arguments.max_tokens,
         stop: arguments.stop.clone(),
         ignore_end: arguments.ignore_eos,
+        ..Request::new(prompt)
     };
     if let Some(path) = &arguments.profile {
         profile::start(&mut engine, path)?;
     }
-    model::tell_sampling(&engine, &request.sampling, &arguments.compute, console);
+    model::tell_sampling(&engine, &request, &arguments.compute, console);
     interrupt::install(Second::Ends)?;
     let (answer, text) = {
         let _working = Working::begin();
@@ -114,14 +115,14 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             "finish": statistics::finish_name(answer.finish),
         });
         if let (Some(all), Some(times)) =
-            (object.as_object_mut(), statistics::object(&engine, &answer.timing).as_object())
+            (object.as_object_mut(), statistics::object(&engine, &answer).as_object())
         {
             all.extend(times.clone());
         }
         console::print_line(&object.to_string())?;
     }
     if !console.quiet {
-        let line = statistics::line(&located.label, &engine, &answer.timing, answer.finish);
+        let line = statistics::line(&located.label, &engine, &answer);
         console.notice(&line);
     }
     if let Some(path) = &arguments.profile {
@@ -138,7 +139,11 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             }
         ))),
         Finish::Cancelled => Err(Failure::Interrupted),
-        Finish::EndOfTurn | Finish::StopText | Finish::MaxTokens => Ok(()),
+        Finish::EndOfTurn
+        | Finish::StopToken
+        | Finish::StopText
+        | Finish::Complete
+        | Finish::MaxTokens => Ok(()),
     }
 }
 

@@ -1,4 +1,4 @@
-//! Who gets how many rows of the next step. Pure functions of what the lanes want.
+//! How many rows of the next step each lane gets: pure functions of what the lanes need.
 
 /// Rows that a lane could use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Room {
     pub chunk: usize,
 }
 
-/// Rows that a lane gets: so many of its pending tokens, then so many of its drafts.
+/// Rows that a lane gets: some of its pending tokens, then some of its drafts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Share {
     pub pending: usize,
@@ -30,7 +30,14 @@ pub(crate) struct Share {
 /// Divides a step among lanes. Everyone who generates gets a row, so that nobody waits longer than
 /// one step; prompts share what is left, and a long one does not hold up a short one; guesses come
 /// last.
-pub(crate) fn share(demands: &[RowDemand], room: Room, shares: &mut Vec<Share>) {
+///
+/// Lanes come in the order in which they are served. `prompts` is memory to work in.
+pub(crate) fn share(
+    demands: &[RowDemand],
+    room: Room,
+    shares: &mut Vec<Share>,
+    prompts: &mut Vec<usize>,
+) {
     shares.clear();
     shares.resize(demands.len(), Share::default());
     let mut left = room.rows;
@@ -41,21 +48,21 @@ pub(crate) fn share(demands: &[RowDemand], room: Room, shares: &mut Vec<Share>) 
         }
     }
     let generating = left < room.rows;
-    let mut prompts: Vec<usize> =
-        (0..demands.len()).filter(|&lane| demands[lane].pending > 1).collect();
+    prompts.clear();
+    prompts.extend((0..demands.len()).filter(|&lane| demands[lane].pending > 1));
     let mut rows = if generating { left.min(room.chunk) } else { left };
     left -= rows;
-    // The oldest always gets on; otherwise the shortest come first, and of equals the older: so
-    // most of those who wait have their first token soonest.
+    // The first always gets a part; otherwise the shortest come first, so that most of the waiting
+    // requests have their first token soonest.
     let mut give = |lane: usize, most: usize, rows: &mut usize| {
         let given = (demands[lane].pending - shares[lane].pending).min(most).min(*rows);
         shares[lane].pending += given;
         *rows -= given;
     };
-    if let Some(&oldest) = prompts.first() {
-        give(oldest, rows.div_ceil(4), &mut rows);
+    if let Some(&first) = prompts.first() {
+        give(first, rows.div_ceil(4), &mut rows);
     }
-    prompts.sort_by_key(|&lane| demands[lane].pending);
+    prompts.sort_unstable_by_key(|&lane| (demands[lane].pending, lane));
     prompts.iter().for_each(|&lane| give(lane, usize::MAX, &mut rows));
     left += rows;
     // Every lane that comes to the end of its tokens needs a row of logits.
@@ -90,7 +97,7 @@ impl ChunkPace {
         rows.clamp(Self::FEWEST, most.max(Self::FEWEST)).min(most)
     }
 
-    /// A step of so many rows took so many seconds.
+    /// A step of `rows` rows took `seconds`.
     pub fn took(&mut self, rows: usize, seconds: f64) {
         if rows >= Self::FEWEST && seconds > 0.0 {
             let now = rows as f64 / seconds;
@@ -99,7 +106,7 @@ impl ChunkPace {
     }
 }
 
-/// Decides how many tokens a device chooses in one submission.
+/// Decides how many tokens a device samples in one submission.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PlayPace {
     /// Asked for by the user.
@@ -132,7 +139,7 @@ impl PlayPace {
         smooth.clamp(1, most.max(1)).min(left.max(1))
     }
 
-    /// So many plays took so many seconds.
+    /// `plays` plays took `seconds`.
     pub fn took(&mut self, plays: usize, seconds: f64) {
         self.seconds = Some(seconds / plays.max(1) as f64);
     }
@@ -150,7 +157,7 @@ mod tests {
 
     fn shares(list: &[(usize, usize)], room: Room) -> Vec<(usize, usize)> {
         let mut shares = Vec::new();
-        share(&demands(list), room, &mut shares);
+        share(&demands(list), room, &mut shares, &mut Vec::new());
         shares.iter().map(|share| (share.pending, share.drafts)).collect()
     }
 
@@ -158,7 +165,7 @@ mod tests {
     fn prompts_alone_fill_the_step_and_short_ones_finish_first() {
         assert_eq!(shares(&[(1000, 0)], ROOM), [(512, 0)]);
         assert_eq!(shares(&[(1000, 0), (50, 0), (1000, 0)], ROOM), [(462, 0), (50, 0), (0, 0)]);
-        // A crowd of short ones does not stop the oldest.
+        // A crowd of short ones does not stop the first.
         let crowd: Vec<_> = std::iter::once((9000, 0)).chain(vec![(60, 0); 32]).collect();
         let found = shares(&crowd, ROOM);
         assert_eq!((found[0].0, found[1].0, found[6].0, found[7].0), (128, 60, 60, 24));

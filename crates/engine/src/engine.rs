@@ -1,0 +1,253 @@
+//! Requests to an engine: the scheduler plans a step, the executor plays it, the scheduler takes
+//! the outcome.
+
+mod requests;
+
+use crate::cache::{CacheUse, PageChange};
+use crate::error::EngineError;
+use crate::executor::Executor;
+use crate::load::Engine;
+use crate::request::{Answer, Event, Request, RequestId};
+use crate::scheduler::{EngineCounters, Listener, SampledBy, StepFailure, StepOutcome, StepPlan};
+use crate::speculate::Speculation;
+use pianola_plan::{DeviceError, SampleRow, TokenLogProbs};
+use std::ops::ControlFlow;
+use std::time::Instant;
+
+/// The plan and the outcome of a step, kept from one step to the next for their memory.
+#[derive(Default)]
+pub(crate) struct StepBuffers {
+    pub plan: StepPlan,
+    outcome: StepOutcome,
+    rows: Vec<Option<SampleRow<'static>>>,
+}
+
+/// Makes changes of the page tables known to the devices.
+pub(crate) fn apply_pages(executor: &mut Executor, changes: impl Iterator<Item = PageChange>) {
+    for PageChange { group, slot, index, page } in changes {
+        match page {
+            Some(page) => executor.map_page(group, slot, index, page),
+            None => executor.unmap_page(group, slot, index),
+        }
+    }
+}
+
+/// An empty list in the memory of another, whose items had another lifetime.
+fn recycled<'a>(mut rows: Vec<Option<SampleRow<'_>>>) -> Vec<Option<SampleRow<'a>>> {
+    rows.clear();
+    rows.into_iter().map(|_| unreachable!("it is empty")).collect()
+}
+
+impl Engine {
+    /// Whether requests wait or run.
+    pub fn is_busy(&self) -> bool {
+        self.scheduler.is_busy()
+    }
+
+    /// Whether every request has its first token.
+    pub(crate) fn all_generate(&self) -> bool {
+        self.scheduler.all_generate()
+    }
+
+    /// Requests that wait, and that run.
+    pub fn queue_lengths(&self) -> (usize, usize) {
+        self.scheduler.queue_lengths()
+    }
+
+    /// Counts since the engine was loaded.
+    pub fn counters(&self) -> EngineCounters {
+        self.scheduler.counters()
+    }
+
+    /// Checks that every KV page is accounted for and none is shared before it is full.
+    ///
+    /// # Panics
+    /// If not.
+    #[doc(hidden)]
+    pub fn check_pages(&self) {
+        self.scheduler.cache.check();
+    }
+
+    /// How the KV pages are used.
+    pub fn cache_use(&self) -> CacheUse {
+        self.scheduler.cache_use()
+    }
+
+    /// Plays one step for all requests that run, and calls their sinks with what happens to them.
+    /// Does nothing if there is nothing to do. An error is the device's. Where the device is lost
+    /// ([`Engine::is_lost`]), requests wait; else every request that ran has failed, and was told.
+    pub fn step(&mut self) -> Result<(), EngineError> {
+        self.step_with(&mut |_, _| ControlFlow::Continue(()))
+    }
+
+    /// The same; `listener` is called with the events of requests that have no sink.
+    pub(crate) fn step_with(&mut self, listener: &mut Listener<'_>) -> Result<(), EngineError> {
+        let begun = Instant::now();
+        if !self.plan_step() {
+            return Ok(());
+        }
+        self.buffers.outcome.clear();
+        let played = self.play_step().and_then(|()| self.collect());
+        let lost = self.is_lost();
+        let Engine { scheduler, buffers, sinks, .. } = self;
+        let StepBuffers { plan, outcome, .. } = buffers;
+        if let Err(error) = &played {
+            outcome.failure = Some(StepFailure { reason: error.to_string(), lost });
+        }
+        outcome.time = begun.elapsed();
+        scheduler.complete(plan, outcome, &mut |id, event| {
+            let Some(sink) = sinks.get_mut(&id) else { return listener(id, event) };
+            let is_end = event.is_end();
+            let flow = sink(event);
+            if is_end {
+                sinks.remove(&id);
+            }
+            flow
+        });
+        Ok(played?)
+    }
+
+    /// Makes the next plan, and tells the devices of its pages. False if there is nothing to play.
+    fn plan_step(&mut self) -> bool {
+        let Engine { scheduler, executor, drafter, draft_failure, buffers, .. } = self;
+        let vacated = scheduler.drain_vacated();
+        vacated.for_each(|slot| drafter.iter_mut().for_each(|drafter| drafter.release(slot)));
+        let mut failure = None;
+        let has_rows = scheduler.plan_step(&mut buffers.plan, &mut |lanes| {
+            failure = drafter.as_mut().and_then(|drafter| drafter.guess(lanes).err());
+        });
+        if let Some(error) = failure {
+            // Answers do not depend on it; whoever asks is told.
+            scheduler.set_speculation(Speculation::Off);
+            *drafter = None;
+            *draft_failure = Some(error);
+        }
+        apply_pages(executor, buffers.plan.pages.drain(..));
+        has_rows
+    }
+
+    /// Plays the plan. Where requests have constraints, their masks are filled while the device
+    /// computes.
+    fn play_step(&mut self) -> Result<(), DeviceError> {
+        let Engine { scheduler, executor, buffers, .. } = self;
+        let StepBuffers { plan, rows: kept, .. } = buffers;
+        let (on_device, constrained) = (plan.is_sampled_on_device(), plan.is_constrained());
+        if !plan.embeddings.is_empty() {
+            executor.use_first_slot();
+        }
+        match (on_device, constrained) {
+            (false, _) => executor.play(&plan.step)?,
+            (true, true) => executor.play_forward(&plan.step)?,
+            (true, false) => {}
+        }
+        if constrained {
+            scheduler.fill_masks(plan);
+        }
+        if !on_device {
+            return Ok(());
+        }
+        let mut rows = recycled(std::mem::take(kept));
+        rows.extend((0..plan.samples.len()).map(|index| plan.sample_row(index)));
+        let sampled = match constrained {
+            true => executor.sample(&rows),
+            false => executor.play_sampling(&plan.step, &rows),
+        };
+        *kept = recycled(rows);
+        sampled
+    }
+
+    /// Adds what the device sampled, and what the host samples from its logits, to the outcome.
+    fn collect(&mut self) -> Result<(), DeviceError> {
+        let Engine { scheduler, executor, buffers, head_input, .. } = self;
+        let StepBuffers { plan, outcome, .. } = buffers;
+        // The request whose guess was wrong: its further rows are of no use.
+        let mut ended = None;
+        for (row, sample) in plan.samples.iter().enumerate() {
+            if sample.by == SampledBy::Device {
+                read_sampled(executor, row, outcome);
+                continue;
+            }
+            if ended == Some(sample.lane) {
+                outcome.push(&[]);
+                continue;
+            }
+            let logits = executor.logits(row);
+            // No early exit, which would keep the loop from being vectorised.
+            if logits.iter().fold(false, |found, logit| found | logit.is_nan()) {
+                outcome.push_not_a_number();
+                ended = Some(sample.lane);
+                continue;
+            }
+            let token = scheduler.sample(sample, plan.mask(sample), logits, outcome);
+            if sample.guess != Some(token) {
+                ended = Some(sample.lane);
+            }
+        }
+        match head_input {
+            Some(head_input) if !plan.embeddings.is_empty() => {
+                head_input.pool(executor, plan, outcome)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Generates one answer; `emit` gets the text as it becomes certain and may break off. It is
+    /// also called with nothing, after each part of the prompt and where a token completed no text,
+    /// so that breaking off need not wait. A model without a tokeniser emits its tokens' ids, each
+    /// with a space behind it. Other requests that were submitted go on meanwhile.
+    pub fn generate(
+        &mut self,
+        request: &Request,
+        emit: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Answer, EngineError> {
+        let id = self.submit(request.clone())?;
+        match self.run_to_end(id, emit)? {
+            Event::Finished(answer) => Ok(answer),
+            Event::Failed(error) => Err(error),
+            _ => Err(EngineError::Stopped),
+        }
+    }
+
+    /// Plays steps until a request without a sink ends, and returns its last event.
+    pub(crate) fn run_to_end(
+        &mut self,
+        id: RequestId,
+        emit: &mut dyn FnMut(&str) -> ControlFlow<()>,
+    ) -> Result<Event<'static>, EngineError> {
+        let mut end = None;
+        while end.is_none() {
+            let stepped = self.step_with(&mut |of, event| {
+                match event {
+                    _ if of != id => {}
+                    Event::Prompt => return emit(""),
+                    Event::Token(token) => return emit(token.text),
+                    Event::Finished(answer) => end = Some(Event::Finished(answer)),
+                    Event::Embedding(values) => end = Some(Event::Embedding(values)),
+                    Event::Failed(error) => end = Some(Event::Failed(error)),
+                }
+                ControlFlow::Continue(())
+            });
+            if let Err(error) = stepped {
+                // It may be waiting.
+                self.cancel(id);
+                return Err(error);
+            }
+        }
+        end.ok_or(EngineError::Stopped)
+    }
+}
+
+/// Adds what the device sampled for a row to the outcome.
+fn read_sampled(executor: &Executor, row: usize, outcome: &mut StepOutcome) {
+    let Some(tokens) = executor.sampled(row) else { return outcome.push_not_a_number() };
+    outcome.push(tokens);
+    for play in 0..tokens.len() {
+        let Some(TokenLogProbs { sampled, top: best }) = executor.logprobs(row, play) else {
+            return;
+        };
+        outcome.push_logprobs(play, |top| {
+            top.extend_from_slice(best);
+            sampled
+        });
+    }
+}

@@ -1,0 +1,111 @@
+use super::*;
+
+/// Group 0 sees all, group 1 the last 100 tokens.
+fn visible(group: usize, position: usize) -> usize {
+    if group == 0 { 0 } else { (position + 1).saturating_sub(100) }
+}
+
+fn tokens(count: usize) -> Vec<u32> {
+    (0..count as u32).collect()
+}
+
+/// A tree with `count` full pages of one sequence, and a tail of the tokens beyond.
+fn tree(length: usize) -> (PrefixTree, NodeId) {
+    let mut tree = PrefixTree::new(2);
+    let all = tokens(length);
+    let mut at = ROOT;
+    let pages = all.chunks_exact(PAGE_TOKENS);
+    let rest = pages.remainder();
+    for (index, page) in pages.enumerate() {
+        let index = index as u32;
+        at = tree.note(at, page, &[Some(index), Some(100 + index)], &mut |_, _| ());
+    }
+    if !rest.is_empty() {
+        assert!(tree.note_tail(at, rest, &[50, 150]));
+    }
+    (tree, at)
+}
+
+#[test]
+fn a_sequence_goes_on_where_it_ended() {
+    let (mut tree, _) = tree(200);
+    let found = tree.find(&tokens(300), &visible);
+    assert_eq!((found.tokens, found.path.len()), (200, 3));
+    assert_eq!(tree.take_tail(found.tail.unwrap()), [50, 150]);
+    assert_eq!(tree.find(&tokens(300), &visible).tokens, 192);
+    // One token is always left to be computed.
+    assert_eq!(tree.find(&tokens(192), &visible).tokens, 128);
+    assert_eq!(tree.find(&tokens(193), &visible).tokens, 192);
+    let mut other = tokens(300);
+    other[70] = 9999;
+    assert_eq!(tree.find(&other, &visible).tokens, 64);
+}
+
+#[test]
+fn a_window_needs_its_own_pages_only() {
+    let (mut tree, at) = tree(320);
+    // The window at 320 tokens reaches back to 221, in the fourth page.
+    let alone = |page: u32| (100..103).contains(&page);
+    tree.evict(1, 3, &alone, &mut |_, _| ());
+    assert_eq!(tree.find(&tokens(400), &visible).tokens, 320);
+    tree.evict(1, 1, &|page| page == 103, &mut |_, _| ());
+    assert_eq!(tree.find(&tokens(400), &visible).tokens, 0);
+    assert_eq!(tree.count(0, &|_| true), 5);
+    tree.evict(0, 9, &|_| true, &mut |_, _| ());
+    tree.evict(1, 9, &|_| true, &mut |_, _| ());
+    assert_eq!(tree.pages().count(), 0);
+    assert!(tree.nodes[at.0].is_none(), "an empty node stays");
+}
+
+#[test]
+fn ends_outlive_middles_and_leaves_go_before_roots() {
+    let (mut tree, at) = tree(320);
+    tree.touch(at, 320, &visible);
+    // What came later but passed.
+    let mut other = ROOT;
+    for index in 0..3 {
+        let page: Vec<u32> = vec![7000 + index; PAGE_TOKENS];
+        let pages = [Some(60 + index), Some(160 + index)];
+        other = tree.note(other, &page, &pages, &mut |_, _| ());
+    }
+    tree.pass(other, 1, 0);
+    let mut freed = Vec::new();
+    tree.evict(1, 4, &|_| true, &mut |_, page| freed.push(page));
+    // The passed page, then those outside of the first one's window, oldest first.
+    assert_eq!(freed, [160, 100, 101, 102]);
+    let mut freed = Vec::new();
+    tree.evict(0, 2, &|_| true, &mut |_, page| freed.push(page));
+    assert_eq!(freed, [4, 3]);
+}
+
+#[test]
+fn equal_pages_are_kept_once() {
+    let (mut tree, _) = tree(130);
+    let mut taken = Vec::new();
+    let first = tokens(64);
+    let mut note = |tree: &mut PrefixTree, pages: [Option<u32>; 2]| {
+        tree.note(ROOT, &first, &pages, &mut |group, page| taken.push((group, page)))
+    };
+    note(&mut tree, [Some(70), Some(170)]);
+    tree.evict(1, 1, &|page| page == 100, &mut |_, _| ());
+    note(&mut tree, [Some(71), Some(171)]);
+    assert_eq!(taken, [(1, 171)]);
+    let at = tree.find(&tokens(200), &visible).path[1];
+    assert!(!tree.note_tail(at, &[128, 129], &[80, 180]));
+}
+
+/// A conversation deeper than a thread's stack could recurse is removed without recursion.
+#[test]
+fn a_deep_conversation_is_removed() {
+    const DEPTH: u32 = 300_000;
+    let mut tree = PrefixTree::new(1);
+    let mut at = ROOT;
+    for page in 0..DEPTH {
+        at = tree.note(at, &[page; PAGE_TOKENS], &[Some(page)], &mut |_, _| ());
+    }
+    tree.enter(at);
+    tree.evict(0, usize::MAX, &|_| true, &mut |_, _| ());
+    assert_eq!(tree.nodes.iter().flatten().count(), 1 + DEPTH as usize);
+    tree.leave(at);
+    assert_eq!(tree.nodes.iter().flatten().count(), 1);
+}
