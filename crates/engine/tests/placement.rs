@@ -202,7 +202,9 @@ fn impossible_numbers_of_layers_are_refused() {
     };
     assert!(refusal(on(&gpu, None), 4).contains("3 layers"));
     assert!(refusal(on(&gpu, None), 0).contains("--device cpu"));
-    assert!(refusal(None, 1).contains("needs a GPU"));
+    let without = LoadOptions { layers_on_gpu: Some(1), ..exact() };
+    let without = load(&path, without).err().expect("there is no GPU");
+    assert!(matches!(without, EngineError::LayersWithoutGpu), "{without}");
     let options = LoadOptions { gpu: on(&gpu, Some(100_000)), layers_on_gpu: Some(2), ..exact() };
     let message = load(&path, options).err().expect("too little memory").to_string();
     assert!(message.contains("layers 1 to 2 and the head"), "{message}");
