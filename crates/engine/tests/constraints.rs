@@ -128,7 +128,8 @@ fn lanes_on_the_processor() {
 #[test]
 fn lanes_on_a_gpu() {
     let gpu = Some(gpu::options(&gpu::open()));
-    let options = LoadOptions { gpu, lanes: 6, context: Some(128), ..LoadOptions::default() };
+    let devices = tiny::one_thread(gpu);
+    let options = LoadOptions { devices, lanes: 6, context: Some(128), ..LoadOptions::default() };
     let name = "tiny".to_string();
     let engine = Engine::random_of(name, tiny_config(), TensorType::F32, options, &mut |_, _| ());
     check(engine.unwrap(), 6, 24, Speculation::Lookup);

@@ -11,6 +11,7 @@ use pianola_engine::{
     Pooling, Request, Service, log_softmax_at,
 };
 use pianola_formats::TensorType;
+use pianola_vulkan::Gpu;
 use std::ops::ControlFlow;
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -21,9 +22,9 @@ fn options(lanes: usize) -> LoadOptions {
 }
 
 /// A model of f32 weights on a GPU, where kernels for one row and for many agree closely.
-fn on_gpu(gpu: &Arc<pianola_vulkan::Gpu>, lanes: usize) -> Engine {
+fn on_gpu(gpu: &Arc<Gpu>, lanes: usize) -> Engine {
     let mut options = options(lanes);
-    options.gpu = Some(gpu::options(gpu));
+    options.devices = tiny::one_thread(Some(gpu::options(gpu)));
     let name = "tiny".to_string();
     Engine::random_of(name, tiny_config(), TensorType::F32, options, &mut |_, _| ()).unwrap()
 }
@@ -241,15 +242,35 @@ fn a_row_that_the_gpu_cannot_sample_goes_to_the_host_alone() {
     }
 }
 
+/// A sink that sends on all text and the end, and loses the device at the fifth token: on the
+/// engine's thread, where nothing is in flight.
+fn lose_at_fifth(gpu: &Arc<Gpu>, pieces: Sender<Result<String, EngineError>>) -> EventSink {
+    let gpu = gpu.clone();
+    let mut tokens = 0;
+    Box::new(move |event| {
+        match event {
+            Event::Token(token) => {
+                tokens += 1;
+                if tokens == 5 {
+                    gpu.lose();
+                }
+                pieces.send(Ok(token.text.to_string())).unwrap();
+            }
+            Event::Failed(error) => pieces.send(Err(error)).unwrap(),
+            Event::Prompt | Event::Finished(_) | Event::Embedding(_) => {}
+        }
+        ControlFlow::Continue(())
+    })
+}
+
 #[test]
 fn a_lost_device_is_opened_again_and_requests_go_on() {
     let gpu = gpu::open();
-    let expected = answer(&mut on_gpu(&gpu, 2), &request(1, 200)).tokens;
-    let engine = on_gpu(&gpu, 2);
+    let expected = answer(&mut on_gpu(&gpu, 2), &request(1, 120)).tokens;
     let reopened = Arc::new(Mutex::new(0));
     let count = reopened.clone();
     let service = Service::start_with(
-        engine,
+        on_gpu(&gpu, 2),
         Box::new(move || {
             *count.lock().unwrap() += 1;
             Ok(on_gpu(&gpu::open(), 2))
@@ -258,25 +279,24 @@ fn a_lost_device_is_opened_again_and_requests_go_on() {
     let info = service.info();
     assert_eq!((info.model.as_str(), info.context, info.lanes), ("tiny", 512, 2));
     assert!(info.devices.starts_with("vulkan"), "{}", info.devices);
-    let mut stream = service.submit(request(1, 200)).unwrap();
-    let mut text: String = stream.by_ref().take(5).map(Result::unwrap).collect();
-    gpu.lose();
-    text.extend(stream.by_ref().map(Result::unwrap));
+    let (pieces, text) = channel();
+    service.submit_to(request(1, 120), lose_at_fifth(&gpu, pieces)).unwrap();
+    let beside = service.submit(request(2, 120)).unwrap();
+    let text: String = text.into_iter().map(Result::unwrap).collect();
     let said: Vec<u32> = text.split_whitespace().map(|id| id.parse().unwrap()).collect();
     assert_eq!(said, expected, "a part is missing, or was said twice");
-    assert_eq!(stream.answer().unwrap().tokens, expected);
+    assert_eq!(beside.finish().unwrap().1.tokens.len(), 120);
     assert_eq!(*reopened.lock().unwrap(), 1);
-    assert_eq!(service.report().unwrap().counters.generated_tokens, 200);
+    assert_eq!(service.report().unwrap().counters.generated_tokens, 240);
 }
 
 #[test]
 fn a_device_that_is_lost_for_good_is_said_to_be() {
     let gpu = gpu::open();
     let service = Service::start(on_gpu(&gpu, 2));
-    let mut stream = service.submit(request(1, 400)).unwrap();
-    assert!(stream.next().unwrap().is_ok());
-    gpu.lose();
-    let end = stream.find_map(Result::err).expect("it fails");
+    let (pieces, text) = channel();
+    service.submit_to(request(1, 400), lose_at_fifth(&gpu, pieces)).unwrap();
+    let end = text.into_iter().find_map(Result::err).expect("it fails");
     assert!(matches!(end, EngineError::DeviceLost(_)), "{end}");
     let refused = service.submit(request(2, 1)).err().expect("it is refused");
     assert!(matches!(refused, EngineError::DeviceLost(_)), "{refused}");

@@ -7,7 +7,7 @@ mod gpu;
 mod remote;
 
 use pianola_cpu::{CpuDevice, CpuOptions, Level};
-use pianola_engine::{Engine, EngineError, LoadOptions, LogitRows, Request};
+use pianola_engine::{Engine, EngineError, Event, LoadOptions, LogitRows, Request};
 use pianola_formats::{TensorType, npy};
 use pianola_model::shape;
 use pianola_plan::{Device, DeviceId, Numeric, PlanText, Step};
@@ -15,7 +15,7 @@ use pianola_vulkan::{Gpu, VulkanDevice, VulkanOptions, VulkanRecording};
 use remote::RemoteDevice;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 const CPU: CpuOptions = CpuOptions { level: Level::Portable, threads: 2 };
 
@@ -176,24 +176,24 @@ fn lanes_in_halves_compute_what_they_do_together() {
         let options =
             LoadOptions { devices, layers_on_first: layers, overlap, lanes: 6, ..exact(None) };
         let mut engine = load(&golden("gemma3"), options).unwrap();
-        let mut texts = vec![Vec::new(); 6];
-        for lane in 0..6u32 {
-            let prompt = (0..5 + lane).map(|at| (at * 31 + lane) % 200).collect();
+        let texts = Arc::new(Mutex::new(vec![Vec::new(); 6]));
+        for lane in 0..6usize {
+            let prompt = (0..5 + lane as u32).map(|at| (at * 31 + lane as u32) % 200).collect();
             let request =
                 Request { max_tokens: Some(12), ignore_end: true, ..Request::new(prompt) };
-            engine.submit(request).unwrap();
+            let texts = texts.clone();
+            let sink = Box::new(move |event: Event<'_>| {
+                if let Event::Finished(answer) = event {
+                    texts.lock().unwrap()[lane] = answer.tokens;
+                }
+                ControlFlow::Continue(())
+            });
+            engine.submit_to(request, sink).unwrap();
         }
         while engine.is_busy() {
-            engine
-                .step(&mut |_, event| {
-                    if let pianola_engine::Event::Finished(answer) = event {
-                        let lane = answer.timing.prompt_tokens - 5;
-                        texts[lane] = answer.tokens;
-                    }
-                    ControlFlow::Continue(())
-                })
-                .unwrap();
+            engine.step().unwrap();
         }
+        let texts = texts.lock().unwrap().clone();
         (texts, engine.play_statistics().submits)
     };
     let (expected, _) = answers(vec![Arc::new(CpuDevice::default())], None, true);
