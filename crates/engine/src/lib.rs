@@ -50,7 +50,7 @@ mod scheduler;
 mod sequence;
 mod service;
 mod speculate;
-pub mod stop;
+mod stop;
 
 pub use bench::{BenchOptions, BenchRow, Launches, Test, bench};
 pub use cache::CacheUse;
