@@ -153,10 +153,17 @@ impl Engine {
         sampled
     }
 
-    /// Adds what the device sampled, and what the host samples from its logits, to the outcome.
+    /// Adds what the device sampled, what the host samples from its logits, and embeddings to the
+    /// outcome.
     fn collect(&mut self) -> Result<(), DeviceError> {
         let Engine { scheduler, executor, buffers, head_input, .. } = self;
         let StepBuffers { plan, outcome, .. } = buffers;
+        // First, because it may fail, and sampling cannot be undone.
+        if let Some(head_input) = head_input
+            && !plan.embeddings.is_empty()
+        {
+            head_input.pool(executor, plan, outcome)?;
+        }
         // The request whose guess was wrong: its further rows are of no use.
         let mut ended = None;
         for (row, sample) in plan.samples.iter().enumerate() {
@@ -180,12 +187,7 @@ impl Engine {
                 ended = Some(sample.lane);
             }
         }
-        match head_input {
-            Some(head_input) if !plan.embeddings.is_empty() => {
-                head_input.pool(executor, plan, outcome)
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// Generates one answer; `emit` gets the text as it becomes certain and may break off. It is
@@ -211,8 +213,8 @@ impl Engine {
         id: RequestId,
         emit: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Event<'static>, EngineError> {
-        let mut end = None;
-        while end.is_none() {
+        loop {
+            let mut end = None;
             let stepped = self.step_with(&mut |of, event| {
                 match event {
                     _ if of != id => {}
@@ -229,8 +231,10 @@ impl Engine {
                 self.cancel(id);
                 return Err(error);
             }
+            if let Some(end) = end {
+                return Ok(end);
+            }
         }
-        end.ok_or(EngineError::Stopped)
     }
 }
 
