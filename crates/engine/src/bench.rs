@@ -154,9 +154,7 @@ pub fn bench(
     let mut rows = Vec::new();
     let mut ceilings = Ceilings { bytes_per_second: 1.0, operations_per_second: 1.0 };
     let mut raise = || match measure() {
-        None => Err(EngineError::Option(
-            "the ceilings of this processor cannot be measured".to_string(),
-        )),
+        None => Err(EngineError::NoCeilings),
         Some(found) => {
             ceilings.bytes_per_second = ceilings.bytes_per_second.max(found.bytes_per_second);
             ceilings.operations_per_second =

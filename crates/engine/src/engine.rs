@@ -3,14 +3,18 @@
 
 mod requests;
 
-use crate::cache::{CacheUse, PageChange};
+use crate::cache::{CacheLayout, CacheUse, PageChange};
 use crate::error::EngineError;
 use crate::executor::Executor;
 use crate::load::Engine;
 use crate::request::{Answer, Event, Request, RequestId};
-use crate::scheduler::{EngineCounters, Listener, SampledBy, StepFailure, StepOutcome, StepPlan};
+use crate::scheduler::{
+    EngineCounters, Limits, Listener, SampledBy, SchedulerOptions, StepFailure, StepOutcome,
+    StepPlan,
+};
 use crate::speculate::Speculation;
-use pianola_plan::{DeviceError, SampleRow, TokenLogProbs};
+use pianola_model::Config;
+use pianola_plan::{DeviceError, DeviceKind, SampleRow, TokenLogProbs};
 use std::ops::ControlFlow;
 use std::time::Instant;
 
@@ -29,6 +33,37 @@ pub(crate) fn apply_pages(executor: &mut Executor, changes: impl Iterator<Item =
             Some(page) => executor.map_page(group, slot, index, page),
             None => executor.unmap_page(group, slot, index),
         }
+    }
+}
+
+/// What the scheduler has to know of the plan and its devices.
+pub(crate) fn scheduler_options(
+    executor: &Executor,
+    config: &Config,
+    queue: usize,
+) -> SchedulerOptions {
+    let plan = executor.plan();
+    let options = plan.options;
+    SchedulerOptions {
+        limits: Limits {
+            vocabulary: config.vocabulary,
+            context: options.context,
+            model_context: config.context,
+            lanes: options.sequences,
+            queue,
+        },
+        pages: CacheLayout {
+            groups: plan.graph.kv_groups.clone(),
+            pages: plan.kv_pages.clone(),
+            context: options.context,
+            slots: options.sequences,
+        },
+        max_rows: options.max_rows,
+        max_logit_rows: options.max_logit_rows,
+        max_sample_rows: executor.max_sample_rows(),
+        max_tokens_per_submit: executor.max_tokens_per_submit(),
+        rounds_rows: options.device == DeviceKind::Vulkan,
+        tokens_per_submit: None,
     }
 }
 

@@ -1,15 +1,14 @@
 //! Loading: from a path to an engine that is ready to play.
 
-use crate::cache::CacheLayout;
 use crate::draft::Drafter;
 use crate::embed::HeadInput;
-use crate::engine::StepBuffers;
+use crate::engine::{StepBuffers, scheduler_options};
 use crate::error::EngineError;
 use crate::executor::Executor;
 use crate::hybrid::HybridRecording;
 use crate::place::{self, Placement, Requested};
 use crate::request::{EventSink, RequestId};
-use crate::scheduler::{Limits, Scheduler, SchedulerOptions};
+use crate::scheduler::Scheduler;
 use crate::speculate::MOST_GUESSES;
 use pianola_cpu::{CpuOptions, CpuRecording, ReferenceModel};
 use pianola_formats::{TensorSource, TensorType};
@@ -435,33 +434,6 @@ impl Text {
     }
 }
 
-/// What the scheduler has to know of the plan and its devices.
-fn scheduler_options(executor: &Executor, config: &Config, queue: usize) -> SchedulerOptions {
-    let plan = executor.plan();
-    let options = plan.options;
-    SchedulerOptions {
-        limits: Limits {
-            vocabulary: config.vocabulary,
-            context: options.context,
-            model_context: config.context,
-            lanes: options.sequences,
-            queue,
-        },
-        pages: CacheLayout {
-            groups: plan.graph.kv_groups.clone(),
-            pages: plan.kv_pages.clone(),
-            context: options.context,
-            slots: options.sequences,
-        },
-        max_rows: options.max_rows,
-        max_logit_rows: options.max_logit_rows,
-        max_sample_rows: executor.max_sample_rows(),
-        max_tokens_per_submit: executor.max_tokens_per_submit(),
-        rounds_rows: options.device == DeviceKind::Vulkan,
-        tokens_per_submit: None,
-    }
-}
-
 /// Rows with logits: one for each lane, and some for guesses while the lanes are few.
 fn logit_rows(options: &LoadOptions) -> usize {
     const MOST_WITH_GUESSES: usize = 64;
@@ -514,10 +486,7 @@ fn plan(
         cpu_layers: 0,
     };
     if !(1..=options.max_rows).contains(&options.lanes) {
-        return Err(EngineError::Option(format!(
-            "the number of lanes must be between 1 and {}, not {}",
-            options.max_rows, options.lanes
-        )));
+        return Err(EngineError::Lanes { found: options.lanes, most: options.max_rows });
     }
     let asked = Requested { layers_on_gpu: options.layers_on_gpu, context: options.context };
     match &options.gpu {

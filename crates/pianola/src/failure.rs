@@ -87,6 +87,8 @@ impl From<EngineError> for Failure {
             | EngineError::EmptyPrompt
             | EngineError::Draft { .. }
             | EngineError::NoDraft
+            | EngineError::Lanes { .. }
+            | EngineError::NoCeilings
             | EngineError::NothingToQuantize
             | EngineError::LayersWithoutGpu
             | EngineError::Window { .. }
