@@ -155,9 +155,7 @@ pub fn bench(
     let least = Ceilings { bytes_per_second: 1.0, operations_per_second: 1.0 };
     let mut ceilings = vec![least; engine.devices().len()];
     let mut raise = |engine: &Engine| match measure(engine) {
-        None => {
-            Err(EngineError::Option("the ceilings of this machine cannot be measured".to_string()))
-        }
+        None => Err(EngineError::NoCeilings),
         Some(found) => {
             ceilings.iter_mut().zip(found).for_each(|(known, found)| known.raise(found));
             Ok(())

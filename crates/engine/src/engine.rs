@@ -3,13 +3,17 @@
 
 mod requests;
 
-use crate::cache::{CacheUse, PageChange};
+use crate::cache::{CacheLayout, CacheUse, PageChange};
 use crate::error::EngineError;
 use crate::executor::Executor;
 use crate::load::Engine;
 use crate::request::{Answer, Event, Request, RequestId};
-use crate::scheduler::{EngineCounters, Listener, SampledBy, StepFailure, StepOutcome, StepPlan};
+use crate::scheduler::{
+    EngineCounters, Limits, Listener, SampledBy, SchedulerOptions, StepFailure, StepOutcome,
+    StepPlan,
+};
 use crate::speculate::Speculation;
+use pianola_model::Config;
 use pianola_plan::{DeviceError, SampleRow, TokenLogProbs};
 use std::ops::ControlFlow;
 use std::time::Instant;
@@ -29,6 +33,37 @@ pub(crate) fn apply_pages(executor: &mut Executor, changes: impl Iterator<Item =
             Some(page) => executor.map_page(group, slot, index, page),
             None => executor.unmap_page(group, slot, index),
         }
+    }
+}
+
+/// What the scheduler has to know of the plan and its devices.
+pub(crate) fn scheduler_options(
+    executor: &Executor,
+    config: &Config,
+    queue: usize,
+) -> SchedulerOptions {
+    let plan = executor.plan();
+    let options = plan.options;
+    SchedulerOptions {
+        limits: Limits {
+            vocabulary: config.vocabulary,
+            context: options.context,
+            model_context: config.context,
+            lanes: options.sequences,
+            queue,
+        },
+        pages: CacheLayout {
+            groups: plan.graph.kv_groups.clone(),
+            pages: plan.kv_pages.clone(),
+            context: options.context,
+            slots: options.sequences,
+        },
+        max_rows: options.max_rows,
+        max_logit_rows: options.max_logit_rows,
+        max_sample_rows: executor.max_sample_rows(),
+        max_tokens_per_submit: executor.max_tokens_per_submit(),
+        rounds_rows: plan.devices.iter().any(|device| device.rounds_rows),
+        tokens_per_submit: None,
     }
 }
 
@@ -156,10 +191,17 @@ impl Engine {
         sampled
     }
 
-    /// Adds what the device sampled, and what the host samples from its logits, to the outcome.
+    /// Adds what the device sampled, what the host samples from its logits, and embeddings to the
+    /// outcome.
     fn collect(&mut self) -> Result<(), DeviceError> {
         let Engine { scheduler, executor, buffers, head_input, .. } = self;
         let StepBuffers { plan, outcome, .. } = buffers;
+        // First, because it may fail, and sampling cannot be undone.
+        if let Some(head_input) = head_input
+            && !plan.embeddings.is_empty()
+        {
+            head_input.pool(executor, plan, outcome)?;
+        }
         // The request whose guess was wrong: its further rows are of no use.
         let mut ended = None;
         for (row, sample) in plan.samples.iter().enumerate() {
@@ -183,12 +225,7 @@ impl Engine {
                 ended = Some(sample.lane);
             }
         }
-        match head_input {
-            Some(head_input) if !plan.embeddings.is_empty() => {
-                head_input.pool(executor, plan, outcome)
-            }
-            _ => Ok(()),
-        }
+        Ok(())
     }
 
     /// Generates one answer; `emit` gets the text as it becomes certain and may break off. It is
@@ -214,8 +251,8 @@ impl Engine {
         id: RequestId,
         emit: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Event<'static>, EngineError> {
-        let mut end = None;
-        while end.is_none() {
+        loop {
+            let mut end = None;
             let stepped = self.step_with(&mut |of, event| {
                 match event {
                     _ if of != id => {}
@@ -232,8 +269,10 @@ impl Engine {
                 self.cancel(id);
                 return Err(error);
             }
+            if let Some(end) = end {
+                return Ok(end);
+            }
         }
-        end.ok_or(EngineError::Stopped)
     }
 }
 

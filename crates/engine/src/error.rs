@@ -120,6 +120,17 @@ pub enum EngineError {
     /// A model whose last rows mean nothing outside of it.
     #[error("{0} has no rows that would embed a text; use another model")]
     NoEmbeddings(String),
+    /// A number of lanes that no step holds.
+    #[error("the number of lanes must be between 1 and {most}, not {found}")]
+    Lanes {
+        /// Lanes asked for.
+        found: usize,
+        /// Rows of a step.
+        most: usize,
+    },
+    /// A device whose bandwidth and arithmetic could not be measured.
+    #[error("the ceilings of this device cannot be measured, so nothing can be compared with them")]
+    NoCeilings,
     /// Nothing to convert to another type.
     #[error(
         "there is nothing to quantise: the model's weights are quantised already, or their rows are no whole number of blocks; load it as it is"
@@ -165,9 +176,6 @@ pub enum EngineError {
     /// Two models that do not share a vocabulary.
     #[error("the two models cannot be compared: {0}")]
     Incomparable(String),
-    /// An option outside its range.
-    #[error("{0}")]
-    Option(String),
 }
 
 fn advice(context: usize, model: usize) -> String {

@@ -51,7 +51,7 @@ mod sequence;
 mod service;
 mod speculate;
 mod split;
-pub mod stop;
+mod stop;
 mod text;
 
 pub use bench::{BenchOptions, BenchRow, Launches, Test, bench};

@@ -1,15 +1,14 @@
 //! Loading: from a path to an engine that is ready to play.
 
-use crate::cache::CacheLayout;
 use crate::draft::Drafter;
 use crate::embed::HeadInput;
-use crate::engine::StepBuffers;
+use crate::engine::{StepBuffers, scheduler_options};
 use crate::error::EngineError;
 use crate::executor::Executor;
 use crate::options::LoadOptions;
 use crate::placement::EnginePlacement;
 use crate::request::{EventSink, RequestId};
-use crate::scheduler::{Limits, Scheduler, SchedulerOptions};
+use crate::scheduler::Scheduler;
 use crate::split;
 use crate::text::Text;
 use pianola_cpu::ReferenceModel;
@@ -283,33 +282,6 @@ impl Engine {
     }
 }
 
-/// What the scheduler has to know of the plan and its devices.
-fn scheduler_options(executor: &Executor, config: &Config, queue: usize) -> SchedulerOptions {
-    let plan = executor.plan();
-    let options = plan.options;
-    SchedulerOptions {
-        limits: Limits {
-            vocabulary: config.vocabulary,
-            context: options.context,
-            model_context: config.context,
-            lanes: options.sequences,
-            queue,
-        },
-        pages: CacheLayout {
-            groups: plan.graph.kv_groups.clone(),
-            pages: plan.kv_pages.clone(),
-            context: options.context,
-            slots: options.sequences,
-        },
-        max_rows: options.max_rows,
-        max_logit_rows: options.max_logit_rows,
-        max_sample_rows: executor.max_sample_rows(),
-        max_tokens_per_submit: executor.max_tokens_per_submit(),
-        rounds_rows: plan.devices.iter().any(|device| device.rounds_rows),
-        tokens_per_submit: None,
-    }
-}
-
 fn random_weights(config: &Config, ty: TensorType) -> RandomWeights {
     RandomWeights::new(config, 7, |_, _, columns| {
         // Not every width is a whole number of 256-blocks: eight bits there, as converters do.
@@ -334,10 +306,7 @@ fn plan(
     let default = if quantized { Numeric::Fast } else { Numeric::Exact };
     let numeric = options.numeric.unwrap_or(default);
     if !(1..=options.max_rows).contains(&options.lanes) {
-        return Err(EngineError::Option(format!(
-            "the number of lanes must be between 1 and {}, not {}",
-            options.max_rows, options.lanes
-        )));
+        return Err(EngineError::Lanes { found: options.lanes, most: options.max_rows });
     }
     let plan_options = PlanOptions {
         numeric,

@@ -6,7 +6,7 @@
 /// several stop strings match, the one completed first counts, and of those completed at the same
 /// character the longest: how the text was cut into pushes makes no difference.
 #[derive(Clone, Debug)]
-pub struct StopMatcher {
+pub(crate) struct StopMatcher {
     stops: Vec<String>,
     /// The longest end of the text so far that begins a stop string.
     held: String,

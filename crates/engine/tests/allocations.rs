@@ -2,7 +2,7 @@
 
 use pianola_cpu::CpuOptions;
 use pianola_engine::sampler::Sampling;
-use pianola_engine::{Engine, Event, LoadOptions, LogitRows, Request};
+use pianola_engine::{Constraint, Engine, Event, LoadOptions, LogitRows, Request};
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceId, DeviceSampler, SampleRow, Step};
 use pianola_vulkan::{VulkanDevice, VulkanRecording};
@@ -70,7 +70,31 @@ fn on_a_gpu() {
     assert_eq!(ALLOCATIONS.load(Ordering::SeqCst) - before, 0, "{sum}");
 }
 
-/// Requests that generate beside one another, on either device.
+/// A constraint that allows every token.
+struct Anything;
+
+impl Constraint for Anything {
+    fn fill_mask(&mut self, mask: &mut [u32]) {
+        mask.fill(u32::MAX);
+    }
+
+    fn advance(&mut self, _: u32) -> bool {
+        true
+    }
+
+    fn rollback(&mut self, _: usize) {}
+
+    fn is_complete(&self) -> bool {
+        false
+    }
+
+    fn clone_box(&self) -> Box<dyn Constraint> {
+        Box::new(Anything)
+    }
+}
+
+/// Requests that generate beside one another, on either device; on the processor also with log
+/// probabilities and under a constraint.
 fn in_lanes(on_gpu: bool) {
     let gpu = on_gpu.then(gpu::open);
     let gpu = gpu.as_ref().map(gpu::options);
@@ -83,10 +107,14 @@ fn in_lanes(on_gpu: bool) {
     for lane in 0..4 {
         // From the best few, and from the whole vocabulary.
         let top_k = 7 * (lane % 2);
+        let constraint: Option<Box<dyn Constraint>> =
+            if lane == 2 && !on_gpu { Some(Box::new(Anything)) } else { None };
         let request = Request {
             max_tokens: Some(500),
             sampling: Sampling { top_k, ..Sampling::default() },
             seed: Some(5),
+            logprobs: (lane == 3 && !on_gpu).then_some(4),
+            constraint,
             ..Request::new(vec![3; 20])
         };
         assert_eq!(engine.sampling_unsupported(&request).is_none(), on_gpu);

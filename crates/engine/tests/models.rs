@@ -228,13 +228,16 @@ fn gemma3_goes_on_where_it_was_even_after_twenty_other_conversations() {
 #[test]
 fn special_tokens_are_spelled_out_where_asked() {
     let mut engine = load("smollm2.gguf", Numeric::Fast);
-    let mut conversation = Conversation::new(vec![]);
-    let prompt = next_turn(&engine, &mut conversation, None, "Say yes.");
-    let hidden = Request { ignore_end: true, ..request(prompt, Sampling::greedy(), 30) };
+    let tokenizer = &engine.text().unwrap().tokenizer;
+    let prompt = tokenizer.encode("Once upon a time", SpecialTokens::Plain);
+    // Nothing but the end of a turn.
+    let logit_bias = vec![(tokenizer.stop_tokens()[0], 1e4)];
+    let sampling = Sampling { logit_bias, ..Sampling::greedy() };
+    let hidden = Request { ignore_end: true, ..request(prompt, sampling, 3) };
     let shown = Request { show_special: true, ..hidden.clone() };
-    let (hidden, shown) = (answer(&mut engine, &hidden).0, answer(&mut engine, &shown).0);
-    assert!(shown.contains("<|im_end|>") && !hidden.contains("<|im_end|>"), "{shown}");
-    assert_eq!(shown.replace("<|im_end|>", "").replace("<|im_start|>", ""), hidden);
+    assert_eq!(answer(&mut engine, &hidden).0, "");
+    let shown = answer(&mut engine, &shown).0;
+    assert!(shown.len() > 3 * "<||>".len() && shown.starts_with("<|"), "{shown}");
 }
 
 /// Logits of the last row of each prompt, all prompts in one play or each in a play of its own.

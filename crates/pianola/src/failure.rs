@@ -82,11 +82,12 @@ impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Failure {
         let message = format!("{error}{}", option_for(&error));
         match error {
-            EngineError::Option(_)
-            | EngineError::Sampling(_)
+            EngineError::Sampling(_)
             | EngineError::EmptyPrompt
             | EngineError::Draft { .. }
             | EngineError::NoDraft
+            | EngineError::Lanes { .. }
+            | EngineError::NoCeilings
             | EngineError::NothingToQuantize
             | EngineError::OneDevice
             | EngineError::Window { .. }

@@ -68,7 +68,7 @@ impl Engine {
         sink: EventSink,
     ) -> Result<RequestId, EngineError> {
         let id = self.submit(request)?;
-        self.sinks.insert(id, sink);
+        self.set_sink(id, sink);
         Ok(id)
     }
 
@@ -80,8 +80,13 @@ impl Engine {
     ) -> Result<RequestId, EngineError> {
         let id = self.scheduler.next_id();
         self.submit_embedding_as(id, request)?;
-        self.sinks.insert(id, sink);
+        self.set_sink(id, sink);
         Ok(id)
+    }
+
+    /// Calls `sink` with the events of a request from now on.
+    pub(crate) fn set_sink(&mut self, id: RequestId, sink: EventSink) {
+        self.sinks.insert(id, sink);
     }
 
     /// Adds a request under an id that was taken before.

@@ -7,7 +7,8 @@ mod device;
 use super::*;
 use crate::cache::CacheLayout;
 use crate::constraint::Constraint;
-use device::{Alternating, Device, VOCABULARY, alone, groups};
+use crate::embed::Pooling;
+use device::{Alternating, Device, VOCABULARY, alone, embed_alone, groups};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -83,6 +84,10 @@ struct Open {
     text: String,
 }
 
+fn pooling_of(request: &Request) -> Pooling {
+    if request.prompt.len().is_multiple_of(2) { Pooling::Mean } else { Pooling::Last }
+}
+
 /// A scheduler, its device, and what is expected of them.
 struct Driver {
     scheduler: Scheduler,
@@ -94,6 +99,7 @@ struct Driver {
     answers: usize,
     failures: usize,
     losses: usize,
+    embeddings: usize,
 }
 
 /// Whether an answer is that of the request alone, as far as it goes.
@@ -131,6 +137,7 @@ impl Driver {
             answers: 0,
             failures: 0,
             losses: 0,
+            embeddings: 0,
         }
     }
 
@@ -144,10 +151,24 @@ impl Driver {
             true => earlier.push(request.clone()),
             false => earlier[place] = request.clone(),
         }
+        if random.below(10) == 0 {
+            return self.arrive_to_embed(request);
+        }
         let by = if random.below(6) == 0 { SampledBy::Host } else { SampledBy::Device };
         let id = scheduler.next_id();
         match scheduler.submit(id, request.clone(), by) {
             Ok(()) => drop(open.insert(id, Open { request, text: String::new() })),
+            Err(EngineError::QueueFull { .. }) => {}
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn arrive_to_embed(&mut self, request: Request) {
+        let id = self.scheduler.next_id();
+        let (tokens, pooling) = (request.prompt.clone(), pooling_of(&request));
+        let embed = EmbedRequest { tokens, pooling, priority: request.priority };
+        match self.scheduler.submit_embedding(id, embed) {
+            Ok(()) => drop(self.open.insert(id, Open { request, text: String::new() })),
             Err(EngineError::QueueFull { .. }) => {}
             Err(error) => panic!("{error}"),
         }
@@ -166,7 +187,7 @@ impl Driver {
         outcome: &mut StepOutcome,
         broken_off: Option<RequestId>,
     ) {
-        let Driver { scheduler, device, random, open, answers, failures, .. } = self;
+        let Driver { scheduler, device, random, open, answers, failures, embeddings, .. } = self;
         let mut lost = false;
         let has_rows = scheduler.plan_step(plan, &mut |_| panic!("there is no draft model"));
         device.change_pages(&plan.pages);
@@ -183,7 +204,12 @@ impl Driver {
             scheduler.complete(plan, outcome, &mut |id, event| {
                 match event {
                     Event::Prompt => {}
-                    Event::Embedding(_) => panic!("nobody asked for one"),
+                    Event::Embedding(values) => {
+                        let Open { request, .. } = open.remove(&id).expect("one end each");
+                        assert_eq!(values, embed_alone(&request.prompt, pooling_of(&request)));
+                        *embeddings += 1;
+                        return ControlFlow::Continue(());
+                    }
                     Event::Token(token) => {
                         open.get_mut(&id).unwrap().text.push_str(token.text);
                     }
@@ -283,6 +309,7 @@ fn every_answer_is_that_of_the_request_alone() {
         let counters = driver.scheduler.counters();
         assert!(driver.answers > 500, "{} answers of {}", driver.answers, case.lanes);
         assert!(driver.failures > 20, "{} failures", driver.failures);
+        assert!(driver.embeddings > 50, "{} embeddings", driver.embeddings);
         assert!(driver.losses > 2, "{} lost devices", driver.losses);
         assert_eq!(counters.drafted_tokens > 0, case.speculation == Lookup);
         preemptions += counters.preemptions;

@@ -65,7 +65,7 @@ impl Worker {
                 if let Err(error) = self.submit(id, task) {
                     let _ = sink(Event::Failed(error));
                 } else if let Some(engine) = &mut self.engine {
-                    engine.sinks.insert(id, sink);
+                    engine.set_sink(id, sink);
                 }
             }
             Command::Cancel { id } => {

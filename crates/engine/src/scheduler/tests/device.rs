@@ -4,7 +4,8 @@
 
 use crate::cache::PageChange;
 use crate::constraint::Constraint;
-use crate::scheduler::{SampledBy, StepOutcome, StepPlan};
+use crate::embed::{Pooled, Pooling};
+use crate::scheduler::{EmbedRows, SampledBy, StepOutcome, StepPlan};
 use pianola_plan::{KvGroup, KvType, PAGE_TOKENS, Row};
 use std::time::Duration;
 
@@ -101,6 +102,21 @@ pub fn alone(prompt: &[u32], count: usize, alternating: bool) -> Vec<u32> {
         tokens.push(first_allowed(token, &|token| !alternating || constraint.allows(token)));
     }
     tokens.split_off(prompt.len())
+}
+
+/// What the last layer makes of a token: small numbers, whose sums are exact.
+fn hidden(hash: u64) -> [f32; 2] {
+    [1.0 + (hash % 64) as f32, (hash / 64 % 64) as f32]
+}
+
+/// The embedding of a text that is computed alone.
+pub fn embed_alone(tokens: &[u32], pooling: Pooling) -> Vec<f32> {
+    let (mut pooled, mut hash) = (Pooled::new(pooling), SEED);
+    for &token in tokens {
+        hash = mix(hash, u64::from(token));
+        pooled.add(&hidden(hash));
+    }
+    pooled.finish().unwrap()
 }
 
 pub struct Device {
@@ -205,6 +221,17 @@ impl Device {
                 tokens.push(token);
             }
             outcome.push(&tokens);
+        }
+        for EmbedRows { rows, pooling } in &plan.embeddings {
+            let mut pooled = [0.0; 2];
+            for row in &plan.step.rows[rows.clone()] {
+                let values = hidden(self.read(0, row.sequence, row.position as usize));
+                match pooling {
+                    Pooling::Mean => (0..2).for_each(|at| pooled[at] += values[at]),
+                    Pooling::Last => pooled = values,
+                }
+            }
+            outcome.push_embedding(2).copy_from_slice(&pooled);
         }
         // Guesses pay: a row costs little beside the step.
         let rows = plan.step.rows.len() * plan.plays;
