@@ -22,6 +22,7 @@ mod ablate;
 mod budget;
 #[allow(unsafe_code)]
 mod commands;
+mod constants;
 #[allow(unsafe_code)]
 mod describe;
 mod device;
