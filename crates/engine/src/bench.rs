@@ -1,13 +1,15 @@
 //! Speed: tokens a second beside the ceiling of the device for that work.
 
+mod ceiling;
+mod round;
+
+pub(crate) use round::tokens;
+
 use crate::error::EngineError;
 use crate::load::Engine;
-use crate::request::{Event, Request, RequestId};
-use crate::scheduler::EngineCounters;
-use crate::sequence::LogitRows;
-use pianola_plan::{Ceilings, Cost, PlayStatistics, Work};
-use std::ops::{ControlFlow, Range};
-use std::time::Instant;
+use ceiling::ceiling;
+use pianola_plan::{Ceilings, PlayStatistics};
+use round::{Time, rounds};
 
 /// What to measure.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -52,18 +54,18 @@ impl BenchOptions {
 /// A test.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Test {
-    /// Processing a prompt of so many tokens.
+    /// Processing a prompt of this many tokens.
     Prompt(usize),
-    /// Generating so many tokens one by one, from an empty context.
+    /// Generating this many tokens one by one, from an empty context.
     Generate(usize),
-    /// Processing prompts of so many tokens for several requests at once.
+    /// Processing prompts for several requests at once.
     Prompts {
         /// Tokens of each, on average.
         tokens: usize,
         /// Requests.
         lanes: usize,
     },
-    /// Generating so many tokens for several requests at once, behind their prompts.
+    /// Generating tokens for several requests at once, after their prompts.
     Lanes {
         /// Tokens of each.
         tokens: usize,
@@ -136,8 +138,8 @@ impl BenchRow {
     }
 }
 
-/// Runs the tests; `done` hears of each repetition's speed. Ceilings are measured before, between
-/// and after them, and the highest stands: what disturbs a measurement only ever lowers it.
+/// Runs the tests; `done` is called with the speed of each repetition. Ceilings are measured before,
+/// between and after them, and the highest counts: what disturbs a measurement only lowers it.
 pub fn bench(
     engine: &mut Engine,
     options: &BenchOptions,
@@ -188,151 +190,6 @@ pub fn bench(
     Ok((rows, ceilings))
 }
 
-/// What is run in one go.
-#[derive(Clone, Copy, Debug)]
-enum Round {
-    Prompt,
-    Generate,
-    Lanes(usize),
-}
-
-fn rounds(options: &BenchOptions) -> Vec<Round> {
-    if !options.lanes.is_empty() {
-        return options.lanes.iter().map(|&lanes| Round::Lanes(lanes)).collect();
-    }
-    let prompt = (options.prompt > 0).then_some(Round::Prompt);
-    let generate = (options.generate > 0).then_some(Round::Generate);
-    prompt.into_iter().chain(generate).collect()
-}
-
-/// One repetition of a test.
-#[derive(Clone, Copy, Debug, Default)]
-struct Time {
-    tokens: usize,
-    seconds: f64,
-    spent: PlayStatistics,
-    drafted: u64,
-    accepted: u64,
-    at_once: usize,
-}
-
-impl Round {
-    /// The tests that a run is the measurement of.
-    fn tests(self, options: &BenchOptions) -> Vec<Test> {
-        let BenchOptions { prompt, generate, .. } = *options;
-        match self {
-            Round::Prompt => vec![Test::Prompt(prompt)],
-            Round::Generate => vec![Test::Generate(generate)],
-            Round::Lanes(lanes) => {
-                let prompts = Test::Prompts { tokens: prompt, lanes };
-                let generates = Test::Lanes { tokens: generate, lanes };
-                [(prompts, prompt), (generates, generate)]
-                    .into_iter()
-                    .filter(|(_, tokens)| *tokens > 0)
-                    .map(|(test, _)| test)
-                    .collect()
-            }
-        }
-    }
-
-    fn run(self, engine: &mut Engine, options: &BenchOptions) -> Result<Vec<Time>, EngineError> {
-        engine.reset();
-        match self {
-            Round::Prompt => {
-                let tokens = tokens(engine.config().vocabulary, 0, 0..options.prompt);
-                let watch = Watch::start(engine);
-                engine.feed(&tokens, usize::MAX, LogitRows::Last, &mut |_, _| ())?;
-                Ok(vec![watch.stop(engine, tokens.len())])
-            }
-            Round::Generate => {
-                let times = run_lanes(engine, 1, &|_| 1, options.generate)?;
-                Ok(vec![times[1]])
-            }
-            Round::Lanes(lanes) => {
-                let prompt = |lane: usize| options.prompt_of(lane);
-                let times = run_lanes(engine, lanes, &prompt, options.generate)?;
-                let wanted = [options.prompt > 0, options.generate > 0];
-                Ok(times.into_iter().zip(wanted).filter(|p| p.1).map(|p| p.0).collect())
-            }
-        }
-    }
-}
-
-/// A stretch of time, and what the device did in it.
-struct Watch {
-    start: Instant,
-    before: PlayStatistics,
-    counters: EngineCounters,
-}
-
-impl Watch {
-    fn start(engine: &Engine) -> Watch {
-        let (before, counters) = (engine.executor.statistics(), engine.counters());
-        Watch { before, counters, start: Instant::now() }
-    }
-
-    fn stop(&self, engine: &Engine, tokens: usize) -> Time {
-        let seconds = self.start.elapsed().as_secs_f64();
-        let spent = engine.executor.statistics() - self.before;
-        let (before, after) = (self.counters, engine.counters());
-        let drafted = after.drafted_tokens - before.drafted_tokens;
-        let accepted = after.accepted_tokens - before.accepted_tokens;
-        Time { tokens, seconds, spent, drafted, accepted, at_once: 1 }
-    }
-}
-
-/// Tokens at these positions that look like text to the engine: spread over the vocabulary, never
-/// the same twice in a row, and others for every lane.
-pub(crate) fn tokens(vocabulary: usize, lane: usize, positions: Range<usize>) -> Vec<u32> {
-    let token = |at: usize| ((lane * 104_729 + at * 7919 + 13) % vocabulary) as u32;
-    positions.map(token).collect()
-}
-
-/// The prompts of `lanes` requests until each has its first token; then `generate` more of each.
-fn run_lanes(
-    engine: &mut Engine,
-    lanes: usize,
-    prompt: &dyn Fn(usize) -> usize,
-    generate: usize,
-) -> Result<[Time; 2], EngineError> {
-    let mut prompted = 0;
-    let watch = Watch::start(engine);
-    for lane in 0..lanes {
-        let prompt = tokens(engine.config().vocabulary, lane, 0..prompt(lane));
-        prompted += prompt.len();
-        engine.submit(Request {
-            max_tokens: Some(generate + 1),
-            ignore_end: true,
-            ..Request::new(prompt)
-        })?;
-    }
-    let mut failure = None;
-    let mut listen = |_: RequestId, event: Event<'_>| {
-        if let Event::Failed(error) = event {
-            failure = Some(error);
-        }
-        ControlFlow::Continue(())
-    };
-    let mut at_once = 0;
-    while engine.is_busy() && !engine.all_generate() {
-        engine.step(&mut listen)?;
-        at_once = at_once.max(engine.queue_lengths().1);
-    }
-    let prompts = Time { at_once, ..watch.stop(engine, prompted) };
-    let before = engine.counters().generated_tokens;
-    let watch = Watch::start(engine);
-    while engine.is_busy() {
-        engine.step(&mut listen)?;
-        at_once = at_once.max(engine.queue_lengths().1);
-    }
-    let generated = (engine.counters().generated_tokens - before) as usize;
-    let generation = Time { at_once, ..watch.stop(engine, generated) };
-    match failure {
-        Some(error) => Err(error),
-        None => Ok([prompts, generation]),
-    }
-}
-
 /// The repetitions of a test.
 #[derive(Clone, Debug, Default)]
 struct Measured {
@@ -381,47 +238,5 @@ impl Measured {
             accepted: self.accepted,
             at_once: self.at_once,
         }
-    }
-}
-
-/// Tokens a second if every play took exactly the time its bytes or operations need.
-fn ceiling(engine: &Engine, test: Test, options: &BenchOptions, ceilings: &[Ceilings]) -> f64 {
-    let lengths = |lanes: usize| (0..lanes).map(|lane| options.prompt_of(lane));
-    match test {
-        Test::Prompt(count) => engine.ceiling(0..count, engine.plan().options.max_rows, ceilings),
-        Test::Generate(count) => engine.ceiling(0..count, 1, ceilings),
-        Test::Prompts { lanes, .. } => {
-            // As full plays of whole prompts: nobody can do with fewer reads of the weights.
-            let all: usize = lengths(lanes).sum();
-            let plays = all.div_ceil(engine.plan().options.max_rows);
-            let sequences: Vec<(usize, usize)> = lengths(lanes).map(|rows| (rows, rows)).collect();
-            let work = |cost: &Cost| {
-                let once = cost.work_of(&sequences, lanes);
-                Work { bytes: once.bytes + cost.weight_bytes * (plays as u64 - 1), ..once }
-            };
-            all as f64 / engine.plan().best_seconds(ceilings, &work)
-        }
-        Test::Lanes { lanes, tokens } => {
-            let seconds = |at: usize| -> f64 {
-                let sequences: Vec<(usize, usize)> =
-                    lengths(lanes).map(|prompt| (1, prompt + at + 1)).collect();
-                engine.plan().best_seconds(ceilings, &|cost| cost.work_of(&sequences, lanes))
-            };
-            (lanes * tokens) as f64 / (0..tokens).map(seconds).sum::<f64>()
-        }
-    }
-}
-
-impl Engine {
-    /// Tokens a second for positions `tokens` of a sequence, `chunk` at a time, if every play took
-    /// exactly the time that its bytes or operations need.
-    pub fn ceiling(&self, tokens: Range<usize>, chunk: usize, ceilings: &[Ceilings]) -> f64 {
-        let count = tokens.len();
-        let end = tokens.end;
-        let seconds = |start: usize| -> f64 {
-            let rows = chunk.min(end - start);
-            self.plan().best_seconds(ceilings, &|cost| cost.work(rows, 1, start + rows))
-        };
-        count as f64 / tokens.step_by(chunk).map(seconds).sum::<f64>()
     }
 }
