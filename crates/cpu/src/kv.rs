@@ -23,7 +23,7 @@ pub(crate) struct KvMemory {
 
 impl KvMemory {
     /// Reserves what the plan's sequences may need; untouched pages cost nothing. On failure,
-    /// the number of bytes that were not to be had.
+    /// the number of bytes that could not be reserved.
     pub fn new(plan: &Plan) -> Result<KvMemory, u64> {
         KvMemory::reserve(plan, |group| plan.kv_pages[group], None)
     }
@@ -40,7 +40,7 @@ impl KvMemory {
         Ok(memory)
     }
 
-    /// `ty`, if given, stands for the plan's.
+    /// `ty`, if given, replaces the plan's type.
     fn reserve(
         plan: &Plan,
         pages: impl Fn(usize) -> usize,
@@ -117,7 +117,7 @@ impl KvPages {
 
     /// Stores the key or value of a whole head.
     pub fn set(
-        &self,
+        &mut self,
         sequence: usize,
         position: usize,
         slot: KvSlot,
@@ -130,7 +130,7 @@ impl KvPages {
         let largest = values.iter().fold(0.0f32, |largest, x| largest.max(x.abs()));
         let scale = if values.iter().all(|x| x.is_finite()) { largest / 127.0 } else { f32::NAN };
         for (at, &x) in values.iter().enumerate() {
-            // SAFETY: inside the head's part of the page; the reference runs on one thread.
+            // SAFETY: inside the head's part of the page; `&mut self` excludes other readers.
             unsafe {
                 match self.group.ty {
                     KvType::F32 => *start.cast::<f32>().add(offset(at)) = x,

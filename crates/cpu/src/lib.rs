@@ -11,26 +11,35 @@
 //! the kernels that run. Nothing is allocated while playing, and nothing is chosen: a stage has
 //! its pointers, shapes and kernel from the recording.
 //!
-//! Unsafe code is all over this crate: kernels on raw pointers (`simd`), an arena that workers
-//! divide by jobs (`stage`, `record`, `device`), and the memory under both.
-
-#![allow(unsafe_code)]
+//! Unsafe code lies in the modules that allow it below: kernels on raw pointers (`simd`), an arena
+//! that workers divide by jobs (`stage`, `record`, `recording`), and the memory under both.
 
 mod check;
 mod device;
+#[allow(unsafe_code)]
 mod kv;
+#[allow(unsafe_code)]
 mod measure;
+#[allow(unsafe_code)]
 mod memory;
+#[allow(unsafe_code)]
 mod pack;
 mod policy;
+#[allow(unsafe_code)]
 mod pool;
 mod profile;
+#[allow(unsafe_code)]
 mod record;
+#[allow(unsafe_code)]
 mod recording;
 pub mod reference;
+#[allow(unsafe_code)]
 pub mod simd;
+#[allow(unsafe_code)]
 mod stage;
+#[allow(unsafe_code)]
 mod weights;
+#[allow(unsafe_code)]
 mod work;
 
 pub use check::{CheckFailure, CheckReport, ReferenceModel};

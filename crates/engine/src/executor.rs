@@ -8,16 +8,17 @@
 //! one, in the other slot, keeps the first device busy while the last still works: a prompt's chunks
 //! overlap. Steps of many sequences are cut in two halves where the plan predicts a gain.
 
+mod probe;
+
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    Ceilings, Device, DeviceError, DeviceSampler, KernelTime, KvSlot, LogitsTo, OverlapTimes, Plan,
-    PlayStatistics, Probe, Recording, Rounding, Row, SLOTS, SampleRow, Step, TensorId,
-    TokenLogProbs, WAIT_LIMIT,
+    Ceilings, Device, DeviceError, DeviceSampler, KernelTime, LogitsTo, OverlapTimes, Plan,
+    PlayStatistics, Recording, SLOTS, SampleRow, Step, TensorId, TokenLogProbs, WAIT_LIMIT,
 };
 use std::sync::Arc;
 use std::time::Instant;
 
-/// What is said where no device samples.
+/// The error where no device samples.
 const NO_SAMPLER: &str = "the device that computes the logits does not sample";
 
 /// A recorded plan, ready to play.
@@ -103,7 +104,7 @@ impl Executor {
     }
 
     /// Plays a step; afterwards [`Executor::logits`] holds a row for each of `step.logits`. A step
-    /// without logits may still be under way.
+    /// without logits returns before the devices have finished.
     pub fn play(&mut self, step: &Step) -> Result<(), DeviceError> {
         let start = Instant::now();
         self.submit(step, LogitsTo::Host)?;
@@ -356,48 +357,5 @@ impl Executor {
         let mut all = PlayStatistics::default();
         self.recordings.iter().for_each(|recording| all += recording.statistics());
         PlayStatistics { plays: self.plays, seconds: self.seconds, ..all }
-    }
-}
-
-impl Probe for Executor {
-    fn begin(&mut self, step: &Step) -> Result<(), DeviceError> {
-        self.recordings.iter_mut().try_for_each(|recording| recording.begin(step))
-    }
-
-    fn play_op(&mut self, op: usize, step: &Step) -> Result<(), DeviceError> {
-        let plan = self.plan.clone();
-        let device = plan.ops[op].device;
-        if let Some(segment) = plan.segments.iter().find(|segment| segment.ops.start == op) {
-            for transfer in &segment.receives {
-                let from = plan.segments[transfer.from].device;
-                let rows = plan.rows(transfer.tensor, step);
-                let values = self.recordings[from.0].read_tensor(transfer.tensor, rows)?;
-                self.recordings[device.0].write_tensor(transfer.tensor, &values)?;
-            }
-        }
-        self.recordings[device.0].play_op(op, step)
-    }
-
-    fn read_tensor(&mut self, tensor: TensorId, rows: usize) -> Result<Vec<f32>, DeviceError> {
-        let device = self.plan.tensor_device(tensor);
-        self.recordings[device.0].read_tensor(tensor, rows)
-    }
-
-    fn write_tensor(&mut self, tensor: TensorId, rows: &[f32]) -> Result<(), DeviceError> {
-        let mut recordings = self.recordings.iter_mut();
-        recordings.try_for_each(|recording| recording.write_tensor(tensor, rows))
-    }
-
-    fn read_kv(&mut self, slot: KvSlot, rows: &[Row]) -> Result<[Vec<f32>; 2], DeviceError> {
-        let device = self.plan.kv_device(slot);
-        self.recordings[device.0].read_kv(slot, rows)
-    }
-
-    fn rounding(&self, op: usize) -> Rounding {
-        self.recordings[self.plan.ops[op].device.0].rounding(op)
-    }
-
-    fn poison(&mut self) -> Result<(), DeviceError> {
-        self.recordings.iter_mut().try_for_each(|recording| recording.poison())
     }
 }

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+mod builder;
 mod cost;
 mod device;
 mod error;
@@ -35,13 +36,14 @@ mod units;
 mod weight;
 
 pub use arena::Arena;
+pub use builder::GraphBuilder;
 pub use cost::{Cost, Work};
 pub use device::{Allocation, Device, LogitsTo, Probe, Recording, Rounding, SLOTS, WAIT_LIMIT};
 pub use error::DeviceError;
 pub use fuse::{Attend, Fused, FusedNorm, Kernel, Part, Project, Residual};
 pub use graph::{
-    Activation, AttentionSpec, Graph, GraphBuilder, LongFrequencies, Node, Op, RopePairing,
-    RopeSpec, RowSet, TensorId, TensorSpec, WeightId,
+    Activation, AttentionSpec, Graph, LongFrequencies, Node, Op, RopePairing, RopeSpec, RowSet,
+    TensorId, TensorSpec, WeightId,
 };
 pub use hazard::{Access, Range, Space, barriers};
 pub use kv::{KvDemand, KvGroup, KvSlot, KvType, KvTypeError, PAGE_TOKENS, kv_bytes};

@@ -23,7 +23,7 @@ pub struct Gpu {
     description: GpuDescription,
     fragments: OnceLock<Fragments>,
     lost: AtomicBool,
-    /// A wait ran out of time: the device may still be at work, so nothing of it may be freed.
+    /// A wait ran out of time: the device may still run, so nothing that it uses may be freed.
     hung: AtomicBool,
 }
 
@@ -38,13 +38,22 @@ impl Drop for Gpu {
     }
 }
 
-/// Whether the device has cooperative matrices, and tells of its compiled pipelines. An extension
-/// may be listed without the feature.
+/// What a device may have and kernels can do without.
+struct Optional {
+    /// Cooperative matrices.
+    matrices: bool,
+    /// Statistics of compiled pipelines.
+    executable: bool,
+    /// What is left of each heap.
+    budgets: bool,
+}
+
+/// The optional features of a device. An extension may be listed without the feature.
 fn optional(
     instance: &Instance,
     physical: vk::PhysicalDevice,
     has: &dyn Fn(&str) -> bool,
-) -> (bool, bool) {
+) -> Optional {
     let mut cooperative = vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default();
     let mut statistics = vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default();
     let mut twelve = vk::PhysicalDeviceVulkan12Features::default();
@@ -60,10 +69,87 @@ fn optional(
     // SAFETY: a 1.3 device of this instance; structures are chained only where it knows them.
     unsafe { instance.raw.get_physical_device_features2(physical, &mut features) };
     let halves = twelve.shader_float16 != 0 && twelve.vulkan_memory_model != 0;
-    (
-        matrices && cooperative.cooperative_matrix != 0 && halves,
-        executable && statistics.pipeline_executable_info != 0,
-    )
+    Optional {
+        matrices: matrices && cooperative.cooperative_matrix != 0 && halves,
+        executable: executable && statistics.pipeline_executable_info != 0,
+        budgets: has("VK_EXT_memory_budget"),
+    }
+}
+
+/// The queue family to submit to, if one computes.
+fn queue_family(instance: &Instance, physical: vk::PhysicalDevice) -> Option<u32> {
+    // SAFETY: a device of this instance.
+    let families = unsafe { instance.raw.get_physical_device_queue_family_properties(physical) };
+    let computes =
+        |family: &vk::QueueFamilyProperties| family.queue_flags.contains(vk::QueueFlags::COMPUTE);
+    // A queue that only computes leaves the one that draws the desktop alone.
+    let alone = |family: &vk::QueueFamilyProperties| {
+        computes(family)
+            && !family.queue_flags.contains(vk::QueueFlags::GRAPHICS)
+            && family.timestamp_valid_bits > 0
+    };
+    let family = families.iter().position(alone).or_else(|| families.iter().position(computes));
+    family.map(|family| family as u32)
+}
+
+/// Creates the device with the features that kernels need, and the optional ones it has.
+fn create(
+    instance: &Instance,
+    physical: vk::PhysicalDevice,
+    family: u32,
+    optional: &Optional,
+) -> Result<ash::Device, vk::Result> {
+    let &Optional { matrices, executable, budgets } = optional;
+    let mut names = Vec::new();
+    if matrices {
+        names.push(khr::cooperative_matrix::NAME.as_ptr());
+    }
+    if executable {
+        names.push(khr::pipeline_executable_properties::NAME.as_ptr());
+    }
+    if budgets {
+        names.push(ext::memory_budget::NAME.as_ptr());
+    }
+    let core = vk::PhysicalDeviceFeatures::default()
+        .shader_int16(true)
+        .shader_storage_buffer_array_dynamic_indexing(true);
+    let mut eleven =
+        vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(true);
+    let mut twelve = vk::PhysicalDeviceVulkan12Features::default()
+        .shader_float16(matrices)
+        .vulkan_memory_model(matrices)
+        .vulkan_memory_model_device_scope(matrices);
+    let mut thirteen = vk::PhysicalDeviceVulkan13Features::default()
+        .shader_integer_dot_product(true)
+        .subgroup_size_control(true)
+        .compute_full_subgroups(true)
+        .synchronization2(true)
+        .maintenance4(true);
+    let mut cooperative =
+        vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
+    let mut statistics = vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default()
+        .pipeline_executable_info(true);
+    let mut features = vk::PhysicalDeviceFeatures2::default()
+        .features(core)
+        .push_next(&mut eleven)
+        .push_next(&mut twelve)
+        .push_next(&mut thirteen);
+    if matrices {
+        features = features.push_next(&mut cooperative);
+    }
+    if executable {
+        features = features.push_next(&mut statistics);
+    }
+    let priorities = [1.0];
+    let queues = [vk::DeviceQueueCreateInfo::default()
+        .queue_family_index(family)
+        .queue_priorities(&priorities)];
+    let create = vk::DeviceCreateInfo::default()
+        .queue_create_infos(&queues)
+        .enabled_extension_names(&names)
+        .push_next(&mut features);
+    // SAFETY: features and extensions were found on this device; the chain lives through the call.
+    unsafe { instance.raw.create_device(physical, &create, None) }
 }
 
 impl Gpu {
@@ -87,91 +173,19 @@ impl Gpu {
         let extensions = instance.extensions(physical);
         let has = |name: &str| extensions.iter().any(|extension| extension == name);
         // SAFETY: a device of this instance.
-        let (families, memory) = unsafe {
-            (
-                instance.raw.get_physical_device_queue_family_properties(physical),
-                instance.raw.get_physical_device_memory_properties(physical),
-            )
-        };
-        let computes = |family: &&(usize, &vk::QueueFamilyProperties)| {
-            family.1.queue_flags.contains(vk::QueueFlags::COMPUTE)
-        };
-        let list: Vec<_> = families.iter().enumerate().collect();
-        // A queue that only computes leaves the one that draws the desktop alone.
-        let alone = |family: &&(usize, &vk::QueueFamilyProperties)| {
-            !family.1.queue_flags.contains(vk::QueueFlags::GRAPHICS)
-                && family.1.timestamp_valid_bits > 0
-        };
-        let family = list
-            .iter()
-            .filter(computes)
-            .find(alone)
-            .or_else(|| list.iter().find(computes))
-            .map(|(index, _)| *index as u32)
-            .ok_or_else(|| {
-                DeviceError::Unsupported(format!("{} has no queue that computes", description.name))
-            })?;
-
-        let (matrices, executable) = optional(&instance, physical, &has);
-        let matrices = matrices && !description.matrices.is_empty();
-        let budgets = has("VK_EXT_memory_budget");
-        let mut names = Vec::new();
-        if matrices {
-            names.push(khr::cooperative_matrix::NAME.as_ptr());
-        }
-        if executable {
-            names.push(khr::pipeline_executable_properties::NAME.as_ptr());
-        }
-        if budgets {
-            names.push(ext::memory_budget::NAME.as_ptr());
-        }
-        let core = vk::PhysicalDeviceFeatures::default()
-            .shader_int16(true)
-            .shader_storage_buffer_array_dynamic_indexing(true);
-        let mut eleven =
-            vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(true);
-        let mut twelve = vk::PhysicalDeviceVulkan12Features::default()
-            .shader_float16(matrices)
-            .vulkan_memory_model(matrices)
-            .vulkan_memory_model_device_scope(matrices);
-        let mut thirteen = vk::PhysicalDeviceVulkan13Features::default()
-            .shader_integer_dot_product(true)
-            .subgroup_size_control(true)
-            .compute_full_subgroups(true)
-            .synchronization2(true)
-            .maintenance4(true);
-        let mut cooperative =
-            vk::PhysicalDeviceCooperativeMatrixFeaturesKHR::default().cooperative_matrix(true);
-        let mut statistics = vk::PhysicalDevicePipelineExecutablePropertiesFeaturesKHR::default()
-            .pipeline_executable_info(true);
-        let mut features = vk::PhysicalDeviceFeatures2::default()
-            .features(core)
-            .push_next(&mut eleven)
-            .push_next(&mut twelve)
-            .push_next(&mut thirteen);
-        if matrices {
-            features = features.push_next(&mut cooperative);
-        }
-        if executable {
-            features = features.push_next(&mut statistics);
-        }
-        let priorities = [1.0];
-        let queues = [vk::DeviceQueueCreateInfo::default()
-            .queue_family_index(family)
-            .queue_priorities(&priorities)];
-        let create = vk::DeviceCreateInfo::default()
-            .queue_create_infos(&queues)
-            .enabled_extension_names(&names)
-            .push_next(&mut features);
-        // SAFETY: features and extensions were found on this device; the chain lives through
-        // the call.
-        let raw =
-            unsafe { instance.raw.create_device(physical, &create, None) }.map_err(|error| {
-                DeviceError::Unsupported(format!("{} cannot be opened: {error}", description.name))
-            })?;
+        let memory = unsafe { instance.raw.get_physical_device_memory_properties(physical) };
+        let family = queue_family(&instance, physical).ok_or_else(|| {
+            DeviceError::Unsupported(format!("{} has no queue that computes", description.name))
+        })?;
+        let mut optional = optional(&instance, physical, &has);
+        optional.matrices &= !description.matrices.is_empty();
+        let raw = create(&instance, physical, family, &optional).map_err(|error| {
+            DeviceError::Unsupported(format!("{} cannot be opened: {error}", description.name))
+        })?;
         // SAFETY: the device was made with one queue of this family.
         let queue = unsafe { raw.get_device_queue(family, 0) };
-        let executable = executable
+        let executable = optional
+            .executable
             .then(|| khr::pipeline_executable_properties::Device::new(&instance.raw, &raw));
         let gpu = Arc::new(Gpu {
             instance,
@@ -181,7 +195,7 @@ impl Gpu {
             family,
             memory,
             executable,
-            budgets,
+            budgets: optional.budgets,
             description,
             fragments: OnceLock::new(),
             lost: AtomicBool::new(false),
@@ -203,13 +217,13 @@ impl Gpu {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Whether the device may still be at work on what was submitted to it. What it uses must then
-    /// be left alone, even by those who drop it.
+    /// Whether the device may still run what was submitted to it. What it uses must then not be
+    /// freed, not even on drop.
     pub(crate) fn is_hung(&self) -> bool {
         self.hung.load(Ordering::Relaxed)
     }
 
-    /// Lanes of the kernels' subgroups: 32 where the device lets us choose.
+    /// Invocations of the kernels' subgroups: 32 where the device lets us choose.
     pub(crate) fn subgroup(&self) -> u32 {
         let (default, least, most) = self.description.subgroup;
         if (least..=most).contains(&32) { 32 } else { default }
@@ -272,13 +286,13 @@ impl Gpu {
             .map_err(|error| self.failure(what, error))
     }
 
-    /// From now on the device answers as a lost one does, for tests of what follows.
+    /// Makes every later call fail as on a lost device, for tests of recovery.
     #[cfg(feature = "test-hooks")]
     pub fn lose(&self) {
         self.lost.store(true, Ordering::Relaxed);
     }
 
-    /// Waits for a fence, but not for ever.
+    /// Waits for a fence, at most for `limit`.
     pub(crate) fn wait(
         &self,
         fence: vk::Fence,

@@ -15,35 +15,52 @@
 //!
 //! Every wait has a limit, and a lost device is an error, never a hang.
 //!
-//! Unsafe code is all over this crate: it calls Vulkan.
+//! Unsafe code lies in the modules that allow it below: they call Vulkan or write to mapped memory.
 
-#![allow(unsafe_code)]
-
+#[allow(unsafe_code)]
 mod ablate;
 mod budget;
+#[allow(unsafe_code)]
 mod commands;
+mod constants;
+#[allow(unsafe_code)]
 mod describe;
 mod device;
 mod dry_run;
+#[allow(unsafe_code)]
 mod gpu;
+#[allow(unsafe_code)]
 mod instance;
+#[allow(unsafe_code)]
 mod lab;
 mod layout;
+#[allow(unsafe_code)]
 mod measure;
+#[allow(unsafe_code)]
 mod memory;
+#[allow(unsafe_code)]
 mod pipeline;
 mod policy;
+#[allow(unsafe_code)]
 mod probe;
+#[allow(unsafe_code)]
 mod profile;
 mod program;
+#[allow(unsafe_code)]
 mod recording;
+#[allow(unsafe_code)]
 mod sample;
+#[allow(unsafe_code)]
 mod sampler;
+#[allow(unsafe_code)]
 mod statistics;
+#[allow(unsafe_code)]
 mod step;
+#[allow(unsafe_code)]
 mod transfer;
 mod tune;
 mod tuning;
+#[allow(unsafe_code)]
 mod upload;
 mod weights;
 

@@ -1,5 +1,6 @@
 //! Ceilings of a device, measured on the spot.
 
+use crate::constants;
 use crate::describe::GpuKind;
 use crate::gpu::Gpu;
 use crate::lab::Lab;
@@ -52,7 +53,7 @@ fn matrix_rate(lab: &mut Lab, sink: Region, limits: &Limits) -> Result<f64, Devi
     const CHAINS: u32 = 4;
     let (rounds, groups): (u32, u32) =
         if limits.parallelism < 1 << 10 { (50, 16) } else { (2_000, 1056) };
-    let constants = vec![(0, limits.matrices)];
+    let constants = vec![(constants::probe_matrix::SIDE, limits.matrices)];
     let variant = Variant { shader: Shader::ProbeMatrix, constants };
     let dispatch = Dispatch::new(variant, vec![sink], &rounds.to_ne_bytes(), [groups, 1, 1], 0);
     let seconds = lab.time(&[dispatch], 3)?;
@@ -114,6 +115,7 @@ pub fn atomic_additions(
 const GROUP_BYTES: u64 = 256 << 10;
 
 fn probe(kind: u32, source: Region, sink: Region, count: u32, groups: u32) -> Dispatch {
-    let variant = Variant { shader: Shader::Probe, constants: vec![(0, kind)] };
+    let variant =
+        Variant { shader: Shader::Probe, constants: vec![(constants::probe::KIND, kind)] };
     Dispatch::new(variant, vec![source, sink], &count.to_ne_bytes(), [groups, 1, 1], 0)
 }

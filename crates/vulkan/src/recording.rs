@@ -1,6 +1,11 @@
 //! A plan recorded for a GPU: weights resident, command buffers made once, a play one submission.
 
+mod check;
 mod play;
+mod slot;
+
+pub(crate) use check::check_heads;
+pub(crate) use slot::{FrameSlot, Recorded};
 
 use crate::ablate::{Ablated, Ablation};
 use crate::commands::Recorder;
@@ -11,7 +16,7 @@ use crate::memory::{HeapUse, Memory, Purpose, Region};
 use crate::pipeline::Pipelines;
 use crate::policy::Limits;
 use crate::profile::Profiler;
-use crate::program::{Body, Programmer, Resources, page_bytes};
+use crate::program::{Programmer, Resources};
 use crate::sampler::Sampler;
 use crate::step::{STEP_BYTES, write_step};
 use crate::transfer::Transfers;
@@ -19,47 +24,18 @@ use crate::tuning::Tuning;
 use crate::upload::Uploader;
 use crate::weights::{Weights, slice_limit};
 use ash::vk;
+use check::check_bindings;
 use pianola_formats::TensorSource;
 use pianola_plan::{
     Allocation, DeviceError, DeviceId, DeviceSampler, KernelTime, LogitsTo, Plan, PlayStatistics,
     Recording, SLOTS, Step, TensorId, WAIT_LIMIT,
 };
-use std::collections::BTreeMap;
+use slot::{HostLogits, host_logits};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// An entry of the page tables that points nowhere.
 const UNMAPPED: u32 = u32::MAX;
-
-/// A program in replayable form: one command buffer, or several where it takes long.
-pub(crate) struct Recorded {
-    pub commands: Vec<vk::CommandBuffer>,
-    pub dispatches: u32,
-}
-
-/// What a slot has to itself: while one plays, the next step is written for the other.
-pub(crate) struct FrameSlot {
-    pub step: Region,
-    pub start: *mut u8,
-    pub set: vk::DescriptorSet,
-    fence: vk::Fence,
-    in_flight: bool,
-    pub transfers: Transfers,
-    pub bodies: BTreeMap<Body, Recorded>,
-    /// By segment and rows with logits.
-    pub heads: BTreeMap<(usize, u32), Recorded>,
-    /// Copies of logits to the host, by rows.
-    pub copies: BTreeMap<u32, vk::CommandBuffer>,
-    /// Copies of what a body, with this many rows of logits, receives and sends.
-    pub moves: BTreeMap<(Body, u32), [Option<vk::CommandBuffer>; 2]>,
-}
-
-/// Logits as the host reads them.
-#[derive(Clone, Copy)]
-struct HostLogits {
-    region: Region,
-    start: *mut f32,
-}
 
 /// A device's part of a plan, recorded for a GPU.
 pub struct VulkanRecording {
@@ -104,7 +80,7 @@ impl Drop for VulkanRecording {
         self.take_profile();
         for slot in &self.slots {
             if slot.in_flight {
-                // There is nobody left to tell.
+                // A failure has no caller to be reported to.
                 let _ = self.gpu.wait(slot.fence, WAIT_LIMIT, "the last play");
             }
         }
@@ -249,86 +225,6 @@ impl VulkanRecording {
         assert!(index < entries && sequence < self.plan.options.sequences);
         self.resources.tables[group] as usize + sequence * entries + index
     }
-}
-
-impl FrameSlot {
-    fn new(
-        gpu: &Gpu,
-        step: Region,
-        start: *mut u8,
-        set: vk::DescriptorSet,
-        transfers: Transfers,
-    ) -> Result<FrameSlot, DeviceError> {
-        // SAFETY: a live device.
-        let fence = unsafe { gpu.raw.create_fence(&vk::FenceCreateInfo::default(), None) }
-            .map_err(|error| gpu.failure("making a fence", error))?;
-        Ok(FrameSlot {
-            step: step.slice(0, STEP_BYTES),
-            start,
-            set,
-            fence,
-            in_flight: false,
-            transfers,
-            bodies: BTreeMap::new(),
-            heads: BTreeMap::new(),
-            copies: BTreeMap::new(),
-            moves: BTreeMap::new(),
-        })
-    }
-}
-
-/// Memory that the host reads logits from, where this device computes them.
-fn host_logits(
-    plan: &Plan,
-    device: DeviceId,
-    memory: &mut Memory,
-) -> Result<Vec<HostLogits>, DeviceError> {
-    let here = plan.head_device() == device;
-    let values = plan.options.max_logit_rows * plan.graph.vocabulary;
-    let one = |_| {
-        let region = memory.allocate(Purpose::Readback, 4 * values as u64, "logits")?;
-        let start = memory.mapped(region).expect("visible to the host").cast();
-        Ok(HostLogits { region, start })
-    };
-    (0..if here { plan.arenas() } else { 0 }).map(one).collect()
-}
-
-/// Refuses heads that vectors of 16 bytes do not divide, or that are wider than a workgroup sums.
-pub(crate) fn check_heads(plan: &Plan) -> Result<(), DeviceError> {
-    for group in &plan.graph.kv_groups {
-        let length = 16 / group.ty.bytes();
-        let vectors = group.head_dim / length;
-        if !group.head_dim.is_multiple_of(length) || !(1..=128).contains(&vectors) {
-            return Err(DeviceError::Unsupported(format!(
-                "the Vulkan kernels need heads of a multiple of {length} values and at most {}, not {}, \
-                 to keep them in {}: use another --kv-type or --device cpu",
-                128 * length,
-                group.head_dim,
-                group.ty
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// Refuses what kernels bind whole and the device cannot.
-fn check_bindings(plan: &Plan, limit: u64) -> Result<(), DeviceError> {
-    let pages = (0..plan.graph.kv_groups.len()).map(|group| page_bytes(plan, group));
-    let buffers = plan.buffers.iter();
-    let buffers = buffers.map(|buffer| (4 * plan.max_rows(buffer.rows) * buffer.width) as u64);
-    for (bytes, what, cure) in pages
-        .map(|bytes| {
-            (bytes, "the KV pages of a layer", "use a smaller --context or --kv-type q8_0")
-        })
-        .chain(buffers.map(|bytes| (bytes, "an activation", "use --device cpu")))
-    {
-        if bytes > limit {
-            return Err(DeviceError::Unsupported(format!(
-                "{what} takes {bytes} bytes, and this device binds at most {limit}: {cure}"
-            )));
-        }
-    }
-    Ok(())
 }
 
 /// Rows of logits that a head is recorded for: a power of two, or all there is room for.

@@ -26,7 +26,7 @@ pub struct KernelStatistics {
     pub bodies: Vec<u32>,
     /// Row counts whose heads use it.
     pub heads: Vec<u32>,
-    /// Lanes of its subgroups.
+    /// Invocations of its subgroups.
     pub subgroup: u32,
     /// The driver's statistics, by its names.
     pub statistics: Vec<(String, u64)>,
@@ -200,7 +200,7 @@ fn named_constants(variant: &Variant) -> Vec<(String, u32)> {
 }
 
 /// Names of a shader's specialisation constants by their numbers, out of its SPIR-V.
-fn constant_names(shader: Shader) -> HashMap<u32, String> {
+pub(crate) fn constant_names(shader: Shader) -> HashMap<u32, String> {
     const HEADER: usize = 5;
     const OP_NAME: u32 = 5;
     const OP_DECORATE: u32 = 71;

@@ -134,7 +134,7 @@ impl ReferenceModel {
             _ => None,
         });
         let Some(slot) = write else { return Ok(()) };
-        let pages = &self.kv.groups[slot.group];
+        let pages = &mut self.kv.groups[slot.group];
         let (heads, head_dim) = (pages.group.kv_heads, pages.group.head_dim);
         for (which, values) in probe.read_kv(slot, &step.rows)?.iter().enumerate() {
             for (index, values) in values.chunks_exact(head_dim).enumerate() {

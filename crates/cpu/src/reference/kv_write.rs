@@ -2,7 +2,13 @@ use crate::kv::KvPages;
 use pianola_plan::{KvSlot, Row};
 
 /// Stores the key and value heads of each row in its sequence's page.
-pub(crate) fn kv_write(keys: &[f32], values: &[f32], slot: KvSlot, pages: &KvPages, rows: &[Row]) {
+pub(crate) fn kv_write(
+    keys: &[f32],
+    values: &[f32],
+    slot: KvSlot,
+    pages: &mut KvPages,
+    rows: &[Row],
+) {
     let (heads, head_dim) = (pages.group.kv_heads, pages.group.head_dim);
     for (index, row) in rows.iter().enumerate() {
         let (sequence, position) = (row.sequence as usize, row.position as usize);

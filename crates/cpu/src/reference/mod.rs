@@ -36,10 +36,8 @@ impl<'a> Reference<'a> {
     /// Plays a segment of a checked step. What it reads of other segments is in the arena, and
     /// what others may read of it lands where the kernels would leave it.
     pub fn play(&mut self, segment: usize, step: &Step) {
-        let CpuRecording { plan, weights, kv, .. } = &*self.recording;
-        let plan = plan.clone();
+        let plan = self.recording.plan.clone();
         let mut tensors = Tensors::new(&plan);
-        let machine = Machine { plan: &plan, weights, kv, step };
         let ops = &plan.ops[plan.segments[segment].ops.clone()];
         let mut nodes: Vec<usize> = ops.iter().flat_map(|op| op.nodes.iter().copied()).collect();
         nodes.sort_unstable();
@@ -47,10 +45,17 @@ impl<'a> Reference<'a> {
             let node = &plan.graph.nodes[node];
             for &id in &node.inputs {
                 if tensors.values[id.0].is_empty() {
-                    tensors.values[id.0] = self.read(id, machine.rows(id));
+                    tensors.values[id.0] = self.read(id, rows_of(&plan, step, id));
                 }
             }
-            machine.run(node, &mut tensors);
+            let CpuRecording { weights, kv, .. } = &mut *self.recording;
+            if let Op::KvWrite { kv: slot } = node.op {
+                let [key, value] = [0, 1].map(|input| &tensors.values[node.inputs[input].0]);
+                let pages = &mut kv.groups[slot.group];
+                kv_write::kv_write(key, value, slot, pages, &step.rows);
+            } else {
+                Machine { plan: &plan, weights, kv, step }.run(node, &mut tensors);
+            }
         }
         let written = nodes.iter().filter_map(|&node| plan.graph.nodes[node].output);
         for id in written.filter(|id| plan.views[id.0].is_some()) {
@@ -93,7 +98,15 @@ impl Tensors {
     }
 }
 
-/// What a node may look at.
+/// Rows that a tensor has in a step.
+fn rows_of(plan: &Plan, step: &Step, tensor: TensorId) -> usize {
+    match plan.graph.tensor(tensor).rows {
+        RowSet::All => step.rows.len(),
+        RowSet::Logits => step.logits.len(),
+    }
+}
+
+/// What a node reads besides tensors.
 pub(crate) struct Machine<'a> {
     pub plan: &'a Plan,
     pub weights: &'a [Weight],
@@ -104,13 +117,10 @@ pub(crate) struct Machine<'a> {
 impl Machine<'_> {
     /// Rows that a tensor has in this step.
     pub fn rows(&self, tensor: TensorId) -> usize {
-        match self.plan.graph.tensor(tensor).rows {
-            RowSet::All => self.step.rows.len(),
-            RowSet::Logits => self.step.logits.len(),
-        }
+        rows_of(self.plan, self.step, tensor)
     }
 
-    /// Runs one node.
+    /// Computes the output of one node: any but a KV write, which has none.
     pub fn run(&self, node: &Node, tensors: &mut Tensors) {
         let graph = &self.plan.graph;
         let width = |id: TensorId| graph.tensor(id).width;
@@ -138,15 +148,7 @@ impl Machine<'_> {
                 let pairing = graph.ropes[*rope].pairing;
                 rope::rope(input(0), input(1), *heads, head_dim, pairing, &mut out);
             }
-            Op::KvWrite { kv } => {
-                kv_write::kv_write(
-                    input(0),
-                    input(1),
-                    *kv,
-                    &self.kv.groups[kv.group],
-                    &self.step.rows,
-                );
-            }
+            Op::KvWrite { .. } => unreachable!("a KV write computes no tensor"),
             Op::Attention(spec) => {
                 let pages = &self.kv.groups[spec.kv.group];
                 attention::attention(input(0), spec, pages, &self.step.rows, &mut out);

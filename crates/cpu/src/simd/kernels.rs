@@ -1,10 +1,11 @@
 //! One table of kernels per instruction set, chosen at run time.
 
-use super::attend::{self, HeadPrologue, Queries, Scratch};
+use super::attend::{self, Queries, Scratch};
 use super::lanes::Lanes;
 use super::math;
 use super::product::{self, BlockMeta, FloatRows, QuantizedRows};
 use super::rows;
+use super::store::{self, HeadPrologue};
 use super::tile::{Bits4, Bits5, Bits6, Bits8, EightBit, Half, HalfWithMin, SixBit};
 use pianola_formats::TensorType;
 use pianola_plan::{Activation, KvType};
@@ -45,11 +46,13 @@ pub(crate) const PROBE_DOTS: usize = 12;
 
 #[inline(always)]
 unsafe fn soft_cap<L: Lanes>(x: *mut f32, cap: f32) {
+    // SAFETY: the caller has 16 values at `x`.
     unsafe { L::store(x, math::soft_cap::<L>(L::load(x), cap)) }
 }
 
 #[inline(always)]
 unsafe fn probe_dots<L: Lanes>(count: usize) -> f32 {
+    // SAFETY: 64 bytes are loaded from an array of 64.
     unsafe {
         let bytes = [7u8; 64];
         let codes = L::load_bytes(std::hint::black_box(bytes.as_ptr()));
@@ -65,6 +68,7 @@ unsafe fn probe_dots<L: Lanes>(count: usize) -> f32 {
 
 #[inline(always)]
 unsafe fn probe_fmas<L: Lanes>(count: usize) -> f32 {
+    // SAFETY: works on registers.
     unsafe {
         let factor = L::splat(std::hint::black_box(0.999));
         let mut sums = [factor; PROBE_DOTS];
@@ -79,6 +83,7 @@ unsafe fn probe_fmas<L: Lanes>(count: usize) -> f32 {
 
 #[inline(always)]
 unsafe fn probe_read<L: Lanes>(from: *const u8, bytes: usize) -> f32 {
+    // SAFETY: the caller has `bytes` bytes, a multiple of 512.
     unsafe {
         let mut sums = [L::splat(0.0); 8];
         for at in (0..bytes).step_by(512) {
@@ -158,9 +163,9 @@ macro_rules! kernels {
                     rows::gate::<L>(x, up, activation);
                 soft_cap(x: *mut f32, cap: f32) = super::soft_cap::<L>(x, cap);
                 prepare(head: *const f32, head_dim: usize, prologue: &HeadPrologue, out: *mut f32) =
-                    attend::prepare::<L>(head, head_dim, prologue, out);
+                    store::prepare::<L>(head, head_dim, prologue, out);
                 store(page: *mut u8, ty: KvType, slot: usize, head_dim: usize, key: *const f32, value: *const f32) =
-                    attend::store::<L>(page, ty, slot, head_dim, key, value);
+                    store::store::<L>(page, ty, slot, head_dim, key, value);
                 attention(queries: Queries<'_>, ty: KvType, page_of: &dyn Fn(usize) -> *const u8, scratch: &mut Scratch) =
                     attend::attend::<L>(queries, ty, page_of, scratch);
             );

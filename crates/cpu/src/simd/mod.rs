@@ -1,25 +1,29 @@
 //! SIMD kernels. Each is written once, generic over [`lanes::Lanes`], and compiled for every
 //! instruction set; [`kernels`] holds one table of them per set.
 //!
-//! Unsafe throughout: kernels work on raw pointers into memory that workers divide among
-//! themselves. The promises are stated at each function; `device` keeps them.
+//! Kernels work on raw pointers into memory that workers divide among themselves. Every function
+//! here runs under two promises. The processor has the instructions of its `Lanes`, which
+//! [`Level::available`] checks before a table of kernels is chosen. Pointers are valid for what the
+//! function's `Safety` section, or else its doc, says it reads and writes; `stage` keeps that.
 
-#![allow(unsafe_code)]
-// Whole functions are unsafe here, under the promise in their `Safety` section; a reason at every
-// intrinsic would repeat it.
-#![allow(clippy::undocumented_unsafe_blocks)]
-
+// Where undocumented blocks are allowed, each is one vector operation under the promises above.
 pub(crate) mod attend;
 #[cfg(target_arch = "x86_64")]
+#[allow(clippy::undocumented_unsafe_blocks)]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
+#[allow(clippy::undocumented_unsafe_blocks)]
 mod avx512;
 pub(crate) mod kernels;
 mod lanes;
+#[allow(clippy::undocumented_unsafe_blocks)]
 mod math;
+#[allow(clippy::undocumented_unsafe_blocks)]
 mod portable;
 pub(crate) mod product;
 mod rows;
+mod softmax;
+pub(crate) mod store;
 mod tile;
 
 use kernels::Kernels;

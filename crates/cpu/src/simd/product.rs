@@ -72,6 +72,7 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
     out: *mut f32,
 ) {
     const { assert!(R <= 8, "each_row! knows eight") };
+    // SAFETY: by this function's promise; what is asked for ahead is never read.
     unsafe {
         let columns = activations.columns;
         let blocks = columns / BLOCK;
@@ -144,6 +145,7 @@ pub(crate) unsafe fn quantized_rows<L: Lanes, C: Codes, S: Scales, const ZERO: i
     out: *mut f32,
 ) {
     let mut row = 0;
+    // SAFETY: by this function's promise, for some of its rows.
     unsafe {
         while row + 8 <= rows {
             quantized::<L, C, S, ZERO, 8>(
@@ -197,6 +199,7 @@ pub(crate) unsafe fn dequantize_tile<L: Lanes, C: Codes, S: Scales, const ZERO: 
     columns: usize,
     panel: *mut f32,
 ) {
+    // SAFETY: by this function's promise.
     unsafe {
         let blocks = columns / BLOCK;
         let scales = tile.add(blocks * C::BYTES);
@@ -242,6 +245,7 @@ impl Matrix {
 
     #[inline(always)]
     unsafe fn at(self, row: usize, column: usize) -> *mut f32 {
+        // SAFETY: the caller's row and column are in the matrix.
         unsafe { self.start.add(row * self.stride + column) }
     }
 }
@@ -258,6 +262,7 @@ pub(crate) trait Element: Copy {
 impl Element for f32 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(from: *const f32) -> L::F {
+        // SAFETY: by the trait's promise.
         unsafe { L::load(from) }
     }
 }
@@ -266,6 +271,7 @@ impl Element for f32 {
 impl Element for u16 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(from: *const u16) -> L::F {
+        // SAFETY: by the trait's promise.
         unsafe { L::load_f16(from) }
     }
 }
@@ -274,6 +280,7 @@ impl Element for u16 {
 impl Element for u8 {
     #[inline(always)]
     unsafe fn load<L: Lanes>(from: *const u8) -> L::F {
+        // SAFETY: by the trait's promise.
         unsafe { L::load_i8(from) }
     }
 }
@@ -295,6 +302,7 @@ impl<T: Element> Rows<T> {
     /// 16 values of `row`, from `column` on.
     #[inline(always)]
     unsafe fn load<L: Lanes>(self, row: usize, column: usize) -> L::F {
+        // SAFETY: the caller's row and columns are there.
         unsafe { T::load::<L>(self.start.add(row * self.stride + column)) }
     }
 }
@@ -312,6 +320,7 @@ pub(crate) unsafe fn float_block<L: Lanes, T: Element, const R: usize, const N: 
     out: Matrix,
     add: bool,
 ) {
+    // SAFETY: by this function's promise.
     unsafe {
         let mut sums = [[L::splat(0.0); N]; R];
         if add {
@@ -354,6 +363,7 @@ pub(crate) unsafe fn float_rows<L: Lanes>(
     rows: usize,
     out: *mut f32,
 ) {
+    // SAFETY: by this function's promise, for some of its rows.
     unsafe {
         let a = Matrix::read(activations.values, activations.stride);
         let b = Rows { start: panel, stride: 16 };

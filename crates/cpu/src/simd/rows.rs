@@ -1,4 +1,8 @@
 //! Work on single rows: norms, residual sums, quantisation, rotation, activation.
+//!
+//! # Safety
+//! Of every function here: rows have `width` values (`head_dim`, or 16 where neither is given), codes
+//! as many bytes, and metas an entry for each block of them.
 
 use super::lanes::Lanes;
 use super::math;
@@ -9,6 +13,7 @@ use pianola_plan::{Activation, RopePairing};
 /// `1 / sqrt(mean(x^2) + epsilon)`
 #[inline(always)]
 pub(crate) unsafe fn inverse_rms<L: Lanes>(x: *const f32, width: usize, epsilon: f32) -> f32 {
+    // SAFETY: by the module's promise.
     unsafe {
         let mut squares = L::splat(0.0);
         let whole = width / 16 * 16;
@@ -34,6 +39,7 @@ pub(crate) unsafe fn scale_by(
     out: *mut f32,
 ) {
     for at in 0..width {
+        // SAFETY: by the module's promise.
         unsafe { *out.add(at) = *x.add(at) * factor * *weight.add(at) };
     }
 }
@@ -47,6 +53,7 @@ pub(crate) unsafe fn rms_norm<L: Lanes>(
     width: usize,
     out: *mut f32,
 ) {
+    // SAFETY: by the module's promise.
     unsafe {
         let factor = inverse_rms::<L>(x, width, epsilon);
         scale_by(x, factor, weight, width, out);
@@ -57,6 +64,7 @@ pub(crate) unsafe fn rms_norm<L: Lanes>(
 #[inline(always)]
 pub(crate) unsafe fn add(base: *const f32, delta: *const f32, width: usize, out: *mut f32) {
     for at in 0..width {
+        // SAFETY: by the module's promise.
         unsafe { *out.add(at) = *base.add(at) + *delta.add(at) };
     }
 }
@@ -69,6 +77,7 @@ pub(crate) unsafe fn quantize<L: Lanes>(
     codes: *mut i8,
     metas: *mut BlockMeta,
 ) {
+    // SAFETY: by the module's promise.
     unsafe {
         for block in 0..width / BLOCK {
             let from = x.add(block * BLOCK);
@@ -103,6 +112,7 @@ pub(crate) unsafe fn rotate(
     pairing: RopePairing,
 ) {
     let pairs = head_dim / 2;
+    // SAFETY: by the module's promise.
     unsafe {
         match pairing {
             RopePairing::Halves => {
@@ -128,6 +138,7 @@ pub(crate) unsafe fn rotate(
 /// `gate = activation(gate) * up` over 16 values.
 #[inline(always)]
 pub(crate) unsafe fn gate<L: Lanes>(gate: *mut f32, up: *const f32, activation: Activation) {
+    // SAFETY: by the module's promise.
     unsafe {
         let x = L::load(gate);
         let active = match activation {

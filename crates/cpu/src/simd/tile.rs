@@ -23,6 +23,7 @@ pub(crate) struct Bits8;
 
 #[inline(always)]
 unsafe fn nibbles<L: Lanes>(block: *const u8) -> [L::B; 8] {
+    // SAFETY: inside the block's codes, by the trait's promise.
     unsafe {
         let packed = [
             L::load_bytes(block),
@@ -48,6 +49,7 @@ unsafe impl Codes for Bits4 {
     const BYTES: usize = 256;
     #[inline(always)]
     unsafe fn load<L: Lanes>(block: *const u8) -> [L::B; 8] {
+        // SAFETY: inside the block's codes, by the trait's promise.
         unsafe { nibbles::<L>(block) }
     }
 }
@@ -57,6 +59,7 @@ unsafe impl Codes for Bits5 {
     const BYTES: usize = 320;
     #[inline(always)]
     unsafe fn load<L: Lanes>(block: *const u8) -> [L::B; 8] {
+        // SAFETY: inside the block's codes, by the trait's promise.
         unsafe {
             let mut codes = nibbles::<L>(block);
             for (group, codes) in codes.iter_mut().enumerate() {
@@ -72,6 +75,7 @@ unsafe impl Codes for Bits6 {
     const BYTES: usize = 384;
     #[inline(always)]
     unsafe fn load<L: Lanes>(block: *const u8) -> [L::B; 8] {
+        // SAFETY: inside the block's codes, by the trait's promise.
         unsafe {
             let mut codes = nibbles::<L>(block);
             let high = [L::load_bytes(block.add(256)), L::load_bytes(block.add(320))];
@@ -89,6 +93,7 @@ unsafe impl Codes for Bits8 {
     const WIDE: bool = true;
     #[inline(always)]
     unsafe fn load<L: Lanes>(block: *const u8) -> [L::B; 8] {
+        // SAFETY: inside the block's codes, by the trait's promise.
         unsafe {
             [
                 L::load_bytes(block),
@@ -118,6 +123,7 @@ pub(crate) unsafe trait Scales {
     /// What the blocks of a super-block share: a factor of their scales, and one of their minima.
     #[inline(always)]
     unsafe fn shared<L: Lanes>(_scales: *const u8, _blocks: usize, _block: usize) -> [L::F; 2] {
+        // SAFETY: works on registers.
         unsafe { [L::splat(1.0); 2] }
     }
     /// Scale of each row; `half` is 0 unless [`Scales::HALVES`].
@@ -130,6 +136,7 @@ pub(crate) unsafe trait Scales {
     /// What is added, where [`Scales::MINS`].
     #[inline(always)]
     unsafe fn min<L: Lanes>(_scales: *const u8, _shared: [L::F; 2], _block: usize) -> L::F {
+        // SAFETY: works on registers.
         unsafe { L::splat(0.0) }
     }
 }
@@ -148,6 +155,7 @@ unsafe impl Scales for Half {
     const BYTES: usize = 32;
     #[inline(always)]
     unsafe fn scale<L: Lanes>(scales: *const u8, _: [L::F; 2], block: usize, _: usize) -> L::F {
+        // SAFETY: inside the tile's scales, by the trait's promise.
         unsafe { L::load_f16(scales.add(32 * block).cast()) }
     }
 }
@@ -158,10 +166,12 @@ unsafe impl Scales for HalfWithMin {
     const MINS: bool = true;
     #[inline(always)]
     unsafe fn scale<L: Lanes>(scales: *const u8, _: [L::F; 2], block: usize, _: usize) -> L::F {
+        // SAFETY: inside the tile's scales, by the trait's promise.
         unsafe { L::load_f16(scales.add(64 * block).cast()) }
     }
     #[inline(always)]
     unsafe fn min<L: Lanes>(scales: *const u8, _: [L::F; 2], block: usize) -> L::F {
+        // SAFETY: inside the tile's scales, by the trait's promise.
         unsafe { L::load_f16(scales.add(64 * block + 32).cast()) }
     }
 }
@@ -172,6 +182,7 @@ unsafe impl Scales for SixBit {
     const MINS: bool = true;
     #[inline(always)]
     unsafe fn shared<L: Lanes>(scales: *const u8, blocks: usize, block: usize) -> [L::F; 2] {
+        // SAFETY: inside the tile's scales, by the trait's promise.
         unsafe {
             let halves = scales.add(32 * blocks + 64 * (block / SUPER));
             // The file subtracts its minima.
@@ -186,10 +197,12 @@ unsafe impl Scales for SixBit {
         block: usize,
         _: usize,
     ) -> L::F {
+        // SAFETY: inside the tile's scales, by the trait's promise.
         unsafe { L::mul(shared[0], L::load_u8(scales.add(32 * block))) }
     }
     #[inline(always)]
     unsafe fn min<L: Lanes>(scales: *const u8, shared: [L::F; 2], block: usize) -> L::F {
+        // SAFETY: inside the tile's scales, by the trait's promise.
         unsafe { L::mul(shared[1], L::load_u8(scales.add(32 * block + 16))) }
     }
 }
@@ -200,6 +213,7 @@ unsafe impl Scales for EightBit {
     const HALVES: bool = true;
     #[inline(always)]
     unsafe fn shared<L: Lanes>(scales: *const u8, blocks: usize, block: usize) -> [L::F; 2] {
+        // SAFETY: inside the tile's scales, by the trait's promise.
         unsafe { [L::load_f16(scales.add(32 * blocks + 32 * (block / SUPER)).cast()); 2] }
     }
     #[inline(always)]
@@ -209,6 +223,7 @@ unsafe impl Scales for EightBit {
         block: usize,
         half: usize,
     ) -> L::F {
+        // SAFETY: inside the tile's scales, by the trait's promise.
         unsafe { L::mul(shared[0], L::load_i8(scales.add(32 * block + 16 * half))) }
     }
 }

@@ -2,7 +2,8 @@
 
 use super::{Norm, Play, Slab, WorkerScratch};
 use crate::policy::cut_attend;
-use crate::simd::attend::{HeadPrologue, MAX_QUERIES, Queries};
+use crate::simd::attend::{MAX_QUERIES, Queries};
+use crate::simd::store::HeadPrologue;
 use pianola_plan::{AttentionSpec, KvSlot, PAGE_TOKENS, RopePairing};
 
 /// Angles of the step's rows, and how they pair values; none where heads are not rotated here.
@@ -34,6 +35,8 @@ impl StoreKv {
             (row.position as usize / PAGE_TOKENS, row.position as usize % PAGE_TOKENS);
         let [key, value] = &mut scratch.rows;
         for head in 0..kv_heads {
+            // SAFETY: by the promise of `Stage::run`; the scratch holds a head up to the next multiple
+            // of 16, and no other job writes this row's slot of the page.
             unsafe {
                 let from = self.key.row(job).add(head * head_dim);
                 (play.kernels.prepare)(
@@ -100,6 +103,8 @@ impl Attention {
         let last_head = (first_head + cut.heads).min((kv_head + 1) * group);
         let scratch = &mut scratch.attend;
         scratch.positions.clear();
+        // SAFETY: by the promise of `Stage::run`; the scratch holds `MAX_QUERIES` heads, and no other
+        // job writes these heads of these rows.
         unsafe {
             let mut to = scratch.queries.as_mut_ptr();
             for row in rows.clone() {

@@ -1,10 +1,10 @@
 //! Stages: the tile lists that a plan's kernels become on the CPU.
 //!
 //! Each kernel is one or two stages; workers claim a stage's jobs one by one, and the next
-//! stage waits until they are done. A stage holds only resolved pointers and shapes: nothing is looked up while playing.
-
-// Jobs run under the promise of [`Stage::run`], stated there once for all of them.
-#![allow(clippy::undocumented_unsafe_blocks)]
+//! stage waits until they are done. A stage holds only resolved pointers and shapes: nothing is
+//! looked up while playing.
+//!
+//! Unsafe functions of stages have the promise of [`Stage::run`] unless they state another.
 
 mod heads;
 mod plain;
@@ -36,6 +36,7 @@ impl Slab {
     /// # Safety
     /// `index` is below the buffer's rows.
     unsafe fn row(self, index: usize) -> *mut f32 {
+        // SAFETY: by this function's promise.
         unsafe { self.start.add(index * self.stride) }
     }
 }
@@ -123,6 +124,7 @@ impl Stage {
     /// The pointers are those of a living recording, `job` is below [`Stage::jobs`], no other
     /// worker runs the same job, and stages that this one depends on are done.
     pub unsafe fn run(&self, play: &Play<'_>, job: usize, scratch: &mut WorkerScratch) {
+        // SAFETY: each stage's `run` has this function's promise.
         unsafe {
             match self {
                 Stage::Embed(embed) => embed.run(play, job),
@@ -139,6 +141,7 @@ impl Stage {
 
 impl Embed {
     unsafe fn run(&self, play: &Play<'_>, job: usize) {
+        // SAFETY: by the promise of `Stage::run`; the buffer is as wide as the table.
         unsafe {
             let table = &*self.table;
             let out = std::slice::from_raw_parts_mut(self.output.row(job), table.columns);

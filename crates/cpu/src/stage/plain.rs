@@ -50,17 +50,21 @@ impl Plain {
 
     pub unsafe fn run(&self, play: &Play<'_>, job: usize) {
         let width = self.width;
-        // The planner never lays a kernel's output over its inputs.
+        // SAFETY: by the promise of `Stage::run`; the planner never lays a kernel's output over its
+        // inputs.
         let row = |slab: Slab, index: usize| unsafe {
             std::slice::from_raw_parts(slab.row(index).cast_const(), width)
         };
+        // SAFETY: as above; no other job writes this row.
         let out = unsafe { std::slice::from_raw_parts_mut(self.output.row(job), width) };
         match self.op {
             PlainOp::RmsNorm { weight, epsilon } => {
+                // SAFETY: weights outlive the recording's stages.
                 rms_norm::rms_norm(row(self.input, job), unsafe { &*weight }, epsilon, out);
             }
             PlainOp::Rope { angles, heads, pairing } => {
                 let head_dim = width / heads;
+                // SAFETY: angles have a row of `head_dim` for each of the step's.
                 let angles = unsafe { std::slice::from_raw_parts(angles.row(job), head_dim) };
                 rope::rope(row(self.input, job), angles, heads, head_dim, pairing, out);
             }

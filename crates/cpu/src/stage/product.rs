@@ -72,11 +72,13 @@ impl Product {
                 Some(_) => &self.parts[0],
                 None => self.parts.iter().rfind(|part| part.first_tile <= tile).expect("a part"),
             };
+            // SAFETY: by this function's promise; tile and rows are this job's.
             unsafe { self.tile(play, part, tile - part.first_tile, rows.clone(), None, scratch) };
         }
         if let Some(activation) = self.gate {
             for tile in tiles {
                 let (part, rows) = (&self.parts[1], rows.clone());
+                // SAFETY: by this function's promise; tile and rows are this job's.
                 unsafe { self.tile(play, part, tile, rows, Some(activation), scratch) };
             }
         }
@@ -95,6 +97,7 @@ impl Product {
     ) {
         let step = if self.refined { 2 } else { 1 };
         let output = &mut scratch.output[..];
+        // SAFETY: by the promise of `Stage::run`; biases are as long as their matrix has rows.
         unsafe {
             let tile = Tile { index, panel: self.panel(part, index, &mut scratch.panel) };
             for rows in pieces(rows) {
@@ -145,6 +148,7 @@ impl Product {
         rows: Range<usize>,
         output: &mut [f32],
     ) {
+        // SAFETY: by the promise of `Stage::run`; `output` holds `ROWS_AT_ONCE` rows of a tile.
         unsafe {
             let matrix = &*part.matrix;
             let (start, count, out) = (rows.start, rows.len(), output.as_mut_ptr());
@@ -185,6 +189,8 @@ fn pieces(rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
 impl Weights {
     /// Where a row of a tile's results belongs: 16 values, fewer in the last tile.
     unsafe fn place<'a>(&self, tile: usize, row: usize) -> &'a mut [f32] {
+        // SAFETY: by the promise of `Stage::run`: the job that computes a place is the only one to
+        // use it.
         unsafe {
             let lanes = TILE.min((*self.matrix).rows - tile * TILE);
             std::slice::from_raw_parts_mut(self.output.row(row).add(tile * TILE), lanes)

@@ -31,6 +31,7 @@ impl Prologue {
         let row = if self.select { play.logits[job] as usize } else { job };
         let (kernels, width) = (play.kernels, self.width);
         let [sum, normed] = &mut scratch.rows;
+        // SAFETY: by the promise of `Stage::run`; the scratch rows hold the widest input.
         unsafe {
             let mut x: *const f32 = self.input.row(row);
             if let Some((delta, norm, kept)) = self.residual {
@@ -65,6 +66,7 @@ impl Prologue {
     unsafe fn quantize(&self, play: &Play<'_>, x: *const f32, row: usize) {
         let Activations { codes, metas, .. } = self.activations;
         let (width, blocks) = (self.width, self.width / BLOCK);
+        // SAFETY: the activations have room for every row of a play.
         unsafe {
             (play.kernels.quantize)(x, width, codes.add(row * width), metas.add(row * blocks));
         }
@@ -74,6 +76,7 @@ impl Prologue {
     unsafe fn left_out(&self, x: *const f32, row: usize, out: *mut f32) {
         let blocks = self.width / BLOCK;
         for at in 0..self.width {
+            // SAFETY: as in `quantize`, which wrote them.
             unsafe {
                 let code = f32::from(*self.activations.codes.add(row * self.width + at));
                 let step = (*self.activations.metas.add(row * blocks + at / BLOCK)).step;

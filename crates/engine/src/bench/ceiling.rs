@@ -1,4 +1,4 @@
-//! The ceiling of a test: what bandwidth and arithmetic allow at best.
+//! The most tokens a second that the devices' bandwidth and arithmetic allow.
 
 use super::{BenchOptions, Test};
 use crate::load::Engine;
@@ -6,7 +6,7 @@ use pianola_plan::{Ceilings, Cost, Work};
 use std::ops::Range;
 
 /// Tokens a second if every play took exactly the time its bytes or operations need.
-pub(super) fn of_test(
+pub(super) fn ceiling(
     engine: &Engine,
     test: Test,
     options: &BenchOptions,
@@ -17,7 +17,7 @@ pub(super) fn of_test(
         Test::Prompt(count) => engine.ceiling(0..count, engine.plan().options.max_rows, ceilings),
         Test::Generate(count) => engine.ceiling(0..count, 1, ceilings),
         Test::Prompts { lanes, .. } => {
-            // As full plays of whole prompts: fewer reads of the weights are not possible.
+            // As full plays of whole prompts: the fewest reads of the weights that are possible.
             let all: usize = lengths(lanes).sum();
             let plays = all.div_ceil(engine.plan().options.max_rows);
             let sequences: Vec<(usize, usize)> = lengths(lanes).map(|rows| (rows, rows)).collect();

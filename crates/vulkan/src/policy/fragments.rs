@@ -2,6 +2,7 @@
 //! know of matrices in registers.
 
 use super::Limits;
+use crate::constants::matrix as id;
 
 /// Side of the matrices that the kernel knows.
 pub(crate) const SIDE: u32 = 16;
@@ -10,9 +11,9 @@ pub(crate) const LEAST_ROWS: u32 = 3;
 /// Most rows of the operand that the kernel takes.
 pub(crate) const MOST_ROWS: u32 = 64;
 
-/// Where the elements of matrices of 16 by 16 half floats lie: lane l holds of rows l / 4 and
-/// l / 4 + 8 the columns 2 (l % 4), the next one, and those 8 further on. These are four pairs; in
-/// which order they come is told here, apart for both operands of a product.
+/// Where the elements of matrices of 16 by 16 half floats lie: invocation i holds of rows
+/// i / 4 and i / 4 + 8 the columns 2 (i % 4), the next one, and those 8 further on. These are four
+/// pairs; their order is given here for each operand of a product.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fragments {
     /// Of the first operand, both rows' pairs come before the next columns'.
@@ -63,9 +64,16 @@ impl FragmentsShape {
         self.split * limits.subgroup
     }
 
-    /// The shader's constants 5 to 10: a single piece.
+    /// Constants of the tile, which is a single piece.
     pub fn constants(self) -> [(u32, u32); 6] {
-        [(5, SIDE), (6, self.rows_each), (7, self.tokens_each), (8, 1), (9, 1), (10, self.split)]
+        [
+            (id::SIDE, SIDE),
+            (id::ROWS_EACH, self.rows_each),
+            (id::TOKENS_EACH, self.tokens_each),
+            (id::ACROSS, 1),
+            (id::ALONG, 1),
+            (id::SPLIT, self.split),
+        ]
     }
 }
 

@@ -1,6 +1,7 @@
 //! How [`Shader::ProjectMatrix`](crate::pipeline::Shader) cuts a product into tiles.
 
 use super::Limits;
+use crate::constants::{matrix as id, project_matrix};
 
 /// A tile and how the subgroups of a workgroup divide it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -48,18 +49,18 @@ impl MatrixShape {
         16 * tiles.max(sums)
     }
 
-    /// The shader's constants 5 to 13.
+    /// Constants of the tile.
     pub fn constants(self, limits: &Limits) -> [(u32, u32); 9] {
         [
-            (5, limits.matrices),
-            (6, self.rows_each),
-            (7, self.tokens_each),
-            (8, self.across),
-            (9, self.along),
-            (10, self.split),
-            (11, self.step),
-            (12, self.buffers),
-            (13, u32::from(self.direct)),
+            (id::SIDE, limits.matrices),
+            (id::ROWS_EACH, self.rows_each),
+            (id::TOKENS_EACH, self.tokens_each),
+            (id::ACROSS, self.across),
+            (id::ALONG, self.along),
+            (id::SPLIT, self.split),
+            (project_matrix::STEP, self.step),
+            (project_matrix::BUFFERS, self.buffers),
+            (project_matrix::DIRECT, u32::from(self.direct)),
         ]
     }
 }

@@ -2,6 +2,7 @@
 
 use super::project::fragment_rows;
 use super::{Body, Dispatch, InputFrom, Programmer};
+use crate::constants::{attention as attention_id, heads as id};
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
 use crate::policy::attention;
@@ -125,12 +126,12 @@ impl Programmer<'_> {
         };
         let pairing = |rope: usize| self.plan.graph.ropes[rope].pairing;
         let constants = vec![
-            (1, group.head_dim as u32),
-            (2, kv_code(group.ty)),
-            (3, u32::from(heads.query_norm.is_some())),
-            (4, u32::from(heads.key_norm.is_some())),
-            (5, heads.rope.map_or(0, |(rope, _)| rope_code(pairing(rope)))),
-            (11, self.limits.subgroup),
+            (id::HEAD_DIM, group.head_dim as u32),
+            (id::KV_TYPE, kv_code(group.ty)),
+            (id::QUERY_NORM, u32::from(heads.query_norm.is_some())),
+            (id::KEY_NORM, u32::from(heads.key_norm.is_some())),
+            (id::ROPE, heads.rope.map_or(0, |(rope, _)| rope_code(pairing(rope)))),
+            (id::SUBGROUP, self.limits.subgroup),
         ];
         let pages = self.resources.pages[heads.kv.group][heads.kv.layer];
         (constants, vec![query, key, value, angles, vectors, pages], push)
@@ -153,14 +154,17 @@ impl Programmer<'_> {
         let groups = spec.heads as u32 / queries;
         let splits = attention::splits(&self.limits, rows, groups, self.resources.entries);
         constants.extend([
-            (6, queries),
-            (7, splits),
-            (8, u32::from(fused)),
-            (9, u32::from(next == InputFrom::Codes)),
-            (10, u32::from(attention::early(&self.limits, rows))),
-            (13, u32::from(rows == 1)),
-            (14, attention::least_pages(rows)),
-            (12, if next == InputFrom::Fragments { fragment_rows(rows) } else { 0 }),
+            (attention_id::HEADS, queries),
+            (attention_id::SPLITS, splits),
+            (attention_id::FUSED, u32::from(fused)),
+            (attention_id::CODES, u32::from(next == InputFrom::Codes)),
+            (attention_id::EARLY, u32::from(attention::early(&self.limits, rows))),
+            (attention_id::SINGLE, u32::from(rows == 1)),
+            (attention_id::LEAST_PAGES, attention::least_pages(rows)),
+            (
+                attention_id::FRAGMENT_ROWS,
+                if next == InputFrom::Fragments { fragment_rows(rows) } else { 0 },
+            ),
         ]);
         bindings.extend([output, self.resources.partials, self.resources.arrivals]);
         bindings.extend([next_operand, next_metas]);

@@ -2,6 +2,7 @@
 
 use super::attend::{HeadInputs, rope_code};
 use super::{Dispatch, Programmer, type_code};
+use crate::constants;
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
 use pianola_plan::{Activation, DeviceError, Node, Op, RowSet, TensorId, WeightId};
@@ -45,9 +46,9 @@ impl Plain {
         self
     }
 
-    /// Sets specialisation constant 1, whose meaning is the kernel's.
-    fn constant(mut self, value: u32) -> Plain {
-        self.constants.push((1, value));
+    /// Sets a specialisation constant of the kernel's own.
+    fn constant(mut self, id: u32, value: u32) -> Plain {
+        self.constants.push((id, value));
         self
     }
 
@@ -93,11 +94,13 @@ impl Programmer<'_> {
                 let head_dim = self.plan.graph.tensor(output_of(node)).width / heads;
                 let pairing = rope_code(self.plan.graph.ropes[rope].pairing);
                 let plain = plain(Shader::Rope).read(input(1)).push(head_dim as u32);
-                plain.constant(pairing).dispatch(rows, op)
+                plain.constant(constants::rope::PAIRING, pairing).dispatch(rows, op)
             }
             Op::Gate { activation } => {
                 let plain = plain(Shader::Gate).read(input(1));
-                plain.constant(activation_code(activation)).dispatch(rows, op)
+                plain
+                    .constant(constants::gate::ACTIVATION, activation_code(activation))
+                    .dispatch(rows, op)
             }
             Op::Add => plain(Shader::Add).read(input(1)).dispatch(rows, op),
             Op::SelectRows => plain(Shader::SelectRows).dispatch(rows, op),
@@ -122,7 +125,7 @@ impl Programmer<'_> {
         let width = spec.width as u32;
         Plain {
             shader,
-            constants: vec![(0, u32::from(spec.rows == RowSet::Logits))],
+            constants: vec![(constants::plain::LOGITS, u32::from(spec.rows == RowSet::Logits))],
             bindings: vec![from, to],
             push: vec![from_stride, from_column, to_stride, to_column, width],
             across: width.div_ceil(COLUMNS),
@@ -153,7 +156,7 @@ impl Programmer<'_> {
             bindings.push(self.tensor(output_of(node)).0);
             let push: [u32; 4] =
                 [slice.rows as u32, blocks, slice.first_row as u32, scale.to_bits()];
-            let constants = vec![(0, type_code(matrix.ty))];
+            let constants = vec![(constants::embed::TYPE, type_code(matrix.ty))];
             let variant = Variant { shader: Shader::Embed, constants };
             let push = bytemuck::cast_slice(&push);
             out.push(Dispatch::new(variant, bindings, push, [rows, 1, 1], op));

@@ -57,7 +57,7 @@ impl VulkanRecording {
             // A single row is bound by memory, and short.
             let parts = match (program.is_empty(), body.rows) {
                 (true, _) => vec![],
-                (false, 1) => vec![0..program.len()],
+                (false, 1) => std::iter::once(0..program.len()).collect(),
                 _ => self.cuts(body.rows, &program),
             };
             let parts = parts.into_iter().map(|part| self.record(slot, &program[part]));

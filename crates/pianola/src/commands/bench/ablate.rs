@@ -1,0 +1,64 @@
+//! `--ablate`: what recording once is worth.
+
+use pianola_engine::{BenchOptions, BenchRow, Engine};
+use pianola_plan::Ceilings;
+use pianola_vulkan::{Ablation, VulkanRecording};
+
+use crate::console;
+use crate::failure::Failure;
+
+/// The founding experiment: the same tokens, with what recording once saves done anew for each.
+pub(super) fn ablate(
+    engine: &mut Engine,
+    options: &BenchOptions,
+    ceilings: &[Ceilings],
+) -> Result<Vec<(&'static str, BenchRow)>, Failure> {
+    if options.generate == 0 {
+        return Err(Failure::usage("--ablate measures generation; -n must be above 0"));
+    }
+    let kinds = [
+        ("recorded once", Ablation::Nothing),
+        ("recorded for every token", Ablation::Record),
+        ("and a buffer allocated for every kernel", Ablation::Allocate),
+    ];
+    let mut rows = Vec::new();
+    for (name, kind) in kinds {
+        set_ablation(engine, Some(kind))?;
+        let options = BenchOptions { prompt: 0, lanes: Vec::new(), ..options.clone() };
+        let (found, _) = pianola_engine::bench(
+            engine,
+            &options,
+            &mut |_| Some(ceilings.to_vec()),
+            &mut |_, _| (),
+        )?;
+        rows.extend(found.into_iter().map(|row| (name, row)));
+    }
+    set_ablation(engine, None)?;
+    Ok(rows)
+}
+
+fn set_ablation(engine: &mut Engine, kind: Option<Ablation>) -> Result<(), Failure> {
+    let device = engine.runs_on();
+    let whole = engine.devices().len() == 1;
+    let recording = engine.recording_mut::<VulkanRecording>().filter(|_| whole);
+    let recording = recording.ok_or_else(|| {
+        Failure::usage(format!("--ablate needs a model wholly on a Vulkan device, not on {device}"))
+    })?;
+    Ok(recording.ablate(kind).map_err(pianola_engine::EngineError::from)?)
+}
+
+pub(super) fn print_ablations(rows: &[(&'static str, BenchRow)]) -> Result<(), Failure> {
+    let head = ["generation", "tokens/s", "+/-", "of recorded once", "host us/step", "allocations"];
+    let mut table = vec![head.map(String::from).to_vec()];
+    for (name, row) in rows {
+        table.push(vec![
+            name.to_string(),
+            format!("{:.2}", row.tokens_per_second),
+            format!("{:.2}", row.deviation),
+            format!("{:.1} %", 100.0 * row.tokens_per_second / rows[0].1.tokens_per_second),
+            format!("{:.1}", row.host_microseconds),
+            format!("{:.1}", row.launches.map_or(0.0, |launches| launches.allocations)),
+        ]);
+    }
+    console::print(&console::table(&table))
+}

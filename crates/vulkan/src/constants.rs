@@ -1,0 +1,99 @@
+//! Numbers of the shaders' specialisation constants, by the names that the shaders give them.
+//!
+//! One module for each file that declares some. A test compares names and numbers with those in the
+//! compiled code. The sampling kernels have one constant each, which `sample.rs` sets.
+
+macro_rules! constants {
+    ($($file:literal $module:ident { $($name:ident = $id:literal),* })*) => {
+        $(
+            #[doc = concat!("`shaders/", $file, "`")]
+            pub(crate) mod $module {
+                $(pub const $name: u32 = $id;)*
+
+                #[cfg(test)]
+                pub const NAMED: &[(&str, u32)] = &[$((stringify!($name), $id)),*];
+            }
+        )*
+    };
+}
+
+constants! {
+    "include/prologue.glsl" prologue_input {
+        WIDTH = 10, PASSES = 11, SUM = 12, NORM = 13, SELECT = 14, SUBGROUP = 21
+    }
+    "include/matrix.glsl" matrix {
+        WORKGROUP = 0, TYPE_A = 1, TYPE_B = 2, GATE = 3, BLOCKS = 4, SIDE = 5, ROWS_EACH = 6,
+        TOKENS_EACH = 7, ACROSS = 8, ALONG = 9, SPLIT = 10, LOGITS = 14
+    }
+    "include/heads.glsl" heads {
+        HEAD_DIM = 1, KV_TYPE = 2, QUERY_NORM = 3, KEY_NORM = 4, ROPE = 5, SUBGROUP = 11
+    }
+    "include/plain.glsl" plain { LOGITS = 0 }
+    "prologue.comp" prologue {
+        WORKGROUP = 0, FORM = 1, LOGITS = 2, KEEP = 3, OPERAND_ROWS = 4, ALL = 5
+    }
+    "project_rows.comp" project_rows {
+        WORKGROUP = 0, TYPE_A = 1, TYPE_B = 2, LANES = 3, HEIGHT = 4, COUNT = 5, FUSED = 6,
+        GATE = 7, INTEGER = 8, REFINED = 9, LOGITS = 15, SHARED_BLOCKS = 16, BLOCKS = 17,
+        CODES = 18, TAIL = 19, UNROLL = 20
+    }
+    "project_tiles.comp" project_tiles {
+        TYPE_A = 0, TYPE_B = 1, TOKENS = 2, GATE = 3, INTEGER = 4, REFINED = 5, LOGITS = 6,
+        BLOCKS = 7
+    }
+    "project_matrix.comp" project_matrix { STEP = 11, BUFFERS = 12, DIRECT = 13 }
+    "project_fragments.comp" project_fragments {
+        OPERAND_ROWS = 11, OPERAND_ROWS_FIRST = 12, WEIGHTS_ROWS_FIRST = 13, EARLY = 15
+    }
+    "attention.comp" attention {
+        HEADS = 6, SPLITS = 7, LEAST_PAGES = 14, FUSED = 8, SINGLE = 13, CODES = 9, EARLY = 10,
+        FRAGMENT_ROWS = 12
+    }
+    "rope.comp" rope { PAIRING = 1 }
+    "gate.comp" gate { ACTIVATION = 1 }
+    "embed.comp" embed { TYPE = 0 }
+    "probe.comp" probe { KIND = 0 }
+    "probe_matrix.comp" probe_matrix { SIDE = 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pipeline::Shader;
+    use crate::statistics::constant_names;
+    use std::collections::BTreeMap;
+
+    /// Constants named here for a shader: its own, and those of the files it includes.
+    fn named(shader: Shader) -> Option<Vec<&'static [(&'static str, u32)]>> {
+        Some(match shader {
+            Shader::Embed => vec![embed::NAMED],
+            Shader::RopeAngles | Shader::ProbeFragments => vec![],
+            Shader::Prologue => vec![prologue::NAMED, prologue_input::NAMED],
+            Shader::ProjectRows => vec![project_rows::NAMED, prologue_input::NAMED],
+            Shader::ProjectTiles => vec![project_tiles::NAMED],
+            Shader::ProjectMatrix => vec![matrix::NAMED, project_matrix::NAMED],
+            Shader::ProjectFragments => vec![matrix::NAMED, project_fragments::NAMED],
+            Shader::KvWrite => vec![heads::NAMED],
+            Shader::Attention => vec![heads::NAMED, attention::NAMED],
+            Shader::RmsNorm | Shader::Add | Shader::SelectRows | Shader::SoftCap => {
+                vec![plain::NAMED]
+            }
+            Shader::Rope => vec![plain::NAMED, rope::NAMED],
+            Shader::Gate => vec![plain::NAMED, gate::NAMED],
+            Shader::Probe => vec![probe::NAMED],
+            Shader::ProbeMatrix => vec![probe_matrix::NAMED],
+            Shader::SampleCut | Shader::SampleDraw => return None,
+        })
+    }
+
+    #[test]
+    fn names_and_numbers_are_those_of_the_shaders() {
+        for shader in Shader::ALL {
+            let Some(lists) = named(shader) else { continue };
+            let here: BTreeMap<u32, String> =
+                lists.concat().iter().map(|&(name, id)| (id, name.to_string())).collect();
+            let compiled: BTreeMap<u32, String> = constant_names(shader).into_iter().collect();
+            assert_eq!(here, compiled, "{}", shader.name());
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Products of several rows: `project_tiles`, `project_matrix`, `project_fragments`.
+
+use super::super::{Dispatch, Programmer};
+use super::product::{ProductConstants, gate_code};
+use super::{Group, fragment_rows};
+use crate::constants::{matrix as unit, project_fragments, project_tiles as id};
+use crate::memory::Region;
+use crate::pipeline::{Shader, Variant};
+use crate::policy::{self, fragments, matrix};
+use pianola_plan::Project;
+
+impl Programmer<'_> {
+    /// As [`Self::product`], with the other buffers of both products of many rows.
+    pub(super) fn product_of_many(
+        &self,
+        project: &Project,
+        group: &Group<'_>,
+        tile: u32,
+    ) -> (Vec<Region>, ProductConstants, [u32; 2], u32) {
+        let (mut bindings, product, types, workgroups) = self.product(project, group, tile);
+        bindings.extend([self.weights.vectors, self.output(project)]);
+        bindings.extend([self.resources.operand, self.resources.metas]);
+        (bindings, product, types, workgroups)
+    }
+
+    pub(super) fn tiles_product(
+        &self,
+        op: usize,
+        project: &Project,
+        group: &Group<'_>,
+        count: u32,
+    ) -> Dispatch {
+        let logits = self.is_head(project);
+        let (bindings, product, types, workgroups) = self.product_of_many(project, group, 64);
+        let tokens = policy::tile_tokens(count);
+        let constants = vec![
+            (id::TYPE_A, types[0]),
+            (id::TYPE_B, types[1]),
+            (id::TOKENS, tokens),
+            (id::GATE, gate_code(project)),
+            (id::INTEGER, u32::from(group.integer)),
+            (id::REFINED, u32::from(logits && group.integer)),
+            (id::LOGITS, u32::from(logits)),
+            (id::BLOCKS, self.blocks(project)),
+        ];
+        let variant = Variant { shader: Shader::ProjectTiles, constants };
+        let groups = [workgroups, count.div_ceil(tokens), 1];
+        Dispatch::new(variant, bindings, bytemuck::bytes_of(&product), groups, op)
+    }
+
+    /// Constants that `include/matrix.glsl` declares, but for the tile's.
+    fn unit_specials(&self, project: &Project, types: [u32; 2], workgroup: u32) -> Vec<(u32, u32)> {
+        vec![
+            (unit::WORKGROUP, workgroup),
+            (unit::TYPE_A, types[0]),
+            (unit::TYPE_B, types[1]),
+            (unit::GATE, gate_code(project)),
+            (unit::BLOCKS, self.blocks(project)),
+            (unit::LOGITS, u32::from(self.is_head(project))),
+        ]
+    }
+
+    pub(super) fn matrix_product(
+        &self,
+        op: usize,
+        project: &Project,
+        group: &Group<'_>,
+        count: u32,
+    ) -> Dispatch {
+        let shape = matrix::choose(&self.limits, group.rows(), count);
+        // A gate's tile holds as many rows of each part as it has outputs.
+        let outputs = if project.gate.is_some() { shape.rows() / 2 } else { shape.rows() };
+        let (bindings, product, types, workgroups) = self.product_of_many(project, group, outputs);
+        let mut constants = self.unit_specials(project, types, shape.workgroup(&self.limits));
+        constants.extend(shape.constants(&self.limits));
+        let variant = Variant { shader: Shader::ProjectMatrix, constants };
+        let groups = [count.div_ceil(shape.tokens()), workgroups, 1];
+        Dispatch::new(variant, bindings, bytemuck::bytes_of(&product), groups, op)
+    }
+
+    pub(super) fn fragments_product(
+        &self,
+        op: usize,
+        project: &Project,
+        group: &Group<'_>,
+        count: u32,
+    ) -> Dispatch {
+        let gate = project.gate.is_some();
+        let shape = fragments::choose(&self.limits, group.rows(), count, gate);
+        let outputs = if gate { shape.rows_each / 2 } else { shape.rows_each };
+        let (bindings, product, types, workgroups) = self.product_of_many(project, group, outputs);
+        let order = self.limits.fragments.expect("the way was chosen by it");
+        let mut constants = self.unit_specials(project, types, shape.workgroup(&self.limits));
+        constants.extend(shape.constants());
+        constants.extend([
+            (project_fragments::OPERAND_ROWS, fragment_rows(count)),
+            (project_fragments::OPERAND_ROWS_FIRST, u32::from(order.operand_rows_first)),
+            (project_fragments::WEIGHTS_ROWS_FIRST, u32::from(order.weights_rows_first)),
+            (project_fragments::EARLY, u32::from(shape.early)),
+        ]);
+        let variant = Variant { shader: Shader::ProjectFragments, constants };
+        debug_assert!(count <= shape.tokens_each);
+        Dispatch::new(variant, bindings, bytemuck::bytes_of(&product), [1, workgroups, 1], op)
+    }
+}

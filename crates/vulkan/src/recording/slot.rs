@@ -1,0 +1,82 @@
+//! What a recording keeps for each slot, and the memory that the host reads logits from.
+
+use crate::gpu::Gpu;
+use crate::memory::{Memory, Purpose, Region};
+use crate::program::Body;
+use crate::step::STEP_BYTES;
+use crate::transfer::Transfers;
+use ash::vk;
+use pianola_plan::{DeviceError, DeviceId, Plan};
+use std::collections::BTreeMap;
+
+/// A program in replayable form: one command buffer, or several where it takes long.
+pub(crate) struct Recorded {
+    pub commands: Vec<vk::CommandBuffer>,
+    pub dispatches: u32,
+}
+
+/// What a slot has to itself: while one plays, the next step is written for the other.
+pub(crate) struct FrameSlot {
+    pub step: Region,
+    pub start: *mut u8,
+    pub set: vk::DescriptorSet,
+    pub fence: vk::Fence,
+    pub in_flight: bool,
+    pub transfers: Transfers,
+    pub bodies: BTreeMap<Body, Recorded>,
+    /// By segment and rows with logits.
+    pub heads: BTreeMap<(usize, u32), Recorded>,
+    /// Copies of logits to the host, by rows.
+    pub copies: BTreeMap<u32, vk::CommandBuffer>,
+    /// Copies of what a body, with this many rows of logits, receives and sends.
+    pub moves: BTreeMap<(Body, u32), [Option<vk::CommandBuffer>; 2]>,
+}
+
+/// Logits as the host reads them.
+#[derive(Clone, Copy)]
+pub(super) struct HostLogits {
+    pub region: Region,
+    pub start: *mut f32,
+}
+
+impl FrameSlot {
+    pub fn new(
+        gpu: &Gpu,
+        step: Region,
+        start: *mut u8,
+        set: vk::DescriptorSet,
+        transfers: Transfers,
+    ) -> Result<FrameSlot, DeviceError> {
+        // SAFETY: a live device.
+        let fence = unsafe { gpu.raw.create_fence(&vk::FenceCreateInfo::default(), None) }
+            .map_err(|error| gpu.failure("making a fence", error))?;
+        Ok(FrameSlot {
+            step: step.slice(0, STEP_BYTES),
+            start,
+            set,
+            fence,
+            in_flight: false,
+            transfers,
+            bodies: BTreeMap::new(),
+            heads: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            moves: BTreeMap::new(),
+        })
+    }
+}
+
+/// Memory that the host reads logits from, where this device computes them.
+pub(super) fn host_logits(
+    plan: &Plan,
+    device: DeviceId,
+    memory: &mut Memory,
+) -> Result<Vec<HostLogits>, DeviceError> {
+    let here = plan.head_device() == device;
+    let values = plan.options.max_logit_rows * plan.graph.vocabulary;
+    let one = |_| {
+        let region = memory.allocate(Purpose::Readback, 4 * values as u64, "logits")?;
+        let start = memory.mapped(region).expect("visible to the host").cast();
+        Ok(HostLogits { region, start })
+    };
+    (0..if here { plan.arenas() } else { 0 }).map(one).collect()
+}
