@@ -1,7 +1,7 @@
 //! Numbers of the shaders' specialisation constants, by the names that the shaders give them.
 //!
 //! One module for each file that declares some. A test compares names and numbers with those in the
-//! compiled code. The sampling kernels have one constant each, which `sample.rs` sets.
+//! compiled code.
 
 macro_rules! constants {
     ($($file:literal $module:ident { $($name:ident = $id:literal),* })*) => {
@@ -52,6 +52,9 @@ constants! {
     "rope.comp" rope { PAIRING = 1 }
     "gate.comp" gate { ACTIVATION = 1 }
     "embed.comp" embed { TYPE = 0 }
+    "sample_cut.comp" sample { KEYS = 0 }
+    "sample_select.comp" sample_select { KIND = 1, LEVEL = 2 }
+    "sample_whole.comp" sample_whole { SLICE_KEYS = 1 }
     "probe.comp" probe { KIND = 0 }
     "probe_matrix.comp" probe_matrix { SIDE = 0 }
 }
@@ -64,8 +67,8 @@ mod tests {
     use std::collections::BTreeMap;
 
     /// Constants named here for a shader: its own, and those of the files it includes.
-    fn named(shader: Shader) -> Option<Vec<&'static [(&'static str, u32)]>> {
-        Some(match shader {
+    fn named(shader: Shader) -> Vec<&'static [(&'static str, u32)]> {
+        match shader {
             Shader::Embed => vec![embed::NAMED],
             Shader::RopeAngles | Shader::ProbeFragments => vec![],
             Shader::Prologue => vec![prologue::NAMED, prologue_input::NAMED],
@@ -82,16 +85,19 @@ mod tests {
             Shader::Gate => vec![plain::NAMED, gate::NAMED],
             Shader::Probe => vec![probe::NAMED],
             Shader::ProbeMatrix => vec![probe_matrix::NAMED],
-            Shader::SampleCut | Shader::SampleDraw => return None,
-        })
+            Shader::SampleCut | Shader::SampleBest | Shader::SampleShape | Shader::SampleWeigh => {
+                vec![sample::NAMED]
+            }
+            Shader::SampleSelect => vec![sample::NAMED, sample_select::NAMED],
+            Shader::SampleWhole => vec![sample::NAMED, sample_whole::NAMED],
+        }
     }
 
     #[test]
     fn names_and_numbers_are_those_of_the_shaders() {
         for shader in Shader::ALL {
-            let Some(lists) = named(shader) else { continue };
             let here: BTreeMap<u32, String> =
-                lists.concat().iter().map(|&(name, id)| (id, name.to_string())).collect();
+                named(shader).concat().iter().map(|&(name, id)| (id, name.to_string())).collect();
             let compiled: BTreeMap<u32, String> = constant_names(shader).into_iter().collect();
             assert_eq!(here, compiled, "{}", shader.name());
         }

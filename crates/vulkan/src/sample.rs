@@ -28,6 +28,7 @@ pub(crate) mod whole;
 
 pub(crate) use room::{Paths, SampleRoom};
 
+use crate::constants::sample;
 use crate::memory::{Memory, Purpose, Region};
 use crate::pipeline::{Shader, Variant};
 use crate::program::Dispatch;
@@ -48,9 +49,6 @@ const MOST_BIASES: usize = 64;
 const MOST_STOPS: usize = 64;
 /// Most tokens that penalties look back at in a state; more are in a buffer of their own.
 const HISTORY: usize = 256;
-
-/// The specialisation constant of every sampling kernel: keys of a lane.
-const KEYS: u32 = 0;
 
 /// Most workgroups of a row, and fewest logits a lane of them: enough workgroups for a large GPU,
 /// few enough candidates for the one workgroup that samples from them.
@@ -308,7 +306,7 @@ impl SampleProgram {
         // These rows have no history of their own.
         let constants = [self.vocabulary, slices as u32, 0];
         let dispatch = |shader, keys: usize, last: Region, groups: usize| {
-            let variant = Variant { shader, constants: vec![(KEYS, keys as u32)] };
+            let variant = Variant { shader, constants: vec![(sample::KEYS, keys as u32)] };
             let bindings = vec![states, outcomes, scratch, last];
             let (push, groups) = (bytemuck::cast_slice(&constants), [groups as u32, self.rows, 1]);
             Dispatch { barrier: true, ..Dispatch::new(variant, bindings, push, groups, self.op) }

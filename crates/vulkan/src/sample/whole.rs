@@ -8,7 +8,8 @@
 //! A stage that no row of a submission needs is left out of it; the kernels of a stage leave rows
 //! alone that do not need it.
 
-use super::{Bias, KEYS, LANES, MOST_PLAYS, MOST_SLICES, SampleProgram, SampleRoom, slices};
+use super::{Bias, LANES, MOST_PLAYS, MOST_SLICES, SampleProgram, SampleRoom, slices};
+use crate::constants::{sample, sample_select, sample_whole};
 use crate::memory::{Memory, Purpose, Region};
 use crate::pipeline::{Shader, Variant};
 use crate::program::Dispatch;
@@ -25,17 +26,12 @@ const MOST_KEYS: usize = 24;
 /// Most tokens of a vocabulary.
 pub(crate) const MOST_TOKENS: usize = MOST_SLICES * LANES * MOST_KEYS;
 
-/// Specialisation constants of `sample_select`, besides [`KEYS`].
+/// Values of `sample_select`'s KIND, and its levels.
 mod select {
-    pub const KIND: u32 = 1;
-    pub const LEVEL: u32 = 2;
-    /// Values of KIND.
     pub const TOP_K: u32 = 0;
     pub const TOP_P: u32 = 1;
     pub const LEVELS: u32 = 3;
 }
-/// A specialisation constant of `sample_whole`, besides [`KEYS`].
-const SLICE_KEYS: u32 = 1;
 
 /// A part of the program that a submission has or leaves out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -262,10 +258,11 @@ impl SampleProgram {
     /// One stage of sampling from the whole vocabulary.
     pub fn whole(&self, stage: Stage, whole: &WholeRegions) -> Vec<Dispatch> {
         let (keys, slices) = slices(self.vocabulary);
-        let keys = (KEYS, keys as u32);
+        let keys = (sample::KEYS, keys as u32);
         let of_slices = |shader, constants| self.launch(whole, shader, constants, slices as u32);
         let levels = |kind| {
-            let constants = |level| vec![keys, (select::KIND, kind), (select::LEVEL, level)];
+            let constants =
+                |level| vec![keys, (sample_select::KIND, kind), (sample_select::LEVEL, level)];
             let level = |level| of_slices(Shader::SampleSelect, constants(level));
             (0..select::LEVELS).map(level).collect()
         };
@@ -276,7 +273,8 @@ impl SampleProgram {
             Stage::Weigh => vec![of_slices(Shader::SampleWeigh, vec![keys])],
             Stage::Sample => {
                 let candidates = (slices * MOST_LOGPROBS).div_ceil(LANES) as u32;
-                let constants = vec![(KEYS, candidates), (SLICE_KEYS, keys.1)];
+                let constants =
+                    vec![(sample::KEYS, candidates), (sample_whole::SLICE_KEYS, keys.1)];
                 vec![self.launch(whole, Shader::SampleWhole, constants, 1)]
             }
         }
