@@ -5,7 +5,7 @@
 //   8-bit codes   [row][half][block]  16 weights each
 //   fifth bits    [row][block]        u32, bit i of weight i
 //   upper pairs   [row][block][2]     u32 each for 16 weights: pair k of byte j is weight 4 k + j
-//   scales        [row][block]        f16, or f16 scale and minimum, or two small integers
+//   scales        [row][block]        f16, or f16 scale and minimum, or one or two small integers
 //   super scales  [row][block / 8]    f16 scale (and minimum) of the small integers
 //   floats        [row][k][block]     vectors k of 4 (f32) or 8 (f16, bf16) weights
 //
@@ -25,9 +25,13 @@ layout(set = 1, binding = 2, std430) readonly restrict buffer WeightHalves {
 
 // Order of `TensorType::ALL`.
 const uint F32 = 0, F16 = 1, BF16 = 2, Q4_0 = 3, Q4_1 = 4, Q5_0 = 5, Q5_1 = 6, Q8_0 = 7, Q4_K = 8,
-           Q5_K = 9, Q6_K = 10;
+           Q5_K = 9, Q6_K = 10, IQ4_NL = 11, IQ4_XS = 12;
 
 bool is_float(uint type) { return type <= BF16; }
+// Codes are indices of IQ4_VALUES.
+bool has_codebook(uint type) { return type == IQ4_NL || type == IQ4_XS; }
+// What decode_codes gives is signed, and there is no minimum.
+bool is_signed(uint type) { return type == Q8_0 || has_codebook(type); }
 
 // A matrix in a bound region.
 struct Matrix {
@@ -72,10 +76,14 @@ Raw load_raw(const uint type, Matrix matrix, uint row, uint block) {
     const uint super = row * (matrix.blocks / 8) + block / 8;
     if (type == Q4_1 || type == Q5_1) {
         raw.scales = weight_words[matrix.part].data[plane / 2 + at];
+    } else if (type == IQ4_XS) {
+        raw.scales = uint(weight_halves[matrix.part].data[plane + at / 2]) >> (at % 2 * 8);
     } else {
         raw.scales = uint(weight_halves[matrix.part].data[plane + at]);
     }
-    if (type == Q6_K) {
+    if (type == IQ4_XS) {
+        raw.supers = uint(weight_halves[matrix.part].data[plane + count / 2 + super]);
+    } else if (type == Q6_K) {
         raw.supers = uint(weight_halves[matrix.part].data[plane + count + super]);
     } else if (type == Q4_K || type == Q5_K) {
         raw.supers = weight_words[matrix.part].data[(plane + count) / 2 + super];
@@ -85,6 +93,27 @@ Raw load_raw(const uint type, Matrix matrix, uint row, uint block) {
 
 // Four fifth bits to bit 4 of four bytes.
 uint spread_fifths(uint bits) { return (((bits & 0xfu) * 0x00204081u) & 0x01010101u) << 4; }
+
+// The values that codes of iq4_nl and iq4_xs stand for: each in all four bytes of a word, those of
+// even codes and those of odd ones apart.
+const uvec4 EVEN_VALUES[2] = uvec4[2]((uvec4(ivec4(-127, -83, -49, -22)) & 0xffu) * 0x01010101u,
+                                      (uvec4(ivec4(1, 25, 53, 89)) & 0xffu) * 0x01010101u);
+const uvec4 ODD_VALUES[2] = uvec4[2]((uvec4(ivec4(-104, -65, -35, -10)) & 0xffu) * 0x01010101u,
+                                     (uvec4(ivec4(13, 38, 69, 113)) & 0xffu) * 0x01010101u);
+
+// Bits of `b` where `mask` has them, else of `a`.
+uvec4 select_bits(uvec4 a, uvec4 b, uint mask) { return a ^ ((a ^ b) & mask); }
+
+// The values of the four codes in a word. There is no instruction for a table of bytes that all
+// devices have: each bit of the codes halves the values in question, in four bytes at once.
+uint look_up(uint codes) {
+    const uvec4 masks = ((uvec4(codes) >> uvec4(0, 1, 2, 3)) & 0x01010101u) * 0xffu;
+    const uvec4 lower = select_bits(EVEN_VALUES[0], ODD_VALUES[0], masks.x);
+    const uvec4 upper = select_bits(EVEN_VALUES[1], ODD_VALUES[1], masks.x);
+    const uvec4 fours = select_bits(uvec4(lower.xz, upper.xz), uvec4(lower.yw, upper.yw), masks.y);
+    const uvec2 eights = select_bits(fours.xzxz, fours.ywyw, masks.z).xy;
+    return select_bits(eights.xxxx, eights.yyyy, masks.w).x;
+}
 
 // Weight 4 k + j has the code in byte j of codes[k].
 void decode_codes(const uint type, Raw raw, out uint codes[8]) {
@@ -105,13 +134,17 @@ void decode_codes(const uint type, Raw raw, out uint codes[8]) {
             codes[k] |= ((raw.more.x >> (2 * k)) & 0x03030303u) << 4;
             codes[k + 4] |= ((raw.more.y >> (2 * k)) & 0x03030303u) << 4;
         }
+    } else if (has_codebook(type)) {
+        [[unroll]] for (uint k = 0; k < 8; k++) {
+            codes[k] = look_up(codes[k]);
+        }
     }
 }
 
 // A weight is scale * code + minimum, by the scale and minimum of the lower or the upper 16.
 void decode_scales(const uint type, Raw raw, out vec2 scale, out vec2 minimum) {
     const vec2 pair = unpackHalf2x16(raw.scales);
-    if (type == Q4_0 || type == Q5_0 || type == Q8_0) {
+    if (type == Q4_0 || type == Q5_0 || type == Q8_0 || type == IQ4_NL) {
         scale = vec2(pair.x);
         minimum = vec2(type == Q4_0 ? -8.0 * pair.x : type == Q5_0 ? -16.0 * pair.x : 0.0);
     } else if (type == Q4_1 || type == Q5_1) {
@@ -119,7 +152,10 @@ void decode_scales(const uint type, Raw raw, out vec2 scale, out vec2 minimum) {
         minimum = vec2(pair.y);
     } else {
         const vec2 super = unpackHalf2x16(raw.supers);
-        if (type == Q6_K) {
+        if (type == IQ4_XS) {
+            scale = vec2(super.x * float(int(raw.scales << 24) >> 24));
+            minimum = vec2(0.0);
+        } else if (type == Q6_K) {
             scale = super.x * vec2(int(raw.scales << 24) >> 24, int(raw.scales << 16) >> 24);
             minimum = -32.0 * scale;
         } else {
@@ -157,7 +193,7 @@ void load_floats(const uint type, Matrix matrix, uint row, uint block, out vec4 
     decode_scales(type, raw, scale, minimum);
     [[unroll]] for (uint k = 0; k < 8; k++) {
         const uvec4 bytes = (uvec4(codes[k]) >> uvec4(0, 8, 16, 24)) & 0xffu;
-        const vec4 values = type == Q8_0 ? vec4(ivec4(bytes << 24) >> 24) : vec4(bytes);
+        const vec4 values = is_signed(type) ? vec4(ivec4(bytes << 24) >> 24) : vec4(bytes);
         weights[k] = values * (k < 4 ? scale.x : scale.y) + (k < 4 ? minimum.x : minimum.y);
     }
 }
