@@ -24,7 +24,9 @@
 
 use crate::memory::Memory;
 use half::f16;
-use pianola_formats::{Block, Minimum, Quantization, TensorType, dequantize_row};
+use pianola_formats::{
+    Block, Format, FormatVisitor, Minimum, Quantization, TensorType, dequantize_row,
+};
 use std::sync::Arc;
 
 /// Rows in a tile.
@@ -52,6 +54,7 @@ struct Layout {
     blocks: usize,
 }
 
+// Inlined, so that a caller that knows the type knows the results.
 impl Layout {
     /// `None` for plain floats.
     fn of(ty: TensorType, columns: usize) -> Option<Layout> {
@@ -59,21 +62,25 @@ impl Layout {
     }
 
     /// Bytes of a block's codes.
+    #[inline(always)]
     fn code_bytes(&self) -> usize {
         TILE * BLOCK * self.quantization.code_bits / 8
     }
 
     /// Bytes of all f16s of a file's block, of 16 rows.
+    #[inline(always)]
     fn half_bytes(&self) -> usize {
         2 * TILE * self.quantization.halves()
     }
 
     /// Integer scales of a block and row; 0 where scales are f16.
+    #[inline(always)]
     fn block_scales(&self) -> usize {
         if self.quantization.scale_bits > 0 { BLOCK / self.quantization.sub_block } else { 0 }
     }
 
     /// Bytes of a block's integer scales and minimums.
+    #[inline(always)]
     fn integer_bytes(&self) -> usize {
         match self.block_scales() {
             0 => 0,
@@ -82,6 +89,7 @@ impl Layout {
     }
 
     /// Start of the f16s of the file's block that holds `block`, behind the codes.
+    #[inline(always)]
     fn halves_at(&self, block: usize) -> usize {
         let index = if self.block_scales() > 0 { block / SUPER } else { block };
         self.blocks * self.integer_bytes() + index * self.half_bytes()
@@ -168,29 +176,43 @@ impl PackedMatrix {
 
 /// Packs up to 16 rows (as they lie in the file) into one zeroed tile.
 pub(crate) fn pack_tile(ty: TensorType, columns: usize, rows: &[&[u8]], tile: &mut [u8]) {
-    let Some(layout) = Layout::of(ty, columns) else {
-        let size = ty.block_bytes();
-        for (lane, row) in rows.iter().enumerate() {
-            for (column, value) in row.chunks_exact(size).enumerate() {
-                tile[(column * TILE + lane) * size..][..size].copy_from_slice(value);
-            }
-        }
+    if ty.is_quantized() {
+        ty.visit(PackTile { columns, rows, tile });
         return;
-    };
-    let quantization = layout.quantization;
-    let bytes = layout.code_bytes();
-    let (codes, scales) = tile.split_at_mut(layout.blocks * bytes);
-    let per_file_block = ty.block_len() / BLOCK;
-    let mut block = Block::zeroed();
+    }
+    let size = ty.block_bytes();
     for (lane, row) in rows.iter().enumerate() {
-        for (index, file_block) in row.chunks_exact(ty.block_bytes()).enumerate() {
-            quantization.decode(file_block, &mut block);
-            let first = index * per_file_block;
-            let tiles = codes[first * bytes..].chunks_exact_mut(bytes).take(per_file_block);
-            for (tile, codes) in tiles.zip(block.codes.as_chunks::<BLOCK>().0) {
-                put_codes(quantization.code_bits, tile, lane, codes);
+        for (column, value) in row.chunks_exact(size).enumerate() {
+            tile[(column * TILE + lane) * size..][..size].copy_from_slice(value);
+        }
+    }
+}
+
+struct PackTile<'a> {
+    columns: usize,
+    rows: &'a [&'a [u8]],
+    tile: &'a mut [u8],
+}
+
+impl FormatVisitor for PackTile<'_> {
+    type Output = ();
+    fn visit<F: Format>(self) {
+        let quantization = &F::QUANTIZATION;
+        let layout = Layout { quantization, blocks: self.columns / BLOCK };
+        let bytes = layout.code_bytes();
+        let (codes, scales) = self.tile.split_at_mut(layout.blocks * bytes);
+        let per_file_block = quantization.block_len / BLOCK;
+        let mut block = Block::zeroed();
+        for (lane, row) in self.rows.iter().enumerate() {
+            for (index, file_block) in row.chunks_exact(quantization.block_bytes).enumerate() {
+                quantization.decode(file_block, &mut block);
+                let first = index * per_file_block;
+                let tiles = codes[first * bytes..].chunks_exact_mut(bytes).take(per_file_block);
+                for (tile, codes) in tiles.zip(block.codes.as_chunks::<BLOCK>().0) {
+                    put_codes(quantization.code_bits, tile, lane, codes);
+                }
+                layout.put_scales(scales, first, lane, &block);
             }
-            layout.put_scales(scales, first, lane, &block);
         }
     }
 }
@@ -207,6 +229,7 @@ fn groups(codes: &[u8; 32]) -> [u32; 8] {
     })
 }
 
+#[inline(always)]
 fn put_codes(bits: usize, block: &mut [u8], lane: usize, codes: &[u8; 32]) {
     let groups = groups(codes);
     let mut put = |at: usize, word: u32| {
@@ -262,6 +285,7 @@ fn take_codes(bits: usize, block: &[u8], lane: usize) -> [u8; 32] {
 
 impl Layout {
     /// Puts the scales of a file's block, which begins with block `first` of its row.
+    #[inline(always)]
     fn put_scales(&self, scales: &mut [u8], first: usize, lane: usize, block: &Block) {
         let halves = &mut scales[self.halves_at(first)..][..self.half_bytes()];
         halves[2 * lane..][..2].copy_from_slice(&block.scale.to_le_bytes());

@@ -6,26 +6,56 @@
 
 use half::{bf16, f16};
 
-use crate::quantization::{Block, Quantization};
+use crate::quantization::{Block, Format, FormatVisitor, Quantization};
 use crate::types::TensorType;
 use crate::{blocks_32, blocks_codebook, blocks_k};
 
 impl TensorType {
-    /// What the type's blocks are made of; none for plain floats.
-    pub fn quantization(self) -> Option<&'static Quantization> {
+    /// Does what `visitor` does, compiled for this type; none for plain floats.
+    pub fn visit<V: FormatVisitor>(self, visitor: V) -> Option<V::Output> {
         Some(match self {
             TensorType::F32 | TensorType::F16 | TensorType::BF16 => return None,
-            TensorType::Q4_0 => &blocks_32::Q4_0,
-            TensorType::Q4_1 => &blocks_32::Q4_1,
-            TensorType::Q5_0 => &blocks_32::Q5_0,
-            TensorType::Q5_1 => &blocks_32::Q5_1,
-            TensorType::Q8_0 => &blocks_32::Q8_0,
-            TensorType::Q4K => &blocks_k::Q4K,
-            TensorType::Q5K => &blocks_k::Q5K,
-            TensorType::Q6K => &blocks_k::Q6K,
-            TensorType::IQ4NL => &blocks_codebook::IQ4NL,
-            TensorType::IQ4XS => &blocks_codebook::IQ4XS,
+            TensorType::Q4_0 => visitor.visit::<blocks_32::Q4_0>(),
+            TensorType::Q4_1 => visitor.visit::<blocks_32::Q4_1>(),
+            TensorType::Q5_0 => visitor.visit::<blocks_32::Q5_0>(),
+            TensorType::Q5_1 => visitor.visit::<blocks_32::Q5_1>(),
+            TensorType::Q8_0 => visitor.visit::<blocks_32::Q8_0>(),
+            TensorType::Q4K => visitor.visit::<blocks_k::Q4K>(),
+            TensorType::Q5K => visitor.visit::<blocks_k::Q5K>(),
+            TensorType::Q6K => visitor.visit::<blocks_k::Q6K>(),
+            TensorType::IQ4NL => visitor.visit::<blocks_codebook::IQ4NL>(),
+            TensorType::IQ4XS => visitor.visit::<blocks_codebook::IQ4XS>(),
         })
+    }
+
+    /// What the type's blocks are made of; none for plain floats.
+    pub fn quantization(self) -> Option<&'static Quantization> {
+        struct Describe;
+        impl FormatVisitor for Describe {
+            type Output = &'static Quantization;
+            fn visit<F: Format>(self) -> &'static Quantization {
+                &F::QUANTIZATION
+            }
+        }
+        self.visit(Describe)
+    }
+}
+
+/// Decodes blocks to weights, both end to end.
+struct Dequantize<'a> {
+    bytes: &'a [u8],
+    out: &'a mut [f32],
+}
+
+impl FormatVisitor for Dequantize<'_> {
+    type Output = ();
+    fn visit<F: Format>(self) {
+        let mut block = Block::zeroed();
+        let blocks = self.bytes.chunks_exact(F::QUANTIZATION.block_bytes);
+        for (bytes, out) in blocks.zip(self.out.chunks_exact_mut(F::QUANTIZATION.block_len)) {
+            F::QUANTIZATION.decode(bytes, &mut block);
+            F::QUANTIZATION.dequantize(&block, out);
+        }
     }
 }
 
@@ -60,13 +90,7 @@ pub fn dequantize_row(ty: TensorType, bytes: &[u8], out: &mut [f32]) {
             }
         }
         _ => {
-            let quantization = ty.quantization().expect("not a float");
-            let mut block = Block::zeroed();
-            let blocks = bytes.chunks_exact(ty.block_bytes());
-            for (bytes, values) in blocks.zip(out.chunks_exact_mut(ty.block_len())) {
-                quantization.decode(bytes, &mut block);
-                quantization.dequantize(&block, values);
-            }
+            ty.visit(Dequantize { bytes, out }).expect("not a float");
         }
     }
 }

@@ -12,12 +12,14 @@
 //! is bit 4 of weight `i`. Codes of a [`Block`] are unsigned: of q8_0, 128 higher than here.
 
 use crate::fit;
-use crate::quantization::{Block, Minimum, Quantization, put_half};
+use crate::quantization::{Block, Format, Minimum, Quantization, put_half};
 
 const HALF: usize = 16;
 
 /// What the types have in common; the places are q4_0's.
 const PLAIN: Quantization = Quantization {
+    block_len: 32,
+    block_bytes: 2 + 16,
     code_bits: 4,
     zero: 0,
     codebook: None,
@@ -30,42 +32,66 @@ const PLAIN: Quantization = Quantization {
     encode: encode_q4_0,
 };
 
-pub(crate) static Q4_0: Quantization = Quantization { zero: 8, ..PLAIN };
+pub(crate) struct Q4_0;
 
-pub(crate) static Q4_1: Quantization = Quantization {
-    minimum: Minimum::Added,
-    decode: |block, out| nibbles(&block[4..], out),
-    encode: encode_q4_1,
-    ..PLAIN
-};
+impl Format for Q4_0 {
+    const QUANTIZATION: Quantization = Quantization { zero: 8, ..PLAIN };
+}
 
-pub(crate) static Q5_0: Quantization = Quantization {
-    code_bits: 5,
-    zero: 16,
-    decode: |block, out| nibbles_and_fifths(&block[2..], out),
-    encode: encode_q5_0,
-    ..PLAIN
-};
+pub(crate) struct Q4_1;
 
-pub(crate) static Q5_1: Quantization = Quantization {
-    code_bits: 5,
-    minimum: Minimum::Added,
-    decode: |block, out| nibbles_and_fifths(&block[4..], out),
-    encode: encode_q5_1,
-    ..PLAIN
-};
+impl Format for Q4_1 {
+    const QUANTIZATION: Quantization = Quantization {
+        block_bytes: 2 + 2 + 16,
+        minimum: Minimum::Added,
+        decode: |block, out| nibbles(&block[4..], out),
+        encode: encode_q4_1,
+        ..PLAIN
+    };
+}
 
-pub(crate) static Q8_0: Quantization = Quantization {
-    code_bits: 8,
-    zero: 128,
-    decode: |block, out| {
-        for (code, byte) in out.codes.iter_mut().zip(&block[2..34]) {
-            *code = byte ^ 0x80;
-        }
-    },
-    encode: encode_q8_0,
-    ..PLAIN
-};
+pub(crate) struct Q5_0;
+
+impl Format for Q5_0 {
+    const QUANTIZATION: Quantization = Quantization {
+        block_bytes: 2 + 4 + 16,
+        code_bits: 5,
+        zero: 16,
+        decode: |block, out| nibbles_and_fifths(&block[2..], out),
+        encode: encode_q5_0,
+        ..PLAIN
+    };
+}
+
+pub(crate) struct Q5_1;
+
+impl Format for Q5_1 {
+    const QUANTIZATION: Quantization = Quantization {
+        block_bytes: 2 + 2 + 4 + 16,
+        code_bits: 5,
+        minimum: Minimum::Added,
+        decode: |block, out| nibbles_and_fifths(&block[4..], out),
+        encode: encode_q5_1,
+        ..PLAIN
+    };
+}
+
+pub(crate) struct Q8_0;
+
+impl Format for Q8_0 {
+    const QUANTIZATION: Quantization = Quantization {
+        block_bytes: 2 + 32,
+        code_bits: 8,
+        zero: 128,
+        decode: |block, out| {
+            for (code, byte) in out.codes.iter_mut().zip(&block[2..34]) {
+                *code = byte ^ 0x80;
+            }
+        },
+        encode: encode_q8_0,
+        ..PLAIN
+    };
+}
 
 /// The 32 integers of 4 bits.
 fn nibbles(bytes: &[u8], out: &mut Block) {
@@ -78,10 +104,12 @@ fn nibbles(bytes: &[u8], out: &mut Block) {
 
 /// The 32 integers of 5 bits: four bytes of fifth bits, then the nibbles.
 fn nibbles_and_fifths(bytes: &[u8], out: &mut Block) {
-    let fifths = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     nibbles(&bytes[4..], out);
-    for (i, q) in out.codes[..32].iter_mut().enumerate() {
-        *q |= ((fifths >> i & 1) as u8) << 4;
+    for (codes, bits) in out.codes.as_chunks_mut::<8>().0.iter_mut().zip(&bytes[..4]) {
+        // The bit of each code alone in its byte; a byte that is not 0 then carries into bit 7.
+        let alone = u64::from(*bits) * 0x0101_0101_0101_0101 & 0x8040_2010_0804_0201;
+        let fifths = (alone + 0x7f7f_7f7f_7f7f_7f7f) >> 7 & 0x0101_0101_0101_0101;
+        *codes = (u64::from_le_bytes(*codes) | fifths << 4).to_le_bytes();
     }
 }
 

@@ -10,37 +10,49 @@
 //! is nibble `j` of the four bytes, its upper two bits are pair `j` of the u16.
 
 use crate::fit;
-use crate::quantization::{Block, Minimum, Quantization, half_at, put_half};
+use crate::quantization::{Block, Format, Minimum, Quantization, half_at, put_half};
 
 /// What the codes of iq4_nl and iq4_xs stand for: closer around 0, where most weights are.
 pub const IQ4_VALUES: [i8; 16] =
     [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-pub(crate) static IQ4NL: Quantization = Quantization {
-    code_bits: 4,
-    zero: 0,
-    codebook: Some(&IQ4_VALUES),
-    sub_block: 32,
-    scale_bits: 0,
-    minimum: Minimum::None,
-    scale_at: 0,
-    minimum_at: 0,
-    decode: |block, out| nibbles(&block[2..18], &mut out.codes),
-    encode: encode_iq4_nl,
-};
+pub(crate) struct IQ4NL;
 
-pub(crate) static IQ4XS: Quantization = Quantization {
-    code_bits: 4,
-    zero: 0,
-    codebook: Some(&IQ4_VALUES),
-    sub_block: 32,
-    scale_bits: 6,
-    minimum: Minimum::None,
-    scale_at: 0,
-    minimum_at: 0,
-    decode: decode_iq4_xs,
-    encode: encode_iq4_xs,
-};
+impl Format for IQ4NL {
+    const QUANTIZATION: Quantization = Quantization {
+        block_len: 32,
+        block_bytes: 2 + 16,
+        code_bits: 4,
+        zero: 0,
+        codebook: Some(&IQ4_VALUES),
+        sub_block: 32,
+        scale_bits: 0,
+        minimum: Minimum::None,
+        scale_at: 0,
+        minimum_at: 0,
+        decode: |block, out| nibbles(&block[2..18], &mut out.codes),
+        encode: encode_iq4_nl,
+    };
+}
+
+pub(crate) struct IQ4XS;
+
+impl Format for IQ4XS {
+    const QUANTIZATION: Quantization = Quantization {
+        block_len: 256,
+        block_bytes: 2 + 2 + 4 + 128,
+        code_bits: 4,
+        zero: 0,
+        codebook: Some(&IQ4_VALUES),
+        sub_block: 32,
+        scale_bits: 6,
+        minimum: Minimum::None,
+        scale_at: 0,
+        minimum_at: 0,
+        decode: decode_iq4_xs,
+        encode: encode_iq4_xs,
+    };
+}
 
 fn nibbles(bytes: &[u8], codes: &mut [u8]) {
     for (bytes, codes) in bytes.chunks_exact(16).zip(codes.chunks_exact_mut(32)) {

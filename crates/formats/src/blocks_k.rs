@@ -18,46 +18,64 @@
 use half::f16;
 
 use crate::fit;
-use crate::quantization::{Block, Minimum, Quantization, put_half};
+use crate::quantization::{Block, Format, Minimum, Quantization, put_half};
 
-pub(crate) static Q4K: Quantization = Quantization {
-    code_bits: 4,
-    zero: 0,
-    codebook: None,
-    sub_block: 32,
-    scale_bits: 6,
-    minimum: Minimum::Subtracted,
-    scale_at: 0,
-    minimum_at: 2,
-    decode: decode_q4_k,
-    encode: encode_q4_k,
-};
+pub(crate) struct Q4K;
 
-pub(crate) static Q5K: Quantization = Quantization {
-    code_bits: 5,
-    zero: 0,
-    codebook: None,
-    sub_block: 32,
-    scale_bits: 6,
-    minimum: Minimum::Subtracted,
-    scale_at: 0,
-    minimum_at: 2,
-    decode: decode_q5_k,
-    encode: encode_q5_k,
-};
+impl Format for Q4K {
+    const QUANTIZATION: Quantization = Quantization {
+        block_len: 256,
+        block_bytes: 2 + 2 + 12 + 128,
+        code_bits: 4,
+        zero: 0,
+        codebook: None,
+        sub_block: 32,
+        scale_bits: 6,
+        minimum: Minimum::Subtracted,
+        scale_at: 0,
+        minimum_at: 2,
+        decode: decode_q4_k,
+        encode: encode_q4_k,
+    };
+}
 
-pub(crate) static Q6K: Quantization = Quantization {
-    code_bits: 6,
-    zero: 32,
-    codebook: None,
-    sub_block: 16,
-    scale_bits: 8,
-    minimum: Minimum::None,
-    scale_at: 208,
-    minimum_at: 0,
-    decode: decode_q6_k,
-    encode: encode_q6_k,
-};
+pub(crate) struct Q5K;
+
+impl Format for Q5K {
+    const QUANTIZATION: Quantization = Quantization {
+        block_len: 256,
+        block_bytes: 2 + 2 + 12 + 32 + 128,
+        code_bits: 5,
+        zero: 0,
+        codebook: None,
+        sub_block: 32,
+        scale_bits: 6,
+        minimum: Minimum::Subtracted,
+        scale_at: 0,
+        minimum_at: 2,
+        decode: decode_q5_k,
+        encode: encode_q5_k,
+    };
+}
+
+pub(crate) struct Q6K;
+
+impl Format for Q6K {
+    const QUANTIZATION: Quantization = Quantization {
+        block_len: 256,
+        block_bytes: 128 + 64 + 16 + 2,
+        code_bits: 6,
+        zero: 32,
+        codebook: None,
+        sub_block: 16,
+        scale_bits: 8,
+        minimum: Minimum::None,
+        scale_at: 208,
+        minimum_at: 0,
+        decode: decode_q6_k,
+        encode: encode_q6_k,
+    };
+}
 
 /// The 6-bit scales and minimums of the 8 sub-blocks of a q4_k or q5_k block.
 ///

@@ -49,7 +49,7 @@ pub use folder::HuggingFaceFolder;
 pub use gguf::value::{Array, Value};
 pub use gguf::write::{GgufStream, GgufWriter};
 pub use gguf::{Gguf, is_gguf};
-pub use quantization::{Block, Minimum, Quantization};
+pub use quantization::{Block, Format, FormatVisitor, Minimum, Quantization};
 pub use safetensors::Safetensors;
 pub use tensor::{Tensor, TensorInfo, TensorSource};
 pub use types::{TensorType, UnknownTensorType, ggml_type_name};

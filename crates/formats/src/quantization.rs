@@ -18,8 +18,12 @@ pub const LONGEST_BLOCK: usize = 256;
 pub const MOST_SUB_BLOCKS: usize = 16;
 
 /// How the weights of a type follow from codes and scales, and how its blocks are read.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Quantization {
+    /// Weights in a block: 32, or 256 where it has sub-blocks.
+    pub block_len: usize,
+    /// Bytes of a block, scales included.
+    pub block_bytes: usize,
     /// Bits of a code: 4, 5, 6 or 8.
     pub code_bits: usize,
     /// The code of a weight of 0, where codes are their own values and there is no minimum.
@@ -41,6 +45,21 @@ pub struct Quantization {
     pub(crate) decode: fn(&[u8], &mut Block),
     /// Fits a block to weights.
     pub(crate) encode: fn(&[f32], &mut [u8]),
+}
+
+/// A quantised type as a Rust type: what is generic over it is compiled for each of them, with all of
+/// the description known.
+pub trait Format {
+    /// What the type is made of.
+    const QUANTIZATION: Quantization;
+}
+
+/// Work on blocks whose type is known at run time only; see `TensorType::visit`.
+pub trait FormatVisitor {
+    /// What comes of it.
+    type Output;
+    /// Does the work for one type.
+    fn visit<F: Format>(self) -> Self::Output;
 }
 
 /// What is added to the scaled codes of a type.
@@ -87,7 +106,7 @@ impl Quantization {
     ///
     /// # Panics
     /// If `bytes` is shorter than a block of the type.
-    #[inline]
+    #[inline(always)]
     pub fn decode(&self, bytes: &[u8], block: &mut Block) {
         block.scale = half_at(bytes, self.scale_at);
         if self.has_minimum() {
@@ -108,17 +127,19 @@ impl Quantization {
     }
 
     /// Whether there is a minimum.
+    #[inline(always)]
     pub fn has_minimum(&self) -> bool {
         self.minimum != Minimum::None
     }
 
     /// Number of f16s that a block has: a scale, or a scale and a minimum.
+    #[inline(always)]
     pub fn halves(&self) -> usize {
         1 + usize::from(self.has_minimum())
     }
 
     /// What a code stands for, before it is scaled.
-    #[inline]
+    #[inline(always)]
     pub fn value(&self, code: u8) -> i16 {
         match self.codebook {
             Some(values) => i16::from(values[usize::from(code & 15)]),
@@ -128,6 +149,7 @@ impl Quantization {
 
     /// The weights of a block: one multiplication for the scale of a sub-block, one multiplication
     /// and at most one addition a weight, in single precision.
+    #[inline(always)]
     pub(crate) fn dequantize(&self, block: &Block, out: &mut [f32]) {
         let (scale, minimum) = (block.scale.to_f32(), block.minimum.to_f32());
         let codes = block.codes.chunks_exact(self.sub_block);
@@ -148,6 +170,7 @@ impl Quantization {
 }
 
 /// The half float at byte `at` of a block.
+#[inline(always)]
 pub(crate) fn half_at(block: &[u8], at: usize) -> f16 {
     f16::from_le_bytes([block[at], block[at + 1]])
 }

@@ -77,16 +77,7 @@ impl TensorType {
 
     /// Weights in a block: 1, 32 or 256.
     pub fn block_len(self) -> usize {
-        match self {
-            TensorType::F32 | TensorType::F16 | TensorType::BF16 => 1,
-            TensorType::Q4_0
-            | TensorType::Q4_1
-            | TensorType::Q5_0
-            | TensorType::Q5_1
-            | TensorType::Q8_0
-            | TensorType::IQ4NL => 32,
-            TensorType::Q4K | TensorType::Q5K | TensorType::Q6K | TensorType::IQ4XS => 256,
-        }
+        self.quantization().map_or(1, |quantization| quantization.block_len)
     }
 
     /// Bytes of a block, scales included.
@@ -94,20 +85,7 @@ impl TensorType {
         match self {
             TensorType::F32 => 4,
             TensorType::F16 | TensorType::BF16 => 2,
-            // f16 scale, (f16 minimum,) (32 fifth bits,) 32 low nibbles.
-            TensorType::Q4_0 => 2 + 16,
-            TensorType::Q4_1 => 2 + 2 + 16,
-            TensorType::Q5_0 => 2 + 4 + 16,
-            TensorType::Q5_1 => 2 + 2 + 4 + 16,
-            TensorType::Q8_0 => 2 + 32,
-            // f16 scale, f16 minimum, 8 pairs of 6 bits, (256 fifth bits,) 256 nibbles.
-            TensorType::Q4K => 2 + 2 + 12 + 128,
-            TensorType::Q5K => 2 + 2 + 12 + 32 + 128,
-            // 256 nibbles, 256 upper pairs of bits, 16 scales, f16 scale.
-            TensorType::Q6K => 128 + 64 + 16 + 2,
-            TensorType::IQ4NL => 2 + 16,
-            // f16 scale, 8 scales of 6 bits, 256 nibbles.
-            TensorType::IQ4XS => 2 + 6 + 128,
+            _ => self.quantization().expect("not a float").block_bytes,
         }
     }
 

@@ -6,7 +6,7 @@
 //!
 //! What a type has in its planes follows from its [`Quantization`]; nothing here knows one by name.
 
-use pianola_formats::{Block, Quantization, TensorType};
+use pianola_formats::{Block, Format, FormatVisitor, Quantization, TensorType};
 
 /// Columns of a block.
 pub(crate) const BLOCK: usize = 32;
@@ -31,6 +31,7 @@ pub(crate) fn row_planes(ty: TensorType, columns: usize) -> [usize; PLANES] {
 }
 
 /// Integer scales and minimums of a block; 0 where scales are f16.
+#[inline(always)]
 fn block_integers(quantization: &Quantization) -> usize {
     match quantization.scale_bits {
         0 => 0,
@@ -45,54 +46,74 @@ pub(crate) fn matrix_bytes(ty: TensorType, rows: usize, columns: usize) -> usize
 
 /// Packs one row of the file into its place in each plane.
 pub(crate) fn pack_row(ty: TensorType, columns: usize, row: &[u8], planes: [&mut [u8]; PLANES]) {
-    let [codes, upper, scales, supers] = planes;
     let blocks = columns / BLOCK;
-    let Some(quantization) = ty.quantization() else {
-        let vectors = ty.block_bytes() * BLOCK / 16;
-        for (at, vector) in row.chunks_exact(16).enumerate() {
-            let place = (at % vectors * blocks + at / vectors) * 16;
-            codes[place..place + 16].copy_from_slice(vector);
-        }
+    if ty.is_quantized() {
+        ty.visit(PackRow { blocks, row, planes });
         return;
-    };
-    let per_file_block = ty.block_len() / BLOCK;
-    let mut block = Block::zeroed();
-    for (index, file_block) in row.chunks_exact(ty.block_bytes()).enumerate() {
-        quantization.decode(file_block, &mut block);
-        let first = index * per_file_block;
-        for (part, block_codes) in
-            block.codes.as_chunks::<BLOCK>().0[..per_file_block].iter().enumerate()
-        {
-            let b = first + part;
-            if quantization.code_bits == 8 {
-                // Signed, as dot products take them.
-                for (half, block_codes) in block_codes.as_chunks::<16>().0.iter().enumerate() {
-                    let signed = block_codes.map(|code| code.wrapping_sub(quantization.zero));
-                    codes[16 * (half * blocks + b)..][..16].copy_from_slice(&signed);
-                }
-                continue;
-            }
-            codes[16 * b..][..16].copy_from_slice(&nibbles(block_codes));
-            match quantization.code_bits {
-                5 => upper[4 * b..][..4].copy_from_slice(&fifths(block_codes)),
-                6 => upper[8 * b..][..8].copy_from_slice(&pairs(block_codes)),
-                _ => {}
-            }
-        }
+    }
+    let [values, ..] = planes;
+    let vectors = ty.block_bytes() * BLOCK / 16;
+    for (at, vector) in row.chunks_exact(16).enumerate() {
+        let place = (at % vectors * blocks + at / vectors) * 16;
+        values[place..place + 16].copy_from_slice(vector);
+    }
+}
+
+struct PackRow<'a> {
+    blocks: usize,
+    row: &'a [u8],
+    planes: [&'a mut [u8]; PLANES],
+}
+
+impl FormatVisitor for PackRow<'_> {
+    type Output = ();
+    fn visit<F: Format>(self) {
+        let quantization = &F::QUANTIZATION;
+        let [codes, upper, scales, supers] = self.planes;
+        let per_file_block = quantization.block_len / BLOCK;
         let integers = block_integers(quantization);
-        let halves = if integers > 0 { &mut *supers } else { &mut *scales };
-        let halves = &mut halves[2 * quantization.halves() * index..];
-        halves[..2].copy_from_slice(&block.scale.to_le_bytes());
-        if quantization.has_minimum() {
-            halves[2..4].copy_from_slice(&block.minimum.to_le_bytes());
-        }
-        if integers > 0 {
-            put_integers(quantization, &block, &mut scales[integers * first..][..integers * SUPER]);
+        let mut block = Block::zeroed();
+        for (index, file_block) in self.row.chunks_exact(quantization.block_bytes).enumerate() {
+            quantization.decode(file_block, &mut block);
+            let first = index * per_file_block;
+            let parts = block.codes.as_chunks::<BLOCK>().0.iter().take(per_file_block);
+            for (b, block_codes) in (first..).zip(parts) {
+                if quantization.code_bits == 8 {
+                    put_signed(quantization, block_codes, codes, [b, self.blocks + b]);
+                    continue;
+                }
+                codes[16 * b..][..16].copy_from_slice(&nibbles(block_codes));
+                match quantization.code_bits {
+                    5 => upper[4 * b..][..4].copy_from_slice(&fifths(block_codes)),
+                    6 => upper[8 * b..][..8].copy_from_slice(&pairs(block_codes)),
+                    _ => {}
+                }
+            }
+            let halves = if integers > 0 { &mut *supers } else { &mut *scales };
+            let halves = &mut halves[2 * quantization.halves() * index..];
+            halves[..2].copy_from_slice(&block.scale.to_le_bytes());
+            if quantization.has_minimum() {
+                halves[2..4].copy_from_slice(&block.minimum.to_le_bytes());
+            }
+            if integers > 0 {
+                let scales = &mut scales[integers * first..][..integers * SUPER];
+                put_integers(quantization, &block, scales);
+            }
         }
     }
 }
 
+/// Codes of 8 bits, signed as dot products take them: either half into the vector `places` names.
+#[inline(always)]
+fn put_signed(q: &Quantization, codes: &[u8; BLOCK], to: &mut [u8], places: [usize; 2]) {
+    for (half, place) in codes.as_chunks::<16>().0.iter().zip(places) {
+        let signed = half.map(|code| code.wrapping_sub(q.zero));
+        to[16 * place..][..16].copy_from_slice(&signed);
+    }
+}
+
 /// The integer scales of a file's block, then the minimum, block by block.
+#[inline(always)]
 fn put_integers(quantization: &Quantization, block: &Block, scales: &mut [u8]) {
     let count = BLOCK / quantization.sub_block;
     for (part, place) in scales.chunks_exact_mut(block_integers(quantization)).enumerate() {
