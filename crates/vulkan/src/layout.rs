@@ -82,7 +82,11 @@ impl FormatVisitor for PackRow<'_> {
                     put_signed(quantization, block_codes, codes, [b, self.blocks + b]);
                     continue;
                 }
-                codes[16 * b..][..16].copy_from_slice(&nibbles(block_codes));
+                let packed = match quantization.codebook {
+                    Some(_) => bit_planes(block_codes),
+                    None => nibbles(block_codes),
+                };
+                codes[16 * b..][..16].copy_from_slice(&packed);
                 match quantization.code_bits {
                     5 => upper[4 * b..][..4].copy_from_slice(&fifths(block_codes)),
                     6 => upper[8 * b..][..8].copy_from_slice(&pairs(block_codes)),
@@ -131,6 +135,15 @@ fn nibbles(codes: &[u8; BLOCK]) -> [u8; 16] {
     std::array::from_fn(|i| codes[i] & 15 | codes[i + 16] << 4)
 }
 
+/// Bit `k` of byte `4 b + j`: bit `b` of code `4 k + j`. Where codes are indices, kernels look up all
+/// codes of a block at once, bit by bit.
+fn bit_planes(codes: &[u8; BLOCK]) -> [u8; 16] {
+    std::array::from_fn(|byte| {
+        let bit = |k: usize| codes[4 * k + byte % 4] >> (byte / 4) & 1;
+        (0..8).fold(0, |bits, k| bits | bit(k) << k)
+    })
+}
+
 /// Bit `i`: bit 4 of code `i`.
 fn fifths(codes: &[u8; BLOCK]) -> [u8; 4] {
     std::array::from_fn(|byte| {
@@ -153,7 +166,7 @@ fn pairs(codes: &[u8; BLOCK]) -> [u8; 8] {
 mod tests {
     use super::*;
     use half::f16;
-    use pianola_formats::{Minimum, dequantize_row, quantize_row};
+    use pianola_formats::{IQ4_VALUES, Minimum, dequantize_row, quantize_row};
 
     /// Values of one packed row: the kernels' reading of the planes in plain code, for tests.
     fn unpack_row(ty: TensorType, columns: usize, planes: &[Vec<u8>; PLANES]) -> Vec<f32> {
@@ -169,6 +182,9 @@ mod tests {
             let integer = |k: usize| f32::from(scales[integers * b + k] as i8);
             let code = match quantization.code_bits {
                 8 => codes[(i / 16 * blocks + b) * 16 + i % 16] ^ 0x80,
+                _ if quantization.codebook.is_some() => (0..4).fold(0, |code, bit| {
+                    code | (codes[16 * b + 4 * bit + i % 4] >> (i / 4) & 1) << bit
+                }),
                 bits => {
                     let high = match bits {
                         5 => upper[4 * b + i / 8] >> (i % 8) & 1,
@@ -255,6 +271,17 @@ mod tests {
             });
             assert_eq!(sum, expected, "{ty}");
         }
+    }
+
+    #[test]
+    fn shaders_have_the_codebook() {
+        let source = include_str!("../shaders/include/weights.glsl");
+        let word = |b: usize| {
+            let bit = |n: usize| u32::from(IQ4_VALUES[n] as u8 >> b & 1) << n;
+            format!("{:#06x}u", (0..16).map(bit).sum::<u32>())
+        };
+        let words = (0..8).map(word).collect::<Vec<_>>().join(", ");
+        assert!(source.contains(&format!("const uint IQ4_BITS[8] = uint[8]({words});")), "{words}");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 // neighbouring vectors. A matrix `[rows, columns]` has B = columns / 32 blocks a row:
 //
 //   4-bit codes   [row][block]        byte i: weight i low, weight i + 16 high
+//   or            [row][block][4]     of a codebook: u32 b, bit 8 j + k: bit b of weight 4 k + j
 //   8-bit codes   [row][half][block]  16 weights each
 //   fifth bits    [row][block]        u32, bit i of weight i
 //   upper pairs   [row][block][2]     u32 each for 16 weights: pair k of byte j is weight 4 k + j
@@ -28,7 +29,7 @@ const uint F32 = 0, F16 = 1, BF16 = 2, Q4_0 = 3, Q4_1 = 4, Q5_0 = 5, Q5_1 = 6, Q
            Q5_K = 9, Q6_K = 10, IQ4_NL = 11, IQ4_XS = 12;
 
 bool is_float(uint type) { return type <= BF16; }
-// Codes are indices of IQ4_VALUES.
+// Codes are indices of a table.
 bool has_codebook(uint type) { return type == IQ4_NL || type == IQ4_XS; }
 // What decode_codes gives is signed, and there is no minimum.
 bool is_signed(uint type) { return type == Q8_0 || has_codebook(type); }
@@ -94,25 +95,38 @@ Raw load_raw(const uint type, Matrix matrix, uint row, uint block) {
 // Four fifth bits to bit 4 of four bytes.
 uint spread_fifths(uint bits) { return (((bits & 0xfu) * 0x00204081u) & 0x01010101u) << 4; }
 
-// The values that codes of iq4_nl and iq4_xs stand for: each in all four bytes of a word, those of
-// even codes and those of odd ones apart.
-const uvec4 EVEN_VALUES[2] = uvec4[2]((uvec4(ivec4(-127, -83, -49, -22)) & 0xffu) * 0x01010101u,
-                                      (uvec4(ivec4(1, 25, 53, 89)) & 0xffu) * 0x01010101u);
-const uvec4 ODD_VALUES[2] = uvec4[2]((uvec4(ivec4(-104, -65, -35, -10)) & 0xffu) * 0x01010101u,
-                                     (uvec4(ivec4(13, 38, 69, 113)) & 0xffu) * 0x01010101u);
+// What codes of iq4_nl and iq4_xs stand for, bit by bit: bit n of word b is bit b of the signed byte
+// that code n stands for.
+const uint IQ4_BITS[8] = uint[8](0xf73du, 0x08d8u, 0x3abcu, 0x467eu, 0xd4aau, 0x98ccu, 0xe0f0u, 0x00ffu);
 
-// Bits of `b` where `mask` has them, else of `a`.
-uvec4 select_bits(uvec4 a, uvec4 b, uint mask) { return a ^ ((a ^ b) & mask); }
+uint select_bits(uint mask, uint ones, uint zeros) { return (ones & mask) | (zeros & ~mask); }
 
-// The values of the four codes in a word. There is no instruction for a table of bytes that all
-// devices have: each bit of the codes halves the values in question, in four bytes at once.
-uint look_up(uint codes) {
-    const uvec4 masks = ((uvec4(codes) >> uvec4(0, 1, 2, 3)) & 0x01010101u) * 0xffu;
-    const uvec4 lower = select_bits(EVEN_VALUES[0], ODD_VALUES[0], masks.x);
-    const uvec4 upper = select_bits(EVEN_VALUES[1], ODD_VALUES[1], masks.x);
-    const uvec4 fours = select_bits(uvec4(lower.xz, upper.xz), uvec4(lower.yw, upper.yw), masks.y);
-    const uvec2 eights = select_bits(fours.xzxz, fours.ywyw, masks.z).xy;
-    return select_bits(eights.xxxx, eights.yyyy, masks.w).x;
+// Bit n of `table` for each of 32 codes n, whose bits b are in bits[b].
+uint look_up(const uint table, uvec4 bits) {
+    uint found[16];
+    [[unroll]] for (uint n = 0; n < 16; n++) {
+        found[n] = 0u - ((table >> n) & 1u);
+    }
+    [[unroll]] for (uint b = 0; b < 4; b++) {
+        [[unroll]] for (uint n = 0; n < 8u >> b; n++) {
+            found[n] = select_bits(bits[b], found[2 * n + 1], found[2 * n]);
+        }
+    }
+    return found[0];
+}
+
+// Exchanges bit j of each byte of words[i] and bit i of the same byte of words[j].
+void transpose(inout uint words[8]) {
+    const uint masks[3] = uint[3](0x0f0f0f0fu, 0x33333333u, 0x55555555u);
+    [[unroll]] for (uint step = 0; step < 3; step++) {
+        const uint width = 4u >> step;
+        [[unroll]] for (uint n = 0; n < 4; n++) {
+            const uint i = n / width * 2 * width + n % width;
+            const uint moved = ((words[i] >> width) ^ words[i + width]) & masks[step];
+            words[i + width] ^= moved;
+            words[i] ^= moved << width;
+        }
+    }
 }
 
 // Weight 4 k + j has the code in byte j of codes[k].
@@ -120,6 +134,13 @@ void decode_codes(const uint type, Raw raw, out uint codes[8]) {
     if (type == Q8_0) {
         codes = uint[8](raw.codes.x, raw.codes.y, raw.codes.z, raw.codes.w, raw.more.x, raw.more.y, raw.more.z,
                         raw.more.w);
+        return;
+    }
+    if (has_codebook(type)) {
+        [[unroll]] for (uint b = 0; b < 8; b++) {
+            codes[b] = look_up(IQ4_BITS[b], raw.codes);
+        }
+        transpose(codes);
         return;
     }
     const uvec4 low = raw.codes & 0x0f0f0f0fu;
@@ -133,10 +154,6 @@ void decode_codes(const uint type, Raw raw, out uint codes[8]) {
         [[unroll]] for (uint k = 0; k < 4; k++) {
             codes[k] |= ((raw.more.x >> (2 * k)) & 0x03030303u) << 4;
             codes[k + 4] |= ((raw.more.y >> (2 * k)) & 0x03030303u) << 4;
-        }
-    } else if (has_codebook(type)) {
-        [[unroll]] for (uint k = 0; k < 8; k++) {
-            codes[k] = look_up(codes[k]);
         }
     }
 }
