@@ -106,8 +106,9 @@ fn nibbles(bytes: &[u8], out: &mut Block) {
 fn nibbles_and_fifths(bytes: &[u8], out: &mut Block) {
     nibbles(&bytes[4..], out);
     for (codes, bits) in out.codes.as_chunks_mut::<8>().0.iter_mut().zip(&bytes[..4]) {
-        // The bit of each code alone in its byte; a byte that is not 0 then carries into bit 7.
-        let alone = u64::from(*bits) * 0x0101_0101_0101_0101 & 0x8040_2010_0804_0201;
+        // The bit of each code alone in its byte: what is not 0 then carries into bit 7.
+        let everywhere = u64::from(*bits) * 0x0101_0101_0101_0101;
+        let alone = everywhere & 0x8040_2010_0804_0201;
         let fifths = (alone + 0x7f7f_7f7f_7f7f_7f7f) >> 7 & 0x0101_0101_0101_0101;
         *codes = (u64::from_le_bytes(*codes) | fifths << 4).to_le_bytes();
     }

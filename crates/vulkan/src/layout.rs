@@ -120,12 +120,12 @@ fn put_signed(q: &Quantization, codes: &[u8; BLOCK], to: &mut [u8], places: [usi
 #[inline(always)]
 fn put_integers(quantization: &Quantization, block: &Block, scales: &mut [u8]) {
     let count = BLOCK / quantization.sub_block;
-    for (part, place) in scales.chunks_exact_mut(block_integers(quantization)).enumerate() {
-        for k in 0..count {
-            place[k] = block.scales[count * part + k] as u8;
-        }
+    let places = scales.chunks_exact_mut(block_integers(quantization));
+    let parts = block.scales.chunks_exact(count).zip(block.minimums);
+    for (place, (scales, minimum)) in places.zip(parts) {
+        place[..count].copy_from_slice(bytemuck::cast_slice(scales));
         if quantization.has_minimum() {
-            place[count] = block.minimums[part] as u8;
+            place[count] = minimum as u8;
         }
     }
 }

@@ -47,7 +47,7 @@ macro_rules! each_row {
 macro_rules! in_runs {
     ($rows:ident, $row:ident, $count:ident, [$($length:literal)*], $body:block) => {
         let mut $row = 0;
-        $(while $row + $length <= $rows {
+        $(while $rows - $row >= $length {
             const $count: usize = $length;
             $body
             $row += $count;
