@@ -220,6 +220,9 @@ mod tests {
         assert_eq!(TensorType::Q4_0.row_bytes(33), None);
         assert_eq!(TensorType::Q6K.row_bytes(512), Some(420));
         assert_eq!(TensorType::Q6K.row_bytes(32), None);
+        assert_eq!(TensorType::IQ4NL.row_bytes(96), Some(54));
+        assert_eq!(TensorType::IQ4XS.row_bytes(96), None);
+        assert_eq!(TensorType::IQ4XS.row_bytes(512), Some(272));
         assert_eq!(TensorType::F32.row_bytes(usize::MAX), None);
         assert_eq!(TensorType::F32.row_bytes(0), Some(0));
     }
