@@ -12,20 +12,31 @@
 //! | 6 bits | 256 + 128 | then bits 4 and 5: groups 0 to 3 two bits each in 64 bytes, 4 to 7 in 64 more |
 //! | 8 bits | 512 | offset by 128 to be unsigned |
 //!
-//! Scales keep the precision they have in the file: an f16 a row and block, or for K types one
-//! f16 a row and 256 columns with small integers a block. A tile of an unquantised weight is
-//! `[columns][16]` in its own type.
+//! Scales keep the precision they have in the file. Each is an array of 16, a value a row:
+//!
+//! | scales | of a block | of eight blocks, behind those of all blocks |
+//! |---|---|---|
+//! | f16 | scale, minimum | |
+//! | integers | scale (of each half, where they differ), minimum: bytes | scale, minimum: f16 |
+//!
+//! A tile of an unquantised weight is `[columns][16]` in its own type. Which of these a type has
+//! follows from its [`Quantization`]; nothing here knows a type by name.
+
+mod codes;
 
 use crate::memory::Memory;
+use codes::{put_codes, take_codes};
 use half::f16;
-use pianola_formats::TensorType;
+use pianola_formats::{
+    Block, Format, FormatVisitor, Minimum, Quantization, TensorType, dequantize_row,
+};
 use std::sync::Arc;
 
 /// Rows in a tile.
 pub(crate) const TILE: usize = 16;
 /// Columns in a block of a quantised weight.
 pub(crate) const BLOCK: usize = 32;
-/// Blocks that share a K type's f16 scales.
+/// Blocks that share the f16 scales that their integer scales stand under.
 pub(crate) const SUPER: usize = 8;
 
 /// A matrix in tiles.
@@ -38,30 +49,66 @@ pub(crate) struct PackedMatrix {
     offset: usize,
 }
 
-/// Bytes of a block's codes in a tile.
-fn code_bytes(ty: TensorType) -> usize {
-    match ty {
-        TensorType::Q4_0 | TensorType::Q4_1 | TensorType::Q4K => 256,
-        TensorType::Q5_0 | TensorType::Q5_1 | TensorType::Q5K => 256 + 64,
-        TensorType::Q6K => 256 + 128,
-        TensorType::Q8_0 => 512,
-        TensorType::F32 | TensorType::F16 | TensorType::BF16 => 0,
+/// Where the parts of a tile of a quantised type lie.
+#[derive(Clone, Copy)]
+struct Layout {
+    quantization: &'static Quantization,
+    /// Blocks in a row.
+    blocks: usize,
+}
+
+// Inlined, so that a caller that knows the type knows the results.
+impl Layout {
+    /// `None` for plain floats.
+    fn of(ty: TensorType, columns: usize) -> Option<Layout> {
+        Some(Layout { quantization: ty.quantization()?, blocks: columns / BLOCK })
+    }
+
+    /// Bytes of a block's codes.
+    #[inline(always)]
+    fn code_bytes(&self) -> usize {
+        TILE * BLOCK * self.quantization.code_bits / 8
+    }
+
+    /// Bytes of all f16s of a file's block, of 16 rows.
+    #[inline(always)]
+    fn half_bytes(&self) -> usize {
+        2 * TILE * self.quantization.halves()
+    }
+
+    /// Integer scales of a block and row; 0 where scales are f16.
+    #[inline(always)]
+    fn block_scales(&self) -> usize {
+        if self.quantization.scale_bits > 0 { BLOCK / self.quantization.sub_block } else { 0 }
+    }
+
+    /// Bytes of a block's integer scales and minimums.
+    #[inline(always)]
+    fn integer_bytes(&self) -> usize {
+        match self.block_scales() {
+            0 => 0,
+            scales => TILE * (scales + usize::from(self.quantization.has_minimum())),
+        }
+    }
+
+    /// Start of the f16s of the file's block that holds `block`, behind the codes.
+    #[inline(always)]
+    fn halves_at(&self, block: usize) -> usize {
+        let index = if self.block_scales() > 0 { block / SUPER } else { block };
+        self.blocks * self.integer_bytes() + index * self.half_bytes()
+    }
+
+    fn tile_bytes(&self) -> usize {
+        self.blocks * self.code_bytes() + self.halves_at(self.blocks)
     }
 }
 
 /// Bytes of a tile of `columns`.
 pub(crate) fn tile_bytes(ty: TensorType, columns: usize) -> usize {
-    let blocks = columns / BLOCK;
-    let scales = match ty {
-        TensorType::Q4_0 | TensorType::Q5_0 | TensorType::Q8_0 => 32 * blocks,
-        TensorType::Q4_1 | TensorType::Q5_1 => 64 * blocks,
-        TensorType::Q4K | TensorType::Q5K => 32 * blocks + 64 * (blocks / SUPER),
-        TensorType::Q6K => 32 * blocks + 32 * (blocks / SUPER),
-        TensorType::F32 | TensorType::F16 | TensorType::BF16 => {
-            return TILE * columns * ty.block_bytes();
-        }
-    };
-    blocks * code_bytes(ty) + scales
+    match Layout::of(ty, columns) {
+        Some(layout) => layout.tile_bytes(),
+        None => TILE * columns * ty.block_bytes(),
+    }
 }
 
 impl PackedMatrix {
@@ -113,268 +160,120 @@ impl PackedMatrix {
     pub fn row(&self, row: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.columns);
         let (tile, lane) = (self.tile(row / TILE), row % TILE);
-        match self.ty {
-            TensorType::F32 | TensorType::F16 | TensorType::BF16 => {
-                let size = self.ty.block_bytes();
-                for (column, value) in out.iter_mut().enumerate() {
-                    let bytes = &tile[(column * TILE + lane) * size..][..size];
-                    pianola_formats::dequantize_row(self.ty, bytes, std::slice::from_mut(value));
-                }
+        let Some(layout) = Layout::of(self.ty, self.columns) else {
+            let size = self.ty.block_bytes();
+            for (column, value) in out.iter_mut().enumerate() {
+                let bytes = &tile[(column * TILE + lane) * size..][..size];
+                dequantize_row(self.ty, bytes, std::slice::from_mut(value));
             }
-            _ => {
-                for (block, values) in out.chunks_exact_mut(BLOCK).enumerate() {
-                    let codes = take_codes(self.ty, &tile[block * code_bytes(self.ty)..], lane);
-                    let blocks = self.columns / BLOCK;
-                    let scales = &tile[blocks * code_bytes(self.ty)..];
-                    scale_row(self.ty, scales, blocks, block, lane, &codes, values);
-                }
-            }
+            return;
+        };
+        let (codes, scales) = tile.split_at(layout.blocks * layout.code_bytes());
+        let blocks = codes.chunks_exact(layout.code_bytes()).zip(out.chunks_exact_mut(BLOCK));
+        for (block, (codes, values)) in blocks.enumerate() {
+            let codes = take_codes(layout.quantization.code_bits, codes, lane);
+            layout.scale_row(scales, block, lane, &codes, values);
         }
     }
 }
 
 /// Packs up to 16 rows (as they lie in the file) into one zeroed tile.
 pub(crate) fn pack_tile(ty: TensorType, columns: usize, rows: &[&[u8]], tile: &mut [u8]) {
-    for (lane, row) in rows.iter().enumerate() {
-        if !ty.is_quantized() {
-            let size = ty.block_bytes();
-            for (column, value) in row.chunks_exact(size).enumerate() {
-                tile[(column * TILE + lane) * size..][..size].copy_from_slice(value);
-            }
-            continue;
-        }
-        let blocks = columns / BLOCK;
-        let (codes, scales) = tile.split_at_mut(blocks * code_bytes(ty));
-        let bytes = code_bytes(ty);
-        let per_file_block = ty.block_len() / BLOCK;
-        for (index, file_block) in row.chunks_exact(ty.block_bytes()).enumerate() {
-            for part in 0..per_file_block {
-                let block = index * per_file_block + part;
-                let values = file_codes(ty, file_block, part);
-                put_codes(ty, &mut codes[block * bytes..][..bytes], lane, &values);
-            }
-            put_scales(ty, scales, blocks, index, lane, file_block);
-        }
-    }
-}
-
-/// Codes `32 * part ..` of a block in the file.
-fn file_codes(ty: TensorType, block: &[u8], part: usize) -> [u8; 32] {
-    let mut codes = [0; 32];
-    let nibbles = |codes: &mut [u8; 32], packed: &[u8]| {
-        for (index, byte) in packed[..16].iter().enumerate() {
-            codes[index] = byte & 15;
-            codes[index + 16] = byte >> 4;
-        }
-    };
-    let fifth_bits = |codes: &mut [u8; 32], bits: &[u8]| {
-        let bits = u32::from_le_bytes([bits[0], bits[1], bits[2], bits[3]]);
-        for (index, code) in codes.iter_mut().enumerate() {
-            *code |= (((bits >> index) & 1) << 4) as u8;
-        }
-    };
-    match ty {
-        TensorType::Q4_0 => nibbles(&mut codes, &block[2..]),
-        TensorType::Q4_1 => nibbles(&mut codes, &block[4..]),
-        TensorType::Q5_0 => {
-            nibbles(&mut codes, &block[6..]);
-            fifth_bits(&mut codes, &block[2..]);
-        }
-        TensorType::Q5_1 => {
-            nibbles(&mut codes, &block[8..]);
-            fifth_bits(&mut codes, &block[4..]);
-        }
-        TensorType::Q8_0 => {
-            for (code, byte) in codes.iter_mut().zip(&block[2..]) {
-                *code = byte ^ 0x80;
-            }
-        }
-        TensorType::Q4K | TensorType::Q5K => {
-            let five = ty == TensorType::Q5K;
-            let (high, low) =
-                if five { (&block[16..48], &block[48..]) } else { (&[][..], &block[16..]) };
-            let low = &low[32 * (part / 2)..][..32];
-            for (index, code) in codes.iter_mut().enumerate() {
-                *code = (low[index] >> (4 * (part % 2))) & 15;
-                if five {
-                    *code |= ((high[index] >> part) & 1) << 4;
-                }
-            }
-        }
-        TensorType::Q6K => {
-            let low = &block[64 * (part / 4) + 32 * (part % 2)..][..32];
-            let high = &block[128 + 32 * (part / 4)..][..32];
-            for (index, code) in codes.iter_mut().enumerate() {
-                let nibble = (low[index] >> (4 * (part % 4 / 2))) & 15;
-                *code = nibble | (((high[index] >> (2 * (part % 4))) & 3) << 4);
-            }
-        }
-        TensorType::F32 | TensorType::F16 | TensorType::BF16 => unreachable!("quantised types"),
-    }
-    codes
-}
-
-/// Four codes at a time as one word.
-fn groups(codes: &[u8; 32]) -> [u32; 8] {
-    std::array::from_fn(|group| {
-        u32::from_le_bytes([
-            codes[4 * group],
-            codes[4 * group + 1],
-            codes[4 * group + 2],
-            codes[4 * group + 3],
-        ])
-    })
-}
-
-fn put_codes(ty: TensorType, block: &mut [u8], lane: usize, codes: &[u8; 32]) {
-    let groups = groups(codes);
-    let mut put = |at: usize, word: u32| {
-        let bytes = &mut block[at..at + 4];
-        let old = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-        bytes.copy_from_slice(&(old | word).to_le_bytes());
-    };
-    if ty == TensorType::Q8_0 {
-        for (group, word) in groups.into_iter().enumerate() {
-            put(64 * group + 4 * lane, word);
-        }
+    if ty.is_quantized() {
+        ty.visit(PackTile { columns, rows, tile });
         return;
     }
-    const NIBBLES: u32 = 0x0f0f_0f0f;
-    for group in 0..4 {
-        let word = (groups[group] & NIBBLES) | ((groups[group + 4] & NIBBLES) << 4);
-        put(64 * group + 4 * lane, word);
-    }
-    match ty {
-        TensorType::Q5_0 | TensorType::Q5_1 | TensorType::Q5K => {
-            for (group, word) in groups.into_iter().enumerate() {
-                let bits = (0..4).fold(0, |bits, k| bits | ((word >> (8 * k + 4)) & 1) << k) as u8;
-                block[256 + 8 * group + lane / 2] |= bits << (4 * (lane % 2));
-            }
+    let size = ty.block_bytes();
+    for (lane, row) in rows.iter().enumerate() {
+        for (column, value) in row.chunks_exact(size).enumerate() {
+            tile[(column * TILE + lane) * size..][..size].copy_from_slice(value);
         }
-        TensorType::Q6K => {
-            for (group, word) in groups.into_iter().enumerate() {
-                let pair = (word >> 4) & 0x0303_0303;
-                put(256 + 64 * (group / 4) + 4 * lane, pair << (2 * (group % 4)));
-            }
-        }
-        _ => {}
     }
 }
 
-/// The inverse of [`put_codes`].
-fn take_codes(ty: TensorType, block: &[u8], lane: usize) -> [u8; 32] {
-    std::array::from_fn(|column| {
-        let (group, k) = (column / 4, column % 4);
-        if ty == TensorType::Q8_0 {
-            return block[64 * group + 4 * lane + k];
-        }
-        let nibble = (block[64 * (group % 4) + 4 * lane + k] >> (4 * (group / 4))) & 15;
-        match ty {
-            TensorType::Q5_0 | TensorType::Q5_1 | TensorType::Q5K => {
-                let bits = block[256 + 8 * group + lane / 2] >> (4 * (lane % 2));
-                nibble | (((bits >> k) & 1) << 4)
-            }
-            TensorType::Q6K => {
-                let pairs = block[256 + 64 * (group / 4) + 4 * lane + k];
-                nibble | (((pairs >> (2 * (group % 4))) & 3) << 4)
-            }
-            _ => nibble,
-        }
-    })
+struct PackTile<'a> {
+    columns: usize,
+    rows: &'a [&'a [u8]],
+    tile: &'a mut [u8],
 }
 
-/// Scale and minimum, six bits each, of sub-block `part` of a Q4_K or Q5_K block.
-fn six_bit_scales(packed: &[u8], part: usize) -> (u8, u8) {
-    if part < 4 {
-        (packed[part] & 63, packed[part + 4] & 63)
-    } else {
-        (
-            (packed[part + 4] & 15) | ((packed[part - 4] >> 6) << 4),
-            (packed[part + 4] >> 4) | ((packed[part] >> 6) << 4),
-        )
+impl FormatVisitor for PackTile<'_> {
+    type Output = ();
+    fn visit<F: Format>(self) {
+        let quantization = &F::QUANTIZATION;
+        let layout = Layout { quantization, blocks: self.columns / BLOCK };
+        let bytes = layout.code_bytes();
+        let (codes, scales) = self.tile.split_at_mut(layout.blocks * bytes);
+        let per_file_block = quantization.block_len / BLOCK;
+        let mut block = Block::zeroed();
+        for (lane, row) in self.rows.iter().enumerate() {
+            for (index, file_block) in row.chunks_exact(quantization.block_bytes).enumerate() {
+                quantization.decode(file_block, &mut block);
+                let first = index * per_file_block;
+                let tiles = codes[first * bytes..].chunks_exact_mut(bytes).take(per_file_block);
+                for (tile, codes) in tiles.zip(block.codes.as_chunks::<BLOCK>().0) {
+                    put_codes(quantization.code_bits, tile, lane, codes);
+                }
+                layout.put_scales(scales, first, lane, &block);
+            }
+        }
     }
 }
 
-/// Copies the scales of file block `index` of one row.
-fn put_scales(
-    ty: TensorType,
-    scales: &mut [u8],
-    blocks: usize,
-    index: usize,
-    lane: usize,
-    block: &[u8],
-) {
-    let mut half =
-        |at: usize, from: &[u8]| scales[at + 2 * lane..][..2].copy_from_slice(&from[..2]);
-    match ty {
-        TensorType::Q4_0 | TensorType::Q5_0 | TensorType::Q8_0 => half(32 * index, block),
-        TensorType::Q4_1 | TensorType::Q5_1 => {
-            half(64 * index, block);
-            half(64 * index + 32, &block[2..]);
+impl Layout {
+    /// Puts the scales of a file's block, which begins with block `first` of its row.
+    #[inline(always)]
+    fn put_scales(&self, scales: &mut [u8], first: usize, lane: usize, block: &Block) {
+        let halves = &mut scales[self.halves_at(first)..][..self.half_bytes()];
+        halves[2 * lane..][..2].copy_from_slice(&block.scale.to_le_bytes());
+        if self.quantization.has_minimum() {
+            halves[2 * (TILE + lane)..][..2].copy_from_slice(&block.minimum.to_le_bytes());
         }
-        TensorType::Q4K | TensorType::Q5K => {
-            half(32 * blocks + 64 * index, block);
-            half(32 * blocks + 64 * index + 32, &block[2..]);
-            for part in 0..SUPER {
-                let (scale, min) = six_bit_scales(&block[4..16], part);
-                scales[32 * (SUPER * index + part) + lane] = scale;
-                scales[32 * (SUPER * index + part) + 16 + lane] = min;
+        let count = self.block_scales();
+        if count == 0 {
+            return;
+        }
+        let integers =
+            scales[first * self.integer_bytes()..].chunks_exact_mut(self.integer_bytes());
+        for (part, integers) in integers.take(SUPER).enumerate() {
+            for k in 0..count {
+                integers[TILE * k + lane] = block.scales[count * part + k] as u8;
+            }
+            if self.quantization.has_minimum() {
+                integers[TILE * count + lane] = block.minimums[part] as u8;
             }
         }
-        TensorType::Q6K => {
-            half(32 * blocks + 32 * index, &block[208..]);
-            for part in 0..SUPER {
-                let at = 32 * (SUPER * index + part) + lane;
-                scales[at] = block[192 + 2 * part];
-                scales[at + 16] = block[192 + 2 * part + 1];
-            }
-        }
-        TensorType::F32 | TensorType::F16 | TensorType::BF16 => {}
     }
-}
 
-fn scale_row(
-    ty: TensorType,
-    scales: &[u8],
-    blocks: usize,
-    block: usize,
-    lane: usize,
-    codes: &[u8; 32],
-    out: &mut [f32],
-) {
-    let half =
-        |at: usize| f16::from_le_bytes([scales[at + 2 * lane], scales[at + 2 * lane + 1]]).to_f32();
-    let codes = codes.iter().map(|&code| f32::from(code)).zip(out.iter_mut());
-    match ty {
-        TensorType::Q4_0 | TensorType::Q5_0 | TensorType::Q8_0 => {
-            let zero = match ty {
-                TensorType::Q4_0 => 8.0,
-                TensorType::Q5_0 => 16.0,
-                _ => 128.0,
-            };
-            let scale = half(32 * block);
-            codes.for_each(|(code, out)| *out = scale * (code - zero));
-        }
-        TensorType::Q4_1 | TensorType::Q5_1 => {
-            let (scale, min) = (half(64 * block), half(64 * block + 32));
-            codes.for_each(|(code, out)| *out = scale * code + min);
-        }
-        TensorType::Q4K | TensorType::Q5K => {
-            let at = 32 * blocks + 64 * (block / SUPER);
-            let scale = half(at) * f32::from(scales[32 * block + lane]);
-            let min = half(at + 32) * f32::from(scales[32 * block + 16 + lane]);
-            codes.for_each(|(code, out)| *out = scale * code - min);
-        }
-        TensorType::Q6K => {
-            let scale = half(32 * blocks + 32 * (block / SUPER));
-            let part =
-                |which: usize| scale * f32::from(scales[32 * block + 16 * which + lane] as i8);
-            let parts = [part(0), part(1)];
-            for (column, (code, out)) in codes.enumerate() {
-                *out = parts[column / 16] * (code - 32.0);
+    /// The weights of one row of a block.
+    fn scale_row(
+        &self,
+        scales: &[u8],
+        block: usize,
+        lane: usize,
+        codes: &[u8; 32],
+        out: &mut [f32],
+    ) {
+        let halves = &scales[self.halves_at(block)..][..self.half_bytes()];
+        let half = |at: usize| f16::from_le_bytes([halves[at], halves[at + 1]]).to_f32();
+        let integers = &scales[block * self.integer_bytes()..][..self.integer_bytes()];
+        let integer = |at: usize| f32::from(integers[TILE * at + lane] as i8);
+        let (scale, count) = (half(2 * lane), self.block_scales());
+        let minimum = match self.quantization.minimum {
+            Minimum::None => None,
+            Minimum::Added => Some(half(2 * (TILE + lane))),
+            Minimum::Subtracted => Some(-(half(2 * (TILE + lane)) * integer(count))),
+        };
+        let parts = codes.chunks_exact(self.quantization.sub_block);
+        for (part, (codes, out)) in
+            parts.zip(out.chunks_exact_mut(self.quantization.sub_block)).enumerate()
+        {
+            let step = if count > 0 { scale * integer(part) } else { scale };
+            for (code, out) in codes.iter().zip(out) {
+                let value = step * f32::from(self.quantization.value(*code));
+                *out = minimum.map_or(value, |minimum| value + minimum);
             }
         }
-        TensorType::F32 | TensorType::F16 | TensorType::BF16 => unreachable!("quantised types"),
     }
 }
 
@@ -382,6 +281,45 @@ fn scale_row(
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    /// Bytes of a fixed sequence, for any seed.
+    fn random_bytes(seed: u64, count: usize) -> Vec<u8> {
+        let mut state = seed;
+        let next = |_| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 56) as u8
+        };
+        (0..count).map(next).collect()
+    }
+
+    /// FNV-1a sums of a packed tile of random blocks, so that a change of the layout is a decision.
+    #[test]
+    fn tiles_keep_their_layout() {
+        let expected = [
+            (TensorType::F32, 32768, 0x3b4e_868d_0e22_0bc8),
+            (TensorType::F16, 16384, 0xc40f_566a_a14b_ad43),
+            (TensorType::BF16, 16384, 0xc40f_566a_a14b_ad43),
+            (TensorType::Q4_0, 4608, 0x1120_f92d_e195_6a31),
+            (TensorType::Q4_1, 5120, 0x2504_404f_6a0a_90e0),
+            (TensorType::Q5_0, 5632, 0x1ac5_2ff1_b640_9fc2),
+            (TensorType::Q5_1, 6144, 0x7913_7cc3_a696_a64c),
+            (TensorType::Q8_0, 8704, 0xa65f_3381_2623_6d38),
+            (TensorType::Q4K, 4736, 0x6d8e_7910_a4e7_f363),
+            (TensorType::Q5K, 5760, 0xb7f2_90d5_22db_9d99),
+            (TensorType::Q6K, 6720, 0x430a_2880_bdb2_9e2b),
+        ];
+        for (ty, size, expected) in expected {
+            let bytes = ty.row_bytes(512).unwrap();
+            let file = random_bytes(11, 13 * bytes);
+            let lines: Vec<&[u8]> = file.chunks_exact(bytes).collect();
+            let mut tile = vec![0; tile_bytes(ty, 512)];
+            pack_tile(ty, 512, &lines, &mut tile);
+            let sum = tile.iter().fold(0xcbf2_9ce4_8422_2325u64, |sum, &byte| {
+                (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+            });
+            assert_eq!((tile.len(), sum), (size, expected), "{ty}");
+        }
+    }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(40))]
@@ -391,11 +329,7 @@ mod tests {
             for &ty in TensorType::ALL {
                 let columns = 256 * wide;
                 let bytes = ty.row_bytes(columns).unwrap();
-                let mut state = seed;
-                let mut file: Vec<u8> = (0..rows * bytes).map(|_| {
-                    state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                    (state >> 56) as u8
-                }).collect();
+                let mut file = random_bytes(seed, rows * bytes);
                 // Scales must be finite to compare: clear the exponent's top bit wherever it may lie.
                 file.iter_mut().for_each(|byte| *byte &= 0xbf);
                 let memory = Memory::zeroed(PackedMatrix::bytes(ty, rows, columns)).unwrap();
@@ -407,7 +341,7 @@ mod tests {
                 }
                 let (mut expected, mut found) = (vec![0.0; columns], vec![f32::NAN; columns]);
                 for (row, line) in lines.iter().enumerate() {
-                    pianola_formats::dequantize_row(ty, line, &mut expected);
+                    dequantize_row(ty, line, &mut expected);
                     packed.row(row, &mut found);
                     prop_assert_eq!(&expected, &found, "{} row {}", ty, row);
                 }

@@ -1,14 +1,63 @@
 //! Rows of weights to and from single floats, for every tensor type.
 //!
-//! This file holds the entry points and the plain float types; the blocks of 32 are in
-//! `blocks_32`, the blocks of 256 in `blocks_k`. Decoding is the reference that kernels are
-//! tested against: one multiplication and at most one addition a weight, in the order the
-//! comments give, all in single precision.
+//! This file holds the entry points and the plain float types; the bits of quantised blocks are in
+//! `blocks_32`, `blocks_k` and `blocks_codebook`. Decoding is the reference that kernels are
+//! tested against.
 
 use half::{bf16, f16};
 
+use crate::quantization::{Block, Format, FormatVisitor, Quantization};
 use crate::types::TensorType;
-use crate::{blocks_32, blocks_k};
+use crate::{blocks_32, blocks_codebook, blocks_k};
+
+impl TensorType {
+    /// Does what `visitor` does, compiled for this type; none for plain floats.
+    pub fn visit<V: FormatVisitor>(self, visitor: V) -> Option<V::Output> {
+        Some(match self {
+            TensorType::F32 | TensorType::F16 | TensorType::BF16 => return None,
+            TensorType::Q4_0 => visitor.visit::<blocks_32::Q4_0>(),
+            TensorType::Q4_1 => visitor.visit::<blocks_32::Q4_1>(),
+            TensorType::Q5_0 => visitor.visit::<blocks_32::Q5_0>(),
+            TensorType::Q5_1 => visitor.visit::<blocks_32::Q5_1>(),
+            TensorType::Q8_0 => visitor.visit::<blocks_32::Q8_0>(),
+            TensorType::Q4K => visitor.visit::<blocks_k::Q4K>(),
+            TensorType::Q5K => visitor.visit::<blocks_k::Q5K>(),
+            TensorType::Q6K => visitor.visit::<blocks_k::Q6K>(),
+            TensorType::IQ4NL => visitor.visit::<blocks_codebook::IQ4NL>(),
+            TensorType::IQ4XS => visitor.visit::<blocks_codebook::IQ4XS>(),
+        })
+    }
+
+    /// What the type's blocks are made of; none for plain floats.
+    pub fn quantization(self) -> Option<&'static Quantization> {
+        struct Describe;
+        impl FormatVisitor for Describe {
+            type Output = &'static Quantization;
+            fn visit<F: Format>(self) -> &'static Quantization {
+                &F::QUANTIZATION
+            }
+        }
+        self.visit(Describe)
+    }
+}
+
+/// Decodes blocks to weights, both end to end.
+struct Dequantize<'a> {
+    bytes: &'a [u8],
+    out: &'a mut [f32],
+}
+
+impl FormatVisitor for Dequantize<'_> {
+    type Output = ();
+    fn visit<F: Format>(self) {
+        let mut block = Block::zeroed();
+        let blocks = self.bytes.chunks_exact(F::QUANTIZATION.block_bytes);
+        for (bytes, out) in blocks.zip(self.out.chunks_exact_mut(F::QUANTIZATION.block_len)) {
+            F::QUANTIZATION.decode(bytes, &mut block);
+            F::QUANTIZATION.dequantize(&block, out);
+        }
+    }
+}
 
 /// Decodes a row (or several whole rows, end to end) of stored weights.
 ///
@@ -24,37 +73,25 @@ pub fn dequantize_row(ty: TensorType, bytes: &[u8], out: &mut [f32]) {
         bytes.len(),
         out.len()
     );
-    let decode: fn(&[u8], &mut [f32]) = match ty {
+    match ty {
         TensorType::F32 => {
             for (value, raw) in out.iter_mut().zip(bytes.as_chunks::<4>().0) {
                 *value = f32::from_le_bytes(*raw);
             }
-            return;
         }
         TensorType::F16 => {
             for (value, raw) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
                 *value = f16::from_le_bytes(*raw).to_f32();
             }
-            return;
         }
         TensorType::BF16 => {
             for (value, raw) in out.iter_mut().zip(bytes.as_chunks::<2>().0) {
                 *value = bf16::from_le_bytes(*raw).to_f32();
             }
-            return;
         }
-        TensorType::Q4_0 => blocks_32::decode_q4_0,
-        TensorType::Q4_1 => blocks_32::decode_q4_1,
-        TensorType::Q5_0 => blocks_32::decode_q5_0,
-        TensorType::Q5_1 => blocks_32::decode_q5_1,
-        TensorType::Q8_0 => blocks_32::decode_q8_0,
-        TensorType::Q4K => blocks_k::decode_q4_k,
-        TensorType::Q5K => blocks_k::decode_q5_k,
-        TensorType::Q6K => blocks_k::decode_q6_k,
-    };
-    let blocks = bytes.chunks_exact(ty.block_bytes());
-    for (block, values) in blocks.zip(out.chunks_exact_mut(ty.block_len())) {
-        decode(block, values);
+        _ => {
+            ty.visit(Dequantize { bytes, out }).expect("not a float");
+        }
     }
 }
 
@@ -73,48 +110,30 @@ pub fn quantize_row(ty: TensorType, values: &[f32], out: &mut [u8]) {
         out.len(),
         values.len()
     );
-    let encode: fn(&[f32], &mut [u8]) = match ty {
+    match ty {
         TensorType::F32 => {
             for (value, raw) in values.iter().zip(out.as_chunks_mut::<4>().0) {
                 *raw = value.to_le_bytes();
             }
-            return;
         }
         TensorType::F16 => {
             for (value, raw) in values.iter().zip(out.as_chunks_mut::<2>().0) {
                 *raw = f16::from_f32(*value).to_le_bytes();
             }
-            return;
         }
         TensorType::BF16 => {
             for (value, raw) in values.iter().zip(out.as_chunks_mut::<2>().0) {
                 *raw = bf16::from_f32(*value).to_le_bytes();
             }
-            return;
         }
-        TensorType::Q4_0 => blocks_32::encode_q4_0,
-        TensorType::Q4_1 => blocks_32::encode_q4_1,
-        TensorType::Q5_0 => blocks_32::encode_q5_0,
-        TensorType::Q5_1 => blocks_32::encode_q5_1,
-        TensorType::Q8_0 => blocks_32::encode_q8_0,
-        TensorType::Q4K => blocks_k::encode_q4_k,
-        TensorType::Q5K => blocks_k::encode_q5_k,
-        TensorType::Q6K => blocks_k::encode_q6_k,
-    };
-    let blocks = out.chunks_exact_mut(ty.block_bytes());
-    for (values, block) in values.chunks_exact(ty.block_len()).zip(blocks) {
-        encode(values, block);
+        _ => {
+            let quantization = ty.quantization().expect("not a float");
+            let blocks = out.chunks_exact_mut(ty.block_bytes());
+            for (values, block) in values.chunks_exact(ty.block_len()).zip(blocks) {
+                (quantization.encode)(values, block);
+            }
+        }
     }
-}
-
-/// The half float at byte `at` of a block.
-pub(crate) fn half_at(block: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([block[at], block[at + 1]]).to_f32()
-}
-
-/// Stores a half float at byte `at` of a block.
-pub(crate) fn put_half(block: &mut [u8], at: usize, value: f16) {
-    block[at..at + 2].copy_from_slice(&value.to_le_bytes());
 }
 
 /// A row in another type.
@@ -163,6 +182,40 @@ mod tests {
     #[should_panic(expected = "no row of 32 weights of type q4_0")]
     fn wrong_length_panics() {
         dequantize_row(TensorType::Q4_0, &[0; 17], &mut [0.0; 32]);
+    }
+
+    /// FNV-1a sums of the weights of random blocks, every bit of which counts. Those of q4_0,
+    /// iq4_nl and iq4_xs are also what a second implementation, in Python, decodes.
+    #[test]
+    fn random_blocks_decode_to_known_bits() {
+        let expected = [
+            (TensorType::Q4_0, 0xbb3d_ab02_56cb_af84),
+            (TensorType::Q4_1, 0xbecd_81f9_5831_e903),
+            (TensorType::Q5_0, 0x8083_3f71_b57f_5f67),
+            (TensorType::Q5_1, 0x4f03_274a_1f1d_a094),
+            (TensorType::Q8_0, 0xbaab_cdbc_c059_f050),
+            (TensorType::Q4K, 0xec7f_e818_f465_98e3),
+            (TensorType::Q5K, 0xc133_823d_1f32_eeed),
+            (TensorType::Q6K, 0x105a_570d_19a7_c8ec),
+            (TensorType::IQ4NL, 0xb833_189e_4f9e_3912),
+            (TensorType::IQ4XS, 0xe6ad_8a78_9470_7255),
+        ];
+        for (ty, expected) in expected {
+            let mut state = 11u64;
+            let next = |_| {
+                state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                // Without the exponent's top bit no scale is infinite, wherever it lies.
+                (state >> 56) as u8 & 0xbf
+            };
+            let row: Vec<u8> = (0..ty.row_bytes(1024).unwrap()).map(next).collect();
+            let mut out = vec![0.0; 1024];
+            dequantize_row(ty, &row, &mut out);
+            let bytes = out.iter().flat_map(|weight| weight.to_le_bytes());
+            let sum = bytes.fold(0xcbf2_9ce4_8422_2325u64, |sum, byte| {
+                (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+            });
+            assert_eq!(sum, expected, "{ty}");
+        }
     }
 
     #[test]

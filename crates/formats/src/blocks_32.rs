@@ -9,31 +9,109 @@
 //! ```
 //!
 //! Byte `i` of the nibbles holds weight `i` low and weight `i + 16` high; bit `i` of the fifths
-//! is bit 4 of weight `i`.
+//! is bit 4 of weight `i`. Codes of a [`Block`] are unsigned: of q8_0, 128 higher than here.
 
-use crate::blocks::{half_at, put_half};
 use crate::fit;
+use crate::quantization::{Block, Format, Minimum, Quantization, put_half};
 
 const HALF: usize = 16;
 
+/// What the types have in common; the places are q4_0's.
+const PLAIN: Quantization = Quantization {
+    block_len: 32,
+    block_bytes: 2 + 16,
+    code_bits: 4,
+    zero: 0,
+    codebook: None,
+    sub_block: 32,
+    scale_bits: 0,
+    minimum: Minimum::None,
+    scale_at: 0,
+    minimum_at: 2,
+    decode: |block, out| nibbles(&block[2..], out),
+    encode: encode_q4_0,
+};
+
+pub(crate) struct Q4_0;
+
+impl Format for Q4_0 {
+    const QUANTIZATION: Quantization = Quantization { zero: 8, ..PLAIN };
+}
+
+pub(crate) struct Q4_1;
+
+impl Format for Q4_1 {
+    const QUANTIZATION: Quantization = Quantization {
+        block_bytes: 2 + 2 + 16,
+        minimum: Minimum::Added,
+        decode: |block, out| nibbles(&block[4..], out),
+        encode: encode_q4_1,
+        ..PLAIN
+    };
+}
+
+pub(crate) struct Q5_0;
+
+impl Format for Q5_0 {
+    const QUANTIZATION: Quantization = Quantization {
+        block_bytes: 2 + 4 + 16,
+        code_bits: 5,
+        zero: 16,
+        decode: |block, out| nibbles_and_fifths(&block[2..], out),
+        encode: encode_q5_0,
+        ..PLAIN
+    };
+}
+
+pub(crate) struct Q5_1;
+
+impl Format for Q5_1 {
+    const QUANTIZATION: Quantization = Quantization {
+        block_bytes: 2 + 2 + 4 + 16,
+        code_bits: 5,
+        minimum: Minimum::Added,
+        decode: |block, out| nibbles_and_fifths(&block[4..], out),
+        encode: encode_q5_1,
+        ..PLAIN
+    };
+}
+
+pub(crate) struct Q8_0;
+
+impl Format for Q8_0 {
+    const QUANTIZATION: Quantization = Quantization {
+        block_bytes: 2 + 32,
+        code_bits: 8,
+        zero: 128,
+        decode: |block, out| {
+            for (code, byte) in out.codes.iter_mut().zip(&block[2..34]) {
+                *code = byte ^ 0x80;
+            }
+        },
+        encode: encode_q8_0,
+        ..PLAIN
+    };
+}
+
 /// The 32 integers of 4 bits.
-fn nibbles(bytes: &[u8]) -> [u8; 32] {
-    let mut q = [0; 32];
-    for (i, byte) in bytes[..HALF].iter().enumerate() {
-        q[i] = byte & 0x0f;
-        q[i + HALF] = byte >> 4;
+fn nibbles(bytes: &[u8], out: &mut Block) {
+    let (low, high) = out.codes.split_at_mut(HALF);
+    for ((low, high), byte) in low.iter_mut().zip(high).zip(&bytes[..HALF]) {
+        *low = byte & 0x0f;
+        *high = byte >> 4;
     }
-    q
 }
 
 /// The 32 integers of 5 bits: four bytes of fifth bits, then the nibbles.
-fn nibbles_and_fifths(bytes: &[u8]) -> [u8; 32] {
-    let fifths = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-    let mut q = nibbles(&bytes[4..]);
-    for (i, q) in q.iter_mut().enumerate() {
-        *q |= ((fifths >> i & 1) as u8) << 4;
+fn nibbles_and_fifths(bytes: &[u8], out: &mut Block) {
+    nibbles(&bytes[4..], out);
+    for (codes, bits) in out.codes.as_chunks_mut::<8>().0.iter_mut().zip(&bytes[..4]) {
+        // The bit of each code alone in its byte: what is not 0 then carries into bit 7.
+        let everywhere = u64::from(*bits) * 0x0101_0101_0101_0101;
+        let alone = everywhere & 0x8040_2010_0804_0201;
+        let fifths = (alone + 0x7f7f_7f7f_7f7f_7f7f) >> 7 & 0x0101_0101_0101_0101;
+        *codes = (u64::from_le_bytes(*codes) | fifths << 4).to_le_bytes();
     }
-    q
 }
 
 fn put_nibbles(q: &[u8; 32], bytes: &mut [u8]) {
@@ -48,41 +126,6 @@ fn put_nibbles_and_fifths(q: &[u8; 32], bytes: &mut [u8]) {
     put_nibbles(q, &mut bytes[4..]);
 }
 
-pub(crate) fn decode_q4_0(block: &[u8], out: &mut [f32]) {
-    let scale = half_at(block, 0);
-    for (out, q) in out.iter_mut().zip(nibbles(&block[2..])) {
-        *out = scale * f32::from(q as i8 - 8);
-    }
-}
-
-pub(crate) fn decode_q4_1(block: &[u8], out: &mut [f32]) {
-    let (scale, minimum) = (half_at(block, 0), half_at(block, 2));
-    for (out, q) in out.iter_mut().zip(nibbles(&block[4..])) {
-        *out = scale * f32::from(q) + minimum;
-    }
-}
-
-pub(crate) fn decode_q5_0(block: &[u8], out: &mut [f32]) {
-    let scale = half_at(block, 0);
-    for (out, q) in out.iter_mut().zip(nibbles_and_fifths(&block[2..])) {
-        *out = scale * f32::from(q as i8 - 16);
-    }
-}
-
-pub(crate) fn decode_q5_1(block: &[u8], out: &mut [f32]) {
-    let (scale, minimum) = (half_at(block, 0), half_at(block, 2));
-    for (out, q) in out.iter_mut().zip(nibbles_and_fifths(&block[4..])) {
-        *out = scale * f32::from(q) + minimum;
-    }
-}
-
-pub(crate) fn decode_q8_0(block: &[u8], out: &mut [f32]) {
-    let scale = half_at(block, 0);
-    for (out, q) in out.iter_mut().zip(&block[2..]) {
-        *out = scale * f32::from(*q as i8);
-    }
-}
-
 /// The 32 integers `round(value / scale) + bias`, for integers of `low..=-1 - low`.
 fn signed_integers(values: &[f32], scale: f32, low: f32) -> [u8; 32] {
     let inverse = fit::inverse(scale);
@@ -93,26 +136,26 @@ fn affine_integers(values: &[f32], fit: fit::Affine, levels: f32) -> [u8; 32] {
     std::array::from_fn(|i| fit.quantize(values[i], levels) as u8)
 }
 
-pub(crate) fn encode_q4_0(values: &[f32], block: &mut [u8]) {
+fn encode_q4_0(values: &[f32], block: &mut [u8]) {
     let scale = fit::scale(values, -8.0, 7.0);
     put_half(block, 0, scale);
     put_nibbles(&signed_integers(values, scale.to_f32(), -8.0), &mut block[2..]);
 }
 
-pub(crate) fn encode_q4_1(values: &[f32], block: &mut [u8]) {
+fn encode_q4_1(values: &[f32], block: &mut [u8]) {
     let fit = fit::affine(values, 15.0);
     put_half(block, 0, fit.scale);
     put_half(block, 2, fit.minimum);
     put_nibbles(&affine_integers(values, fit, 15.0), &mut block[4..]);
 }
 
-pub(crate) fn encode_q5_0(values: &[f32], block: &mut [u8]) {
+fn encode_q5_0(values: &[f32], block: &mut [u8]) {
     let scale = fit::scale(values, -16.0, 15.0);
     put_half(block, 0, scale);
     put_nibbles_and_fifths(&signed_integers(values, scale.to_f32(), -16.0), &mut block[2..]);
 }
 
-pub(crate) fn encode_q5_1(values: &[f32], block: &mut [u8]) {
+fn encode_q5_1(values: &[f32], block: &mut [u8]) {
     let fit = fit::affine(values, 31.0);
     put_half(block, 0, fit.scale);
     put_half(block, 2, fit.minimum);
@@ -120,7 +163,7 @@ pub(crate) fn encode_q5_1(values: &[f32], block: &mut [u8]) {
 }
 
 /// With 8 bits the range decides, not the rounding: the scale is the largest magnitude over 127.
-pub(crate) fn encode_q8_0(values: &[f32], block: &mut [u8]) {
+fn encode_q8_0(values: &[f32], block: &mut [u8]) {
     let scale = fit::saturating_half(fit::extreme(values).abs() / 127.0);
     put_half(block, 0, scale);
     let inverse = fit::inverse(scale.to_f32());

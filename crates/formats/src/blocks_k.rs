@@ -17,14 +17,71 @@
 
 use half::f16;
 
-use crate::blocks::{half_at, put_half};
 use crate::fit;
+use crate::quantization::{Block, Format, Minimum, Quantization, put_half};
+
+pub(crate) struct Q4K;
+
+impl Format for Q4K {
+    const QUANTIZATION: Quantization = Quantization {
+        block_len: 256,
+        block_bytes: 2 + 2 + 12 + 128,
+        code_bits: 4,
+        zero: 0,
+        codebook: None,
+        sub_block: 32,
+        scale_bits: 6,
+        minimum: Minimum::Subtracted,
+        scale_at: 0,
+        minimum_at: 2,
+        decode: decode_q4_k,
+        encode: encode_q4_k,
+    };
+}
+
+pub(crate) struct Q5K;
+
+impl Format for Q5K {
+    const QUANTIZATION: Quantization = Quantization {
+        block_len: 256,
+        block_bytes: 2 + 2 + 12 + 32 + 128,
+        code_bits: 5,
+        zero: 0,
+        codebook: None,
+        sub_block: 32,
+        scale_bits: 6,
+        minimum: Minimum::Subtracted,
+        scale_at: 0,
+        minimum_at: 2,
+        decode: decode_q5_k,
+        encode: encode_q5_k,
+    };
+}
+
+pub(crate) struct Q6K;
+
+impl Format for Q6K {
+    const QUANTIZATION: Quantization = Quantization {
+        block_len: 256,
+        block_bytes: 128 + 64 + 16 + 2,
+        code_bits: 6,
+        zero: 32,
+        codebook: None,
+        sub_block: 16,
+        scale_bits: 8,
+        minimum: Minimum::None,
+        scale_at: 208,
+        minimum_at: 0,
+        decode: decode_q6_k,
+        encode: encode_q6_k,
+    };
+}
 
 /// The 6-bit scales and minimums of the 8 sub-blocks of a q4_k or q5_k block.
 ///
 /// The first four of each fill the low six bits of bytes 0..4 and 4..8; the last four have their
 /// low nibbles in bytes 8..12 and their upper two bits on top of the first four.
-pub fn unpack_k_scales(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
+fn unpack_k_scales(packed: &[u8; 12]) -> ([u8; 8], [u8; 8]) {
     let (mut scales, mut minimums) = ([0; 8], [0; 8]);
     for j in 0..4 {
         scales[j] = packed[j] & 63;
@@ -45,44 +102,46 @@ fn pack_k_scales(scales: &[u8; 8], minimums: &[u8; 8]) -> [u8; 12] {
     packed
 }
 
-/// Decodes q4_k and q5_k, which differ in the fifth bits: absent (no bytes) or 32 bytes.
-fn decode_with_minimums(block: &[u8], fifths: &[u8], nibbles: &[u8], out: &mut [f32]) {
-    let (scale, minimum) = (half_at(block, 0), half_at(block, 2));
+/// The header and the nibbles, which q4_k and q5_k have in common.
+fn decode_with_minimums(block: &[u8], nibbles: &[u8], out: &mut Block) {
     let packed = block[4..16].try_into().expect("twelve bytes");
     let (scales, minimums) = unpack_k_scales(packed);
-    for (j, out) in out.chunks_exact_mut(32).enumerate() {
-        let step = scale * f32::from(scales[j]);
-        let offset = minimum * f32::from(minimums[j]);
-        let nibbles = &nibbles[j / 2 * 32..][..32];
-        for (i, out) in out.iter_mut().enumerate() {
-            let low = nibbles[i] >> (j % 2 * 4) & 15;
-            let fifth = fifths.get(i).map_or(0, |bits| bits >> j & 1);
-            *out = step * f32::from(low | fifth << 4) - offset;
+    for j in 0..8 {
+        out.scales[j] = scales[j] as i8;
+        out.minimums[j] = minimums[j] as i8;
+    }
+    for (codes, nibbles) in out.codes.chunks_exact_mut(64).zip(nibbles[..128].chunks_exact(32)) {
+        let (even, odd) = codes.split_at_mut(32);
+        for ((even, odd), byte) in even.iter_mut().zip(odd).zip(nibbles) {
+            *even = byte & 15;
+            *odd = byte >> 4;
         }
     }
 }
 
-pub(crate) fn decode_q4_k(block: &[u8], out: &mut [f32]) {
-    decode_with_minimums(block, &[], &block[16..], out);
+fn decode_q4_k(block: &[u8], out: &mut Block) {
+    decode_with_minimums(block, &block[16..], out);
 }
 
-pub(crate) fn decode_q5_k(block: &[u8], out: &mut [f32]) {
-    decode_with_minimums(block, &block[16..48], &block[48..], out);
+fn decode_q5_k(block: &[u8], out: &mut Block) {
+    decode_with_minimums(block, &block[48..], out);
+    for (j, codes) in out.codes.chunks_exact_mut(32).enumerate() {
+        for (code, bits) in codes.iter_mut().zip(&block[16..48]) {
+            *code |= (bits >> j & 1) << 4;
+        }
+    }
 }
 
-pub(crate) fn decode_q6_k(block: &[u8], out: &mut [f32]) {
-    let scale = half_at(block, 208);
-    for (half, out) in out.chunks_exact_mut(128).enumerate() {
-        let nibbles = &block[half * 64..][..64];
+fn decode_q6_k(block: &[u8], out: &mut Block) {
+    for (scale, byte) in out.scales.iter_mut().zip(&block[192..208]) {
+        *scale = *byte as i8;
+    }
+    for (index, codes) in out.codes.chunks_exact_mut(32).enumerate() {
+        let (half, quarter) = (index / 4, index % 4);
+        let nibbles = &block[half * 64 + quarter % 2 * 32..][..32];
         let upper = &block[128 + half * 32..][..32];
-        let scales = &block[192 + half * 8..][..8];
-        for (quarter, out) in out.chunks_exact_mut(32).enumerate() {
-            for (i, out) in out.iter_mut().enumerate() {
-                let low = nibbles[quarter % 2 * 32 + i] >> (quarter / 2 * 4) & 15;
-                let high = upper[i] >> (quarter * 2) & 3;
-                let sub_scale = scales[quarter * 2 + i / 16] as i8;
-                *out = scale * f32::from(sub_scale) * f32::from((low | high << 4) as i8 - 32);
-            }
+        for ((code, low), high) in codes.iter_mut().zip(nibbles).zip(upper) {
+            *code = low >> (quarter / 2 * 4) & 15 | (high >> (quarter * 2) & 3) << 4;
         }
     }
 }
@@ -135,7 +194,7 @@ impl SubBlockFit {
     }
 }
 
-pub(crate) fn encode_q4_k(values: &[f32], block: &mut [u8]) {
+fn encode_q4_k(values: &[f32], block: &mut [u8]) {
     let fit = SubBlockFit::new(values, 15.0);
     fit.put_header(block);
     for pair in 0..4 {
@@ -147,7 +206,7 @@ pub(crate) fn encode_q4_k(values: &[f32], block: &mut [u8]) {
     }
 }
 
-pub(crate) fn encode_q5_k(values: &[f32], block: &mut [u8]) {
+fn encode_q5_k(values: &[f32], block: &mut [u8]) {
     let fit = SubBlockFit::new(values, 31.0);
     fit.put_header(block);
     block[16..48].fill(0);
@@ -161,7 +220,7 @@ pub(crate) fn encode_q5_k(values: &[f32], block: &mut [u8]) {
     }
 }
 
-pub(crate) fn encode_q6_k(values: &[f32], block: &mut [u8]) {
+fn encode_q6_k(values: &[f32], block: &mut [u8]) {
     // Signed like q4_0: the extreme weight of a sub-block goes to -32.
     let mut steps = [0.0f32; 16];
     for (step, values) in steps.iter_mut().zip(values.chunks_exact(16)) {

@@ -8,6 +8,7 @@
 //! model.gguf ──► Gguf ──────────────┐
 //!                                   ├─► TensorSource ─► Tensor (type, shape, mapped bytes)
 //! folder/ ────► HuggingFaceFolder ──┘                        │
+//!                                                            ├─► Block (codes and scales)
 //!                                                 dequantize_row ─► f32
 //! f32 ─► quantize_row ─► GgufWriter ─► model.gguf
 //! ```
@@ -21,6 +22,7 @@
 
 pub mod blocks;
 mod blocks_32;
+mod blocks_codebook;
 mod blocks_k;
 pub mod distortion;
 pub mod error;
@@ -32,6 +34,7 @@ mod json;
 #[allow(unsafe_code)]
 mod map;
 pub mod npy;
+pub mod quantization;
 mod replace;
 pub mod safetensors;
 mod sniff;
@@ -39,13 +42,14 @@ pub mod tensor;
 pub mod types;
 
 pub use blocks::{convert_row, dequantize_row, quantize_row};
-pub use blocks_k::unpack_k_scales;
+pub use blocks_codebook::IQ4_VALUES;
 pub use distortion::Distortion;
 pub use error::{Error, ErrorKind};
 pub use folder::HuggingFaceFolder;
 pub use gguf::value::{Array, Value};
 pub use gguf::write::{GgufStream, GgufWriter};
 pub use gguf::{Gguf, is_gguf};
+pub use quantization::{Block, Format, FormatVisitor, Minimum, Quantization};
 pub use safetensors::Safetensors;
 pub use tensor::{Tensor, TensorInfo, TensorSource};
 pub use types::{TensorType, UnknownTensorType, ggml_type_name};

@@ -31,10 +31,15 @@ pub enum TensorType {
     Q5K,
     /// 256 weights of 6 bits; 16 sub-blocks with 8-bit scales: 6.5625 bits a weight.
     Q6K,
+    /// 32 weights of 4 bits that index 16 values, and a scale: 4.5 bits a weight.
+    IQ4NL,
+    /// 256 weights of 4 bits that index 16 values; 8 sub-blocks with 6-bit scales: 4.25 bits a
+    /// weight.
+    IQ4XS,
 }
 
 impl TensorType {
-    /// Every supported type: plain floats, then blocks of 32, then blocks of 256.
+    /// Every supported type: plain floats, blocks of 32, blocks of 256, blocks with a codebook.
     pub const ALL: &[TensorType] = &[
         TensorType::F32,
         TensorType::F16,
@@ -47,6 +52,8 @@ impl TensorType {
         TensorType::Q4K,
         TensorType::Q5K,
         TensorType::Q6K,
+        TensorType::IQ4NL,
+        TensorType::IQ4XS,
     ];
 
     /// The lower-case name used in messages, on the command line and by ggml.
@@ -63,20 +70,14 @@ impl TensorType {
             TensorType::Q4K => "q4_k",
             TensorType::Q5K => "q5_k",
             TensorType::Q6K => "q6_k",
+            TensorType::IQ4NL => "iq4_nl",
+            TensorType::IQ4XS => "iq4_xs",
         }
     }
 
     /// Weights in a block: 1, 32 or 256.
     pub fn block_len(self) -> usize {
-        match self {
-            TensorType::F32 | TensorType::F16 | TensorType::BF16 => 1,
-            TensorType::Q4_0
-            | TensorType::Q4_1
-            | TensorType::Q5_0
-            | TensorType::Q5_1
-            | TensorType::Q8_0 => 32,
-            TensorType::Q4K | TensorType::Q5K | TensorType::Q6K => 256,
-        }
+        self.quantization().map_or(1, |quantization| quantization.block_len)
     }
 
     /// Bytes of a block, scales included.
@@ -84,17 +85,7 @@ impl TensorType {
         match self {
             TensorType::F32 => 4,
             TensorType::F16 | TensorType::BF16 => 2,
-            // f16 scale, (f16 minimum,) (32 fifth bits,) 32 low nibbles.
-            TensorType::Q4_0 => 2 + 16,
-            TensorType::Q4_1 => 2 + 2 + 16,
-            TensorType::Q5_0 => 2 + 4 + 16,
-            TensorType::Q5_1 => 2 + 2 + 4 + 16,
-            TensorType::Q8_0 => 2 + 32,
-            // f16 scale, f16 minimum, 8 pairs of 6 bits, (256 fifth bits,) 256 nibbles.
-            TensorType::Q4K => 2 + 2 + 12 + 128,
-            TensorType::Q5K => 2 + 2 + 12 + 32 + 128,
-            // 256 nibbles, 256 upper pairs of bits, 16 scales, f16 scale.
-            TensorType::Q6K => 128 + 64 + 16 + 2,
+            _ => self.quantization().expect("not a float").block_bytes,
         }
     }
 
@@ -125,6 +116,8 @@ impl TensorType {
             TensorType::Q4K => 12,
             TensorType::Q5K => 13,
             TensorType::Q6K => 14,
+            TensorType::IQ4NL => 20,
+            TensorType::IQ4XS => 23,
             TensorType::BF16 => 30,
         }
     }
@@ -180,10 +173,8 @@ pub fn ggml_type_name(code: u32) -> String {
         17 => "iq2_xs",
         18 => "iq3_xxs",
         19 => "iq1_s",
-        20 => "iq4_nl",
         21 => "iq3_s",
         22 => "iq2_s",
-        23 => "iq4_xs",
         24 => "i8",
         25 => "i16",
         26 => "i32",
@@ -229,6 +220,9 @@ mod tests {
         assert_eq!(TensorType::Q4_0.row_bytes(33), None);
         assert_eq!(TensorType::Q6K.row_bytes(512), Some(420));
         assert_eq!(TensorType::Q6K.row_bytes(32), None);
+        assert_eq!(TensorType::IQ4NL.row_bytes(96), Some(54));
+        assert_eq!(TensorType::IQ4XS.row_bytes(96), None);
+        assert_eq!(TensorType::IQ4XS.row_bytes(512), Some(272));
         assert_eq!(TensorType::F32.row_bytes(usize::MAX), None);
         assert_eq!(TensorType::F32.row_bytes(0), Some(0));
     }
@@ -237,7 +231,7 @@ mod tests {
     #[test]
     fn bits_per_weight() {
         let bits = |ty: TensorType| (ty.block_bytes() * 8) as f64 / ty.block_len() as f64;
-        let expected = [32.0, 16.0, 16.0, 4.5, 5.0, 5.5, 6.0, 8.5, 4.5, 5.5, 6.5625];
+        let expected = [32.0, 16.0, 16.0, 4.5, 5.0, 5.5, 6.0, 8.5, 4.5, 5.5, 6.5625, 4.5, 4.25];
         for (&ty, expected) in TensorType::ALL.iter().zip(expected) {
             assert_eq!(bits(ty), expected, "{ty}");
         }

@@ -81,13 +81,22 @@ fn bound(ty: TensorType, block: &[f32], part: &[f32]) -> Bound {
             let unit = all / 32.0 / 127.0 * (1.0 + HALF) + TINY;
             Bound::EachWeight(largest(part) / 32.0 + 16.0 * unit + 127.0 * 32.0 * TINY)
         }
+        // The widest gap between values is 24, but opposite to the extreme, which goes to -127,
+        // they end at 113.
+        TensorType::IQ4NL => Bound::RootMeanSquare(all * 14.0 / 127.0 + all * HALF + 127.0 * TINY),
+        // The scale is off by up to a unit, since its integers end at -32 and at 31: then values
+        // end 113 units earlier.
+        TensorType::IQ4XS => {
+            let unit = all / 127.0 / 32.0 * (1.0 + HALF) + TINY;
+            Bound::RootMeanSquare(largest(part) * 14.0 / 127.0 + 127.0 * unit)
+        }
     }
 }
 
 /// Weights that share a scale.
 fn part_len(ty: TensorType) -> usize {
     match ty {
-        TensorType::Q4K | TensorType::Q5K => 32,
+        TensorType::Q4K | TensorType::Q5K | TensorType::IQ4XS => 32,
         TensorType::Q6K => 16,
         _ => ty.block_len(),
     }

@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::role::{Part, Role};
 use half::f16;
-use pianola_formats::{Tensor, TensorInfo, TensorSource, TensorType};
+use pianola_formats::{Minimum, Tensor, TensorInfo, TensorSource, TensorType};
 use std::borrow::Cow;
 use std::collections::HashMap;
 
@@ -140,33 +140,54 @@ fn matrix(ty: TensorType, bytes: usize, columns: usize, random: &mut Random) -> 
 
 /// Overwrites the scales of a block of random bytes.
 fn scale_block(ty: TensorType, block: &mut [u8], deviation: f32, random: &mut Random) {
+    let quantization = ty.quantization().expect("a quantised type");
     let jitter = 1.0 + 0.3 * random.signed();
-    let mut put = |at: usize, value: f32| {
-        block[at..at + 2].copy_from_slice(&f16::from_f32(value * deviation * jitter).to_le_bytes());
+    let half = |value: f32| f16::from_f32(value * deviation * jitter);
+    // Deviation of random integers of so many bits around their mean.
+    let spread = |bits: usize| match bits {
+        4 => 4.6,
+        5 => 9.2,
+        6 => 18.5,
+        _ => 74.0,
     };
-    // Deviation of the codes: 4.6 for 4 bits, 9.2 for 5, 18.5 for 6, 74 for 8; K types multiply
-    // by small integers, about 37 (six bits) or 74 (signed eight).
-    match ty {
-        TensorType::Q4_0 => put(0, 1.0 / 4.6),
-        TensorType::Q5_0 => put(0, 1.0 / 9.2),
-        TensorType::Q8_0 => put(0, 1.0 / 74.0),
-        TensorType::Q4_1 => {
-            put(0, 1.0 / 4.6);
-            put(2, -7.5 / 4.6);
+    let codes = match quantization.codebook {
+        Some(values) => {
+            let squares = values.map(|value| f32::from(value).powi(2));
+            (squares.iter().sum::<f32>() / squares.len() as f32).sqrt()
         }
-        TensorType::Q5_1 => {
-            put(0, 1.0 / 9.2);
-            put(2, -15.5 / 9.2);
+        None => spread(quantization.code_bits),
+    };
+    // What the integer scales are about: signed ones around zero, or unsigned ones of six bits.
+    let integers = match (quantization.scale_bits, quantization.minimum) {
+        (0, _) => 1.0,
+        (bits, Minimum::None) => spread(bits),
+        _ => 37.0,
+    };
+    let middle = ((1 << quantization.code_bits) - 1) as f32 / 2.0;
+    let minimum = match quantization.minimum {
+        Minimum::None => 0.0,
+        Minimum::Added => -middle,
+        Minimum::Subtracted => middle,
+    };
+    let unit = codes * integers;
+    quantization.set_scale(block, half(1.0 / unit), half(minimum / unit));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use pianola_formats::dequantize_row;
+
+    #[test]
+    fn matrices_have_the_deviation_of_their_width() {
+        for &ty in TensorType::ALL {
+            let bytes = matrix(ty, ty.row_bytes(512).unwrap() * 64, 512, &mut Random(5));
+            let mut values = vec![0.0; 512 * 64];
+            dequantize_row(ty, &bytes, &mut values);
+            let squares: f32 = values.iter().map(|value| value * value).sum();
+            let relative = (squares / 64.0).sqrt();
+            // Minimums of sub-blocks add a deviation of their own.
+            assert!((0.8..1.7).contains(&relative), "{ty}: {relative}");
         }
-        TensorType::Q4K => {
-            put(0, 1.0 / (4.6 * 37.0));
-            put(2, 7.5 / (4.6 * 37.0));
-        }
-        TensorType::Q5K => {
-            put(0, 1.0 / (9.2 * 37.0));
-            put(2, 15.5 / (9.2 * 37.0));
-        }
-        TensorType::Q6K => put(208, 1.0 / (18.5 * 74.0)),
-        TensorType::F32 | TensorType::F16 | TensorType::BF16 => {}
     }
 }

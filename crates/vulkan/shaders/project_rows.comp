@@ -172,7 +172,7 @@ void accumulate_integers(const uint type, const uint unroll, Matrix matrix, uint
                 float term;
                 if (type == Q6_K) {
                     term = dot(scale, vec2(lower, upper)) + dot(minimum, vec2(code_sums));
-                } else if (type == Q8_0) {
+                } else if (is_signed(type)) {
                     term = scale.x * float(lower + upper);
                 } else {
                     term = scale.x * float(lower + upper) + minimum.x * float(code_sums.x + code_sums.y);

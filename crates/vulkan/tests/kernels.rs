@@ -87,11 +87,14 @@ fn every_type_in_fast_mode() {
 /// product differ; some meet the input as integers and some as floats.
 #[test]
 fn types_mixed_in_one_product() {
-    use TensorType::{F16, Q4_0, Q4K, Q6K, Q8_0};
+    use TensorType::{F16, IQ4NL, IQ4XS, Q4_0, Q4K, Q6K, Q8_0};
     let gpu = gpu::open();
-    for (ty, other, numeric) in
-        [(Q4K, Q6K, Numeric::Fast), (Q8_0, F16, Numeric::Fast), (Q6K, Q4_0, Numeric::Exact)]
-    {
+    for (ty, other, numeric) in [
+        (Q4K, Q6K, Numeric::Fast),
+        (Q8_0, F16, Numeric::Fast),
+        (Q6K, Q4_0, Numeric::Exact),
+        (IQ4XS, IQ4NL, Numeric::Fast),
+    ] {
         let type_of = |name: &str| {
             let differs = ["attn_v", "ffn_up"].iter().any(|part| name.contains(part));
             if differs { other } else { ty }

@@ -197,6 +197,13 @@ unsafe impl Lanes for Avx2 {
         })
     }
     #[inline(always)]
+    unsafe fn look_up(x: Integers, table: &[u8; 16]) -> Integers {
+        each(x, |x| unsafe {
+            let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm256_shuffle_epi8(table, x)
+        })
+    }
+    #[inline(always)]
     unsafe fn column(x: Integers, column: usize) -> Integers {
         each(x, |x| unsafe {
             let byte = _mm256_set1_epi32(255);

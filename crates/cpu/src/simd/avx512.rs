@@ -144,6 +144,13 @@ unsafe impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
+    unsafe fn look_up(x: __m512i, table: &[u8; 16]) -> __m512i {
+        unsafe {
+            let table = _mm512_broadcast_i32x4(_mm_loadu_si128(table.as_ptr().cast()));
+            _mm512_shuffle_epi8(table, x)
+        }
+    }
+    #[inline(always)]
     unsafe fn column(x: __m512i, column: usize) -> __m512i {
         unsafe {
             let byte = _mm512_set1_epi32(255);

@@ -6,7 +6,9 @@ use super::math;
 use super::product::{self, BlockMeta, FloatRows, QuantizedRows};
 use super::rows;
 use super::store::{self, HeadPrologue};
-use super::tile::{Bits4, Bits5, Bits6, Bits8, EightBit, Half, HalfWithMin, SixBit};
+use super::tile::{
+    Bits4, Bits5, Bits6, Bits8, Half, HalfWithMin, Iq4Values, Signed, SignedHalves, SixBit,
+};
 use pianola_formats::TensorType;
 use pianola_plan::{Activation, KvType};
 
@@ -102,41 +104,18 @@ macro_rules! kernels {
             use super::*;
             type L = $lanes;
 
+            // Codes, scales, and the code that is subtracted from all.
             kernels!(@types $attributes;
-                q4_0: Bits4, Half, 8; q4_1: Bits4, HalfWithMin, 0;
-                q5_0: Bits5, Half, 16; q5_1: Bits5, HalfWithMin, 0;
-                q8_0: Bits8, Half, 128;
-                q4_k: Bits4, SixBit, 0; q5_k: Bits5, SixBit, 0; q6_k: Bits6, EightBit, 32;);
-
-            fn product(ty: TensorType) -> Option<QuantizedProduct> {
-                Some(match ty {
-                    TensorType::Q4_0 => q4_0::product,
-                    TensorType::Q4_1 => q4_1::product,
-                    TensorType::Q5_0 => q5_0::product,
-                    TensorType::Q5_1 => q5_1::product,
-                    TensorType::Q8_0 => q8_0::product,
-                    TensorType::Q4K => q4_k::product,
-                    TensorType::Q5K => q5_k::product,
-                    TensorType::Q6K => q6_k::product,
-                    TensorType::F32 | TensorType::F16 | TensorType::BF16 => return None,
-                })
-            }
-
-            fn dequantize(ty: TensorType) -> Dequantize {
-                match ty {
-                    TensorType::Q4_0 => q4_0::dequantize,
-                    TensorType::Q4_1 => q4_1::dequantize,
-                    TensorType::Q5_0 => q5_0::dequantize,
-                    TensorType::Q5_1 => q5_1::dequantize,
-                    TensorType::Q8_0 => q8_0::dequantize,
-                    TensorType::Q4K => q4_k::dequantize,
-                    TensorType::Q5K => q5_k::dequantize,
-                    TensorType::Q6K => q6_k::dequantize,
-                    TensorType::F32 => copy_f32,
-                    TensorType::F16 => widen_f16,
-                    TensorType::BF16 => widen_bf16,
-                }
-            }
+                q4_0 Q4_0: Bits4, Half, 8;
+                q4_1 Q4_1: Bits4, HalfWithMin, 0;
+                q5_0 Q5_0: Bits5, Half, 16;
+                q5_1 Q5_1: Bits5, HalfWithMin, 0;
+                q8_0 Q8_0: Bits8, Half, 128;
+                q4_k Q4K: Bits4, SixBit, 0;
+                q5_k Q5K: Bits5, SixBit, 0;
+                q6_k Q6K: Bits6, SignedHalves, 32;
+                iq4_nl IQ4NL: Iq4Values, Half, 128;
+                iq4_xs IQ4XS: Iq4Values, Signed, 128;);
 
             kernels!(@wrap $attributes;
                 copy_f32(tile: *const u8, columns: usize, panel: *mut f32) =
@@ -182,7 +161,23 @@ macro_rules! kernels {
             };
         }
     };
-    (@types $attributes:tt; $($name:ident: $codes:ty, $scales:ty, $zero:expr;)*) => {
+    (@types $attributes:tt; $($name:ident $variant:ident: $codes:ty, $scales:ty, $zero:expr;)*) => {
+        fn product(ty: TensorType) -> Option<QuantizedProduct> {
+            Some(match ty {
+                $(TensorType::$variant => $name::product,)*
+                TensorType::F32 | TensorType::F16 | TensorType::BF16 => return None,
+            })
+        }
+
+        fn dequantize(ty: TensorType) -> Dequantize {
+            match ty {
+                $(TensorType::$variant => $name::dequantize,)*
+                TensorType::F32 => copy_f32,
+                TensorType::F16 => widen_f16,
+                TensorType::BF16 => widen_bf16,
+            }
+        }
+
         $(mod $name {
             use super::*;
             kernels!(@wrap $attributes;

@@ -56,6 +56,8 @@ pub(crate) unsafe trait Lanes: Copy + 'static {
     unsafe fn add_fifth_bit(x: Self::B, bits: *const u8) -> Self::B;
     /// Adds `((high >> 2 * pair) & 3) * 16` to each byte, `pair` in 0..4.
     unsafe fn add_two_bits(x: Self::B, high: Self::B, pair: usize) -> Self::B;
+    /// `table[byte]`; bytes are below 16.
+    unsafe fn look_up(x: Self::B, table: &[u8; 16]) -> Self::B;
     /// Byte `column` of each group of four, widened.
     unsafe fn column(x: Self::B, column: usize) -> Self::I;
     /// Adds to each lane the dot product of its four codes (at most 127) with the four signed

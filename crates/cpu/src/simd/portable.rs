@@ -149,6 +149,10 @@ unsafe impl Lanes for Portable {
         std::array::from_fn(|byte| x[byte] + 16 * ((high[byte] >> (2 * pair)) & 3))
     }
     #[inline(always)]
+    unsafe fn look_up(x: Bytes, table: &[u8; 16]) -> Bytes {
+        x.map(|x| table[usize::from(x & 15)])
+    }
+    #[inline(always)]
     unsafe fn column(x: Bytes, column: usize) -> Integers {
         lanes(|lane| i32::from(x[4 * lane + column]))
     }

@@ -22,7 +22,7 @@ pub(crate) struct BlockMeta {
     /// Value of one step.
     pub step: f32,
     /// Sum of the block's values, as rounded.
-    pub weight: f32,
+    pub value_sum: f32,
     /// Sums of the codes of either half.
     pub low: i32,
     pub high: i32,
@@ -38,6 +38,19 @@ macro_rules! each_row {
         $(if $index < $rows {
             let $row: usize = $index;
             $body
+        })*
+    };
+}
+
+/// Cuts `$rows` rows into runs of the given lengths, longest first, and does something for each: the
+/// run begins at `$row` and has `$count` rows, a constant.
+macro_rules! in_runs {
+    ($rows:ident, $row:ident, $count:ident, [$($length:literal)*], $body:block) => {
+        let mut $row = 0;
+        $(while $rows - $row >= $length {
+            const $count: usize = $length;
+            $body
+            $row += $count;
         })*
     };
 }
@@ -100,7 +113,7 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
             let min = S::min::<L>(scales, shared, block);
             each_row!(R, row, {
                 let words = codes_of[row].add(block * BLOCK).cast::<i32>();
-                let BlockMeta { step, weight, low, high } = *metas_of[row].add(block);
+                let BlockMeta { step, value_sum, low, high } = *metas_of[row].add(block);
                 let dot = |mut sum: L::I, groups: std::ops::Range<usize>| {
                     for group in groups {
                         let word = words.add(group).read_unaligned();
@@ -122,7 +135,7 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
                     sums[row] = L::fma(whole, L::mul(low_scale, L::splat(step)), sums[row]);
                 }
                 if S::MINS {
-                    sums[row] = L::fma(min, L::splat(weight), sums[row]);
+                    sums[row] = L::fma(min, L::splat(value_sum), sums[row]);
                 }
             });
         }
@@ -144,49 +157,13 @@ pub(crate) unsafe fn quantized_rows<L: Lanes, C: Codes, S: Scales, const ZERO: i
     rows: usize,
     out: *mut f32,
 ) {
-    let mut row = 0;
-    // SAFETY: by this function's promise, for some of its rows.
-    unsafe {
-        while row + 8 <= rows {
-            quantized::<L, C, S, ZERO, 8>(
-                tile,
-                activations,
-                first + row,
-                row == 0,
-                out.add(row * TILE),
-            );
-            row += 8;
+    in_runs!(rows, row, COUNT, [8 4 2 1], {
+        // SAFETY: by this function's promise, for some of its rows.
+        unsafe {
+            let out = out.add(row * TILE);
+            quantized::<L, C, S, ZERO, COUNT>(tile, activations, first + row, row == 0, out);
         }
-        if row + 4 <= rows {
-            quantized::<L, C, S, ZERO, 4>(
-                tile,
-                activations,
-                first + row,
-                row == 0,
-                out.add(row * TILE),
-            );
-            row += 4;
-        }
-        if row + 2 <= rows {
-            quantized::<L, C, S, ZERO, 2>(
-                tile,
-                activations,
-                first + row,
-                row == 0,
-                out.add(row * TILE),
-            );
-            row += 2;
-        }
-        if row < rows {
-            quantized::<L, C, S, ZERO, 1>(
-                tile,
-                activations,
-                first + row,
-                row == 0,
-                out.add(row * TILE),
-            );
-        }
-    }
+    });
 }
 
 /// Dequantises a tile to `[columns][16]`.
@@ -368,26 +345,9 @@ pub(crate) unsafe fn float_rows<L: Lanes>(
         let a = Matrix::read(activations.values, activations.stride);
         let b = Rows { start: panel, stride: 16 };
         let out = Matrix { start: out, stride: 16 };
-        let mut row = 0;
-        while row + 8 <= rows {
-            float_block::<L, f32, 8, 1>(
-                a.from(first + row, 0),
-                b,
-                columns,
-                out.from(row, 0),
-                false,
-            );
-            row += 8;
-        }
-        while row < rows {
-            float_block::<L, f32, 1, 1>(
-                a.from(first + row, 0),
-                b,
-                columns,
-                out.from(row, 0),
-                false,
-            );
-            row += 1;
-        }
+        in_runs!(rows, row, COUNT, [8 1], {
+            let (a, out) = (a.from(first + row, 0), out.from(row, 0));
+            float_block::<L, f32, COUNT, 1>(a, b, columns, out, false);
+        });
     }
 }

@@ -97,8 +97,8 @@ pub(crate) unsafe fn quantize<L: Lanes>(
             // scale carries it on.
             let (low, high) = (L::sum(low), L::sum(high));
             let step = if (low + high).is_nan() { f32::NAN } else { step };
-            let weight = step * (low + high);
-            *metas.add(block) = BlockMeta { step, weight, low: low as i32, high: high as i32 };
+            let value_sum = step * (low + high);
+            *metas.add(block) = BlockMeta { step, value_sum, low: low as i32, high: high as i32 };
         }
     }
 }

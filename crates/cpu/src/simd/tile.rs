@@ -3,6 +3,7 @@
 
 use super::lanes::Lanes;
 use crate::pack::SUPER;
+use pianola_formats::IQ4_VALUES;
 
 /// The codes of a block, eight groups of 16 rows by 4 columns.
 ///
@@ -20,6 +21,9 @@ pub(crate) struct Bits4;
 pub(crate) struct Bits5;
 pub(crate) struct Bits6;
 pub(crate) struct Bits8;
+/// Four bits that are indices of the codebook that iq4_nl and iq4_xs share. Its signed values
+/// become codes 128 higher, since a dot product takes unsigned ones.
+pub(crate) struct Iq4Values;
 
 #[inline(always)]
 unsafe fn nibbles<L: Lanes>(block: *const u8) -> [L::B; 8] {
@@ -109,6 +113,35 @@ unsafe impl Codes for Bits8 {
     }
 }
 
+impl Iq4Values {
+    const UNSIGNED: [u8; 16] = {
+        let mut values = [0; 16];
+        let mut code = 0;
+        while code < 16 {
+            values[code] = IQ4_VALUES[code] as u8 ^ 0x80;
+            code += 1;
+        }
+        values
+    };
+}
+
+// SAFETY: reads 256 bytes.
+unsafe impl Codes for Iq4Values {
+    const BYTES: usize = 256;
+    const WIDE: bool = true;
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(block: *const u8) -> [L::B; 8] {
+        // SAFETY: by this function's promise, the block lies inside the tile.
+        unsafe {
+            let mut codes = nibbles::<L>(block);
+            for codes in &mut codes {
+                *codes = L::look_up(*codes, &Self::UNSIGNED);
+            }
+            codes
+        }
+    }
+}
+
 /// The scales of a tile: a weight is `scale * (code - zero) + min`.
 ///
 /// # Safety
@@ -147,8 +180,10 @@ pub(crate) struct Half;
 pub(crate) struct HalfWithMin;
 /// Six-bit scales and minima a block under f16 ones a super-block.
 pub(crate) struct SixBit;
-/// Signed eight-bit scales a half-block under an f16 a super-block.
-pub(crate) struct EightBit;
+/// A signed byte a half-block under an f16 a super-block.
+pub(crate) struct SignedHalves;
+/// A signed byte a block under an f16 a super-block.
+pub(crate) struct Signed;
 
 // SAFETY: reads 32 bytes a block.
 unsafe impl Scales for Half {
@@ -208,7 +243,7 @@ unsafe impl Scales for SixBit {
 }
 
 // SAFETY: reads 32 bytes a block and 32 a super-block behind them.
-unsafe impl Scales for EightBit {
+unsafe impl Scales for SignedHalves {
     const BYTES: usize = 36;
     const HALVES: bool = true;
     #[inline(always)]
@@ -225,5 +260,25 @@ unsafe impl Scales for EightBit {
     ) -> L::F {
         // SAFETY: inside the tile's scales, by the trait's promise.
         unsafe { L::mul(shared[0], L::load_i8(scales.add(32 * block + 16 * half))) }
+    }
+}
+
+// SAFETY: reads 16 bytes a block and 32 a super-block behind them.
+unsafe impl Scales for Signed {
+    const BYTES: usize = 20;
+    #[inline(always)]
+    unsafe fn shared<L: Lanes>(scales: *const u8, blocks: usize, block: usize) -> [L::F; 2] {
+        // SAFETY: by this function's promise, the block lies inside the tile.
+        unsafe { [L::load_f16(scales.add(16 * blocks + 32 * (block / SUPER)).cast()); 2] }
+    }
+    #[inline(always)]
+    unsafe fn scale<L: Lanes>(
+        scales: *const u8,
+        shared: [L::F; 2],
+        block: usize,
+        _: usize,
+    ) -> L::F {
+        // SAFETY: by this function's promise, the block lies inside the tile.
+        unsafe { L::mul(shared[0], L::load_i8(scales.add(16 * block))) }
     }
 }

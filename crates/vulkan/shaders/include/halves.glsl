@@ -13,8 +13,8 @@ uvec4 decode_eight(const uint type, Raw raw, const uint k) {
     vec2 scales, minimums;
     decode_scales(type, raw, scales, minimums);
     // Types whose minimum is a multiple of the scale have it in what is subtracted.
-    const bool centred = type == Q4_0 || type == Q5_0 || type == Q6_K || type == Q8_0;
-    const float middle = type == Q4_0 ? 8.0 : type == Q5_0 ? 16.0 : type == Q6_K ? 32.0 : type == Q8_0 ? 128.0 : 0.0;
+    const bool centred = type == Q4_0 || type == Q5_0 || type == Q6_K || is_signed(type);
+    const float middle = type == Q4_0 ? 8.0 : type == Q5_0 ? 16.0 : type == Q6_K ? 32.0 : is_signed(type) ? 128.0 : 0.0;
     const bool nibbles = type == Q4_0 || type == Q4_1 || type == Q4_K;
     const f16vec2 scale = f16vec2(float16_t(k < 2 ? scales.x : scales.y));
     const f16vec2 minimum = f16vec2(float16_t(k < 2 ? minimums.x : minimums.y));
@@ -36,7 +36,7 @@ uvec4 decode_eight(const uint type, Raw raw, const uint k) {
         } else {
             const f16vec2 origin = f16vec2(float16_t(1024.0 + middle));
             // Signed codes become unsigned, 128 higher.
-            const uint word = type == Q8_0 ? codes[2 * k + i] ^ 0x80808080u : codes[2 * k + i];
+            const uint word = is_signed(type) ? codes[2 * k + i] ^ 0x80808080u : codes[2 * k + i];
             even = unpackFloat2x16((word & 0x00ff00ffu) | 0x64006400u) - origin;
             odd = unpackFloat2x16(((word >> 8) & 0x00ff00ffu) | 0x64006400u) - origin;
         }
