@@ -1,13 +1,13 @@
 //! The CPU as a device: what it is, what it would allocate, and recording on it.
 
-use crate::pack::PackedMatrix;
 use crate::record::activation_bytes;
 use crate::recording::CpuRecording;
 use crate::simd::Level;
+use crate::weights::packed_bytes;
 use pianola_formats::TensorSource;
 use pianola_plan::{
     Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, KvSlot, Numeric, Plan,
-    Recording, WeightShape, WeightSpec,
+    Recording, WeightShape,
 };
 use std::sync::Arc;
 
@@ -115,18 +115,14 @@ fn allocations(plan: &Plan, id: DeviceId) -> Vec<Allocation> {
     }
     let weights = plan.graph.weights.iter().enumerate();
     for (index, spec) in weights.filter(|(index, _)| plan.reads(id, *index)) {
-        all.push(allocation("the weights", packed_bytes(spec), plan.weight_layer(index)));
+        // Vectors are held beside the packed matrices.
+        let bytes = match spec.shape {
+            WeightShape::Matrix { .. } => packed_bytes(spec) as u64,
+            WeightShape::Vector { .. } => spec.bytes(),
+        };
+        all.push(allocation("the weights", bytes, plan.weight_layer(index)));
     }
     all
-}
-
-fn packed_bytes(spec: &WeightSpec) -> u64 {
-    match spec.shape {
-        WeightShape::Matrix { rows, columns } => {
-            PackedMatrix::bytes(spec.ty, rows, columns).next_multiple_of(64) as u64
-        }
-        WeightShape::Vector { .. } => spec.bytes(),
-    }
 }
 
 pub(crate) fn out_of_memory(what: &str, bytes: u64) -> DeviceError {

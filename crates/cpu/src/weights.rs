@@ -80,7 +80,7 @@ pub(crate) fn load(
 }
 
 /// Bytes of a matrix in the block, up to the next cache line.
-fn packed_bytes(spec: &WeightSpec) -> usize {
+pub(crate) fn packed_bytes(spec: &WeightSpec) -> usize {
     match spec.shape {
         WeightShape::Matrix { rows, columns } => {
             PackedMatrix::bytes(spec.ty, rows, columns).next_multiple_of(64)

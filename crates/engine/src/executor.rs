@@ -12,8 +12,8 @@ mod probe;
 
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    Ceilings, Device, DeviceError, DeviceSampler, KernelTime, LogitsTo, OverlapTimes, Plan,
-    PlayStatistics, Recording, SLOTS, SampleRow, Step, TensorId, TokenLogProbs, WAIT_LIMIT,
+    Ceilings, Device, DeviceError, DeviceSampler, KernelTime, LogitsTo, OverlapTimes, PAGE_TOKENS,
+    Plan, PlayStatistics, Recording, SLOTS, SampleRow, Step, TensorId, TokenLogProbs, WAIT_LIMIT,
 };
 use std::sync::Arc;
 use std::time::Instant;
@@ -40,6 +40,8 @@ pub(crate) struct Executor {
     transfer: Vec<f32>,
     /// Rows and context of each sequence of a step.
     sequences: Vec<(usize, usize)>,
+    /// Whether halves pay, for a number of sequences and the pages that each has on average.
+    predicted: Option<((usize, usize), bool)>,
     plays: u64,
     seconds: f64,
 }
@@ -75,6 +77,7 @@ impl Executor {
         Ok(Executor {
             transfer: vec![0.0; widest.max().unwrap_or(0)],
             sequences: Vec::with_capacity(plan.options.max_rows),
+            predicted: None,
             plan: plan.clone(),
             head: plan.head_device().0,
             recordings: recordings.into_iter().flatten().collect(),
@@ -203,10 +206,17 @@ impl Executor {
         if step.logits.len() < step.rows.len() || !step.is_one_row_per_sequence() {
             return false;
         }
-        let contexts = step.rows.iter().map(|row| (1, row.position as usize + 1));
-        self.sequences.clear();
-        self.sequences.extend(contexts);
-        if !OverlapTimes::predict(&self.plan, ceilings, &self.sequences).pays() {
+        // The prediction hardly changes from token to token.
+        let tokens: usize = step.rows.iter().map(|row| row.position as usize).sum();
+        let asked = (step.rows.len(), tokens / (step.rows.len() * PAGE_TOKENS));
+        if self.predicted.is_none_or(|(known, _)| known != asked) {
+            let contexts = step.rows.iter().map(|row| (1, row.position as usize + 1));
+            self.sequences.clear();
+            self.sequences.extend(contexts);
+            let times = OverlapTimes::predict(&self.plan, ceilings, &self.sequences);
+            self.predicted = Some((asked, times.pays()));
+        }
+        if self.predicted.is_some_and(|(_, pays)| !pays) {
             return false;
         }
         let (first, second) = step.rows.split_at(step.rows.len() / 2);

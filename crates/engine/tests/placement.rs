@@ -7,6 +7,7 @@ mod gpu;
 mod remote;
 
 use pianola_cpu::{CpuDevice, CpuOptions, Level};
+use pianola_engine::sampler::Sampling;
 use pianola_engine::{Engine, EngineError, Event, LoadOptions, LogitRows, Request};
 use pianola_formats::{TensorType, npy};
 use pianola_model::shape;
@@ -203,6 +204,27 @@ fn lanes_in_halves_compute_what_they_do_together() {
     assert_eq!(halves, expected);
     assert_eq!(whole, expected);
     assert!(submits > fewer, "{submits} submissions in halves, {fewer} without");
+}
+
+/// Where the head is on the GPU the GPU samples, also for a model that it shares, and says the same.
+#[test]
+fn a_shared_model_is_sampled_where_its_head_is() {
+    let gpu = gpu::open();
+    let answer = |layers| {
+        let options = LoadOptions { layers_on_first: layers, ..exact(Some(on(&gpu, None))) };
+        let mut engine = load(&golden("gemma3"), options).unwrap();
+        let request = Request {
+            max_tokens: Some(12),
+            ignore_end: true,
+            seed: Some(3),
+            logprobs: Some(2),
+            sampling: Sampling { temperature: 0.8, top_p: 0.9, ..Sampling::default() },
+            ..Request::new(vec![5, 9, 14])
+        };
+        assert_eq!(engine.sampling_unsupported(&request), None);
+        engine.generate(&request, &mut |_| ControlFlow::Continue(())).unwrap().tokens
+    };
+    assert_eq!(answer(Some(1)), answer(None));
 }
 
 /// Every kernel on either device beside the reference, quantised, for a prompt and for a token.
