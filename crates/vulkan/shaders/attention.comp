@@ -135,11 +135,7 @@ void form_heads(uint row, uint first_head, uint kv_head) {
             if (normed) {
                 x *= factor * vec2(vectors[norm + at.x], vectors[norm + at.y]);
             }
-            if (ROPE != 0) {
-                const float c = angles[row * HEAD_DIM + pair];
-                const float s = angles[row * HEAD_DIM + HEAD_DIM / 2 + pair];
-                x = vec2(x.x * c - x.y * s, x.x * s + x.y * c);
-            }
+            x = rotated(x, row, pair);
             if (is_key) {
                 newest[0][at.x] = new_bits(x.x);
                 newest[0][at.y] = new_bits(x.y);

@@ -266,7 +266,7 @@ void main() {
         product_of(1, first_row, lane, ups);
         [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
             [[unroll]] for (uint n = 0; n < COUNT; n++) {
-                sums[r][n] = (GATE == 1 ? silu(sums[r][n]) : gelu_tanh(sums[r][n])) * ups[r][n];
+                sums[r][n] = gated(GATE, sums[r][n], ups[r][n]);
             }
         }
     }

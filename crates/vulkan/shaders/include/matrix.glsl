@@ -122,7 +122,7 @@ void put_outputs(uint n, uint part, uint first_row, uint first_token) {
                 const uint gate_column = column / SIDE * (2 * SIDE) + column % SIDE;
                 const float gate = biased(0, row, inverse * sum_of(source, matrix_token, gate_column));
                 const float up = biased(1, row, inverse * sum_of(source, matrix_token, gate_column + SIDE));
-                value = (GATE == 1 ? silu(gate) : gelu_tanh(gate)) * up;
+                value = gated(GATE, gate, up);
             } else {
                 value = biased(part, row, inverse * sum_of(source, matrix_token, column));
             }
