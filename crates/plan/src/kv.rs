@@ -29,7 +29,7 @@ impl KvType {
     }
 
     /// Bytes of the scale that the values of a head share.
-    pub fn scale_bytes(self) -> usize {
+    pub(crate) fn scale_bytes(self) -> usize {
         match self {
             KvType::F32 | KvType::F16 => 0,
             KvType::Q8 => 4,

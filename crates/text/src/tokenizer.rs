@@ -224,7 +224,7 @@ impl Tokenizer {
     }
 
     /// The token of this spelling.
-    pub fn id_of(&self, token: &str) -> Option<u32> {
+    pub(crate) fn id_of(&self, token: &str) -> Option<u32> {
         self.parts.vocabulary.id(token)
     }
 
