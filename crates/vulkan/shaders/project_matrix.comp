@@ -27,7 +27,7 @@ layout(constant_id = 13) const bool DIRECT = false;
 // Columns of a step that a subgroup multiplies.
 const uint DEPTH = STEP * 32 / SPLIT;
 
-// What a lane fetches in a step.
+// What an invocation fetches in a step.
 const uint STEP_BLOCKS = ROWS * STEP;
 const uint STEP_VECTORS = DIRECT ? 0 : TOKENS * STEP * 4;
 const uint BLOCK_FETCHES = (STEP_BLOCKS + WORKGROUP - 1) / WORKGROUP;
@@ -40,7 +40,7 @@ Raw fetch_block(uint part, uint first_row, uint tile_row, uint block) {
     if (BLOCKS % STEP != 0 && block >= BLOCKS) {
         return Raw(uvec4(0), uvec4(0), 0, 0);
     }
-    // Bindings that differ between lanes must be named apart.
+    // Bindings that differ between invocations must be named apart.
     if (is_up(tile_row)) {
         return load_block(part, true, first_row, tile_row, block);
     }

@@ -87,7 +87,7 @@ float from_bits(uint bits) {
 }
 
 // The scale of a head whose largest magnitude is given, and what brings its values to units of it:
-// below this it would overflow, and such values are as good as zero.
+// below this it would overflow, and such values are rounded to zero.
 float scale_of(float largest) { return largest / 127.0; }
 float inverse_of(float largest) { return largest > 1e-30 ? 127.0 / largest : 0.0; }
 
