@@ -21,7 +21,7 @@ pub enum Failure {
     Output(String),
     /// The user pressed Ctrl-C. Exit code 130, as shells have it for signal 2.
     Interrupted,
-    /// Nobody reads what we write any more, as after `| head`: no error.
+    /// The reader of our output has closed it, as after `| head`: no error.
     ReaderGone,
 }
 

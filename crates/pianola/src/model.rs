@@ -124,7 +124,8 @@ pub fn load_with_draft(
     Ok(engine)
 }
 
-/// Says what the GPU's memory made of a model where nobody asked for it.
+/// Reports what the GPU's memory forced on a model without a request for it: layers on another
+/// device, or a shorter context.
 pub fn tell_fit(plan: &Plan, asked: &LoadOptions, console: Console) {
     let context = plan.options.context;
     let head = plan.head_device();

@@ -171,7 +171,7 @@ impl KvDemand {
     }
 }
 
-/// Bytes of so many pages of each group.
+/// Bytes of `pages[group]` pages of each group.
 pub fn kv_bytes(groups: &[KvGroup], pages: &[usize]) -> u128 {
     let bytes =
         |(group, &pages): (&KvGroup, &usize)| u128::from(group.page_bytes()) * pages as u128;
