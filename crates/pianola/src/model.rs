@@ -73,7 +73,7 @@ pub fn load(model: &Located, options: LoadOptions, console: Console) -> Result<E
     Ok(engine)
 }
 
-/// Loads a model as [`load`] does, and the smaller one that guesses for it, if one was asked for.
+/// Loads a model as [`load`] does, and the smaller one that guesses for it, if one was requested.
 pub fn load_with_draft(
     model: &Located,
     options: LoadOptions,

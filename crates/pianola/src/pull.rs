@@ -161,7 +161,7 @@ pub enum PullError {
     },
 }
 
-/// What a pull can be told besides the model.
+/// Options of a pull besides the model.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The command that runs pip, words separated by spaces; without it the usual ones are tried.
@@ -323,7 +323,7 @@ fn check_space(entry: &Entry, staging: &Staging) -> Result<(), PullError> {
     }
 }
 
-/// Bytes an ordinary user may still write on the disk of this folder; none if it cannot be told.
+/// Bytes an ordinary user may still write on the disk of this folder; none if unknown.
 #[cfg(unix)]
 fn free_space(folder: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(folder).ok()?;
