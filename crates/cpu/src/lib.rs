@@ -32,9 +32,9 @@ mod profile;
 mod record;
 #[allow(unsafe_code)]
 mod recording;
-pub mod reference;
+mod reference;
 #[allow(unsafe_code)]
-pub mod simd;
+mod simd;
 #[allow(unsafe_code)]
 mod stage;
 #[allow(unsafe_code)]

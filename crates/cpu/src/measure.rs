@@ -10,13 +10,13 @@ use std::time::Instant;
 
 /// What `devices` prints of the processor.
 pub struct CpuDescription {
-    /// Model name as the system tells it.
+    /// Model name as the system reports it.
     pub name: String,
     /// Logical cores this process may use.
     pub cores: usize,
     /// Levels this processor has, best first.
     pub levels: Vec<crate::Level>,
-    /// Memory in bytes, in all and available, where the system tells.
+    /// Memory in bytes, in all and available, where the system reports it.
     pub memory: Option<(u64, u64)>,
 }
 

@@ -3,8 +3,8 @@
 use memmap2::{MmapMut, MmapOptions};
 
 /// A block of bytes, zeroed, aligned to huge pages and on them where the kernel grants them:
-/// weights are read end to end for every token, and with 4 KiB pages the walks of the page table
-/// show. Pages that nobody touches cost nothing.
+/// weights are read end to end for every token, and with 4 KiB pages the page-table walks cost
+/// measurable time. Untouched pages cost nothing.
 pub(crate) struct Memory {
     map: MmapMut,
     /// First aligned byte, behind up to a huge page that is never touched.
@@ -15,12 +15,12 @@ pub(crate) struct Memory {
 const HUGE_PAGE: usize = 2 << 20;
 
 impl Memory {
-    /// `None` if the system has not that much.
+    /// `None` if the system cannot grant that much.
     pub fn zeroed(bytes: usize) -> Option<Memory> {
         let mut map = MmapOptions::new().len(bytes.checked_add(HUGE_PAGE)?).map_anon().ok()?;
         #[cfg(target_os = "linux")]
         {
-            // A kernel without huge pages refuses; ordinary ones serve as well, only slower.
+            // A kernel without huge pages refuses; ordinary pages work, only slower.
             let _ = map.advise(memmap2::Advice::HugePage);
         }
         let skipped = map.as_ptr().align_offset(HUGE_PAGE);
@@ -28,7 +28,7 @@ impl Memory {
         Some(Memory { map, skipped, start })
     }
 
-    /// First byte. Writing through it is up to callers, who divide the block among themselves.
+    /// First byte. Callers that write through it divide the block among themselves.
     pub fn start(&self) -> *mut u8 {
         self.start
     }
@@ -38,12 +38,12 @@ impl Memory {
         self.map.len() - self.skipped
     }
 
-    /// The bytes, while nobody writes.
+    /// The bytes; no worker may be writing.
     pub fn bytes(&self) -> &[u8] {
         &self.map[self.skipped..]
     }
 
-    /// The bytes, while nobody else writes.
+    /// The bytes, to be written; no worker may be using them.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.map[self.skipped..]
     }

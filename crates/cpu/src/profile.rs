@@ -1,4 +1,4 @@
-//! Times of single kernels, where they are asked for.
+//! Times of single kernels, where profiling is on.
 
 use pianola_plan::{KernelTime, Plan, Step};
 use std::time::Instant;

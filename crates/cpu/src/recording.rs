@@ -290,8 +290,8 @@ impl Recording for CpuRecording {
         let (start, stride) = self.place(logits);
         assert!(index < self.plan.options.max_logit_rows);
         let arena = &self.slots[self.slot(slot)].arena;
-        // SAFETY: the row lies in the logits' buffer, f32 values at an aligned offset; nobody
-        // plays while this borrow lasts.
+        // SAFETY: the row lies in the logits' buffer, f32 values at an aligned offset; no
+        // play can start while this borrow lasts.
         unsafe {
             let row = arena.start().cast::<f32>().add(start + index * stride);
             std::slice::from_raw_parts_mut(row, vocabulary)

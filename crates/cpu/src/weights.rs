@@ -37,8 +37,8 @@ impl Weight {
     }
 }
 
-/// Loads the weights of `plan` that `wanted` names by their indices; `progress` hears of bytes done
-/// and in all.
+/// Loads the weights of `plan` that `wanted` names by their indices; `progress` is called with
+/// the bytes done and the bytes in all.
 pub(crate) fn load(
     plan: &Plan,
     wanted: &dyn Fn(usize) -> bool,

@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// How far a stage has come. A cache line of its own, because workers write it at once.
+/// Progress of a stage. Each has its own cache line, because workers write it concurrently.
 #[repr(align(64))]
 #[derive(Default)]
 pub(crate) struct Progress {
@@ -24,7 +24,7 @@ pub(crate) struct Work<'a> {
     pub scratch: &'a [Mutex<WorkerScratch>],
     /// Nanoseconds that workers were busy, where they are counted.
     pub busy: Option<&'a AtomicU64>,
-    /// A worker panicked: its job will never be done, and nobody may wait for it.
+    /// A worker panicked: its job will never be done, so the others must not wait for it.
     pub failed: AtomicBool,
 }
 
@@ -78,10 +78,10 @@ impl Work<'_> {
         }
     }
 
-    /// Waits until every job of a stage is done. Jobs are counted, not workers: one that the
-    /// system has put aside holds up nobody unless it has a job in hand.
+    /// Waits until every job of a stage is done. Jobs are counted, not workers: a worker
+    /// that the system has descheduled delays the others only if it has claimed a job.
     fn wait(&self, stage: usize) {
-        // Longer than an even finish takes, shorter than anyone else would mind.
+        // Longer than workers that finish together need, short enough not to starve other processes.
         const SPINS: usize = 2_000;
         let jobs = self.stages[stage].stage.jobs(&self.play);
         let mut spins = 0;

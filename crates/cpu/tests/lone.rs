@@ -13,7 +13,7 @@ use pianola_plan::DeviceId;
 use proptest::prelude::*;
 use std::sync::Arc;
 
-/// A prompt, a token, a chunk beside a token, and one of which nobody wants logits.
+/// A prompt, a token, a chunk beside a token, and one without logits.
 const STEPS: [(&Runs, u32); 5] = [
     (&[(0, 0, 37)], 3),
     (&[(1, 0, 1)], 1),

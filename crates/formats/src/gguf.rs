@@ -127,14 +127,6 @@ impl Gguf {
     pub fn integers(&self, key: &str) -> Option<Vec<i64>> {
         self.array(key)?.to_integers()
     }
-
-    /// The array of booleans of a key.
-    pub fn booleans(&self, key: &str) -> Option<&[bool]> {
-        match self.array(key)? {
-            Array::Bool(values) => Some(values),
-            _ => None,
-        }
-    }
 }
 
 impl TensorSource for Gguf {

@@ -20,15 +20,15 @@
 //! The crate never computes with weights, never guesses a model's architecture, never touches the
 //! network, and never writes in place: writers fill a temporary file and rename it.
 
-pub mod blocks;
+mod blocks;
 mod blocks_32;
 mod blocks_codebook;
 mod blocks_k;
-pub mod distortion;
-pub mod error;
+mod distortion;
+mod error;
 mod fit;
-pub mod folder;
-pub mod gguf;
+mod folder;
+mod gguf;
 mod json;
 // The one module that may map files; its SAFETY comments say what that relies on.
 #[allow(unsafe_code)]
@@ -36,10 +36,10 @@ mod map;
 pub mod npy;
 pub mod quantization;
 mod replace;
-pub mod safetensors;
+mod safetensors;
 mod sniff;
-pub mod tensor;
-pub mod types;
+mod tensor;
+mod types;
 
 pub use blocks::{convert_row, dequantize_row, quantize_row};
 pub use blocks_codebook::IQ4_VALUES;
@@ -52,4 +52,4 @@ pub use gguf::{Gguf, is_gguf};
 pub use quantization::{Block, Format, FormatVisitor, Minimum, Quantization};
 pub use safetensors::Safetensors;
 pub use tensor::{Tensor, TensorInfo, TensorSource};
-pub use types::{TensorType, UnknownTensorType, ggml_type_name};
+pub use types::{TensorType, UnknownTensorType};

@@ -124,7 +124,7 @@ impl Safetensors {
     }
 
     /// Names of all tensors in file order, decoded or not.
-    pub fn all_names(&self) -> impl Iterator<Item = &str> {
+    pub(crate) fn all_names(&self) -> impl Iterator<Item = &str> {
         self.tensors.iter().map(|entry| entry.name.as_str())
     }
 

@@ -72,7 +72,7 @@ pub trait TensorSource: Send + Sync {
     /// Descriptions of all tensors of supported types, in file order.
     fn tensor_infos(&self) -> Vec<TensorInfo>;
 
-    /// The tensor of this name, or an error that says why it is not to be had.
+    /// The tensor of this name, or an error that says why it is not available.
     fn try_tensor(&self, name: &str) -> Result<Tensor<'_>, Error> {
         self.tensor(name).ok_or_else(|| missing_tensor(Path::new(""), name))
     }

@@ -99,12 +99,12 @@ impl TensorType {
     }
 
     /// The type behind a GGUF type code, if supported.
-    pub fn from_ggml(code: u32) -> Option<TensorType> {
+    pub(crate) fn from_ggml(code: u32) -> Option<TensorType> {
         TensorType::ALL.iter().copied().find(|ty| ty.ggml_code() == code)
     }
 
     /// The code of this type in a GGUF file.
-    pub fn ggml_code(self) -> u32 {
+    pub(crate) fn ggml_code(self) -> u32 {
         match self {
             TensorType::F32 => 0,
             TensorType::F16 => 1,
@@ -158,7 +158,7 @@ impl FromStr for TensorType {
 }
 
 /// The name of a GGUF type code, supported or not, for error messages.
-pub fn ggml_type_name(code: u32) -> String {
+pub(crate) fn ggml_type_name(code: u32) -> String {
     if let Some(ty) = TensorType::from_ggml(code) {
         return ty.name().to_string();
     }

@@ -24,7 +24,7 @@ struct Counting;
 
 impl Counting {
     fn add(bytes: isize) {
-        // Fails only while a thread ends, when nobody measures.
+        // Fails only while a thread ends, when nothing is measured.
         let _ = LIVE.try_with(|live| {
             live.set(live.get() + bytes);
             PEAK.with(|peak| peak.set(peak.get().max(live.get())));

@@ -33,7 +33,7 @@ pub struct Entry {
 
 /// A file cut into parts, one in each of a row of packages.
 ///
-/// In `package` and `file`, `{part}` stands for the part's number from 1, `{part:02}` for the same
+/// In `package` and `file`, `{part}` is the part's number from 1, `{part:02}` for the same
 /// in two digits and `{index:02}` for two digits counted from 0.
 #[derive(Debug)]
 pub struct Source {

@@ -52,7 +52,7 @@ enum Command {
 }
 
 impl Cli {
-    /// Does what was asked.
+    /// Runs the command.
     pub fn run(&self) -> Result<(), Failure> {
         let console = Console { verbose: self.verbose, quiet: self.quiet };
         match &self.command {

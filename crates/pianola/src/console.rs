@@ -78,7 +78,7 @@ impl Drop for LateBar {
     }
 }
 
-/// A line to standard error. If that is closed there is nobody left to tell.
+/// A line to standard error; a failure to write it is ignored.
 pub fn to_stderr(line: &str) {
     let _ = writeln!(io::stderr(), "{line}");
 }

@@ -1,4 +1,4 @@
-//! Which device computes: what was asked for, what was found, and why.
+//! Which device computes: the requested one, those found, and why.
 
 use std::sync::Arc;
 

@@ -13,15 +13,15 @@ use crate::store::StoreError;
 /// Why a command ended before its work was done.
 #[derive(Debug)]
 pub enum Failure {
-    /// What was asked for makes no sense; asking differently helps. Exit code 2.
+    /// A usage error: other arguments would work. Exit code 2.
     Usage(String),
     /// It made sense and went wrong. Exit code 1.
     Failed(String),
-    /// What we write cannot be written, as on a full disk. Exit code 1.
+    /// Our output cannot be written, as on a full disk. Exit code 1.
     Output(String),
     /// The user pressed Ctrl-C. Exit code 130, as shells have it for signal 2.
     Interrupted,
-    /// Nobody reads what we write any more, as after `| head`: no error.
+    /// The reader of our output has closed it, as after `| head`: no error.
     ReaderGone,
 }
 

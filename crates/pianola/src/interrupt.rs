@@ -1,4 +1,4 @@
-//! Ctrl-C: the first asks the work in hand to stop, and what is not work ends at once.
+//! Ctrl-C: the first asks the running work to stop; without running work the program ends at once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

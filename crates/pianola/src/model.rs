@@ -72,7 +72,7 @@ pub fn load(model: &Located, options: LoadOptions, console: Console) -> Result<E
     Ok(engine)
 }
 
-/// Loads a model as [`load`] does, and the smaller one that guesses for it, if one was asked for.
+/// Loads a model as [`load`] does, and the smaller one that guesses for it, if one was requested.
 pub fn load_with_draft(
     model: &Located,
     options: LoadOptions,
@@ -123,7 +123,8 @@ pub fn load_with_draft(
     Ok(engine)
 }
 
-/// Says what the GPU's memory made of a model where nobody asked for it.
+/// Reports what the GPU's memory forced on a model without a request for it: layers on another
+/// device, or a shorter context.
 pub fn tell_fit(plan: &Plan, asked: &LoadOptions, console: Console) {
     let context = plan.options.context;
     let head = plan.head_device();

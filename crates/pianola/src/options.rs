@@ -13,7 +13,7 @@ use crate::device::{self, DeviceChoice};
 use crate::failure::Failure;
 use crate::tuned;
 
-/// The model that commands use unless told otherwise.
+/// The model that commands use by default.
 pub const DEFAULT_MODEL: &str = "smollm2:135m";
 
 /// Which model.
@@ -83,7 +83,7 @@ impl ComputeOptions {
         }
     }
 
-    /// Numeric mode, if one was asked for.
+    /// Numeric mode, if one was requested.
     pub fn numeric(&self) -> Option<Numeric> {
         match (self.exact, self.fast) {
             (true, _) => Some(Numeric::Exact),

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 /// Asks the engine to time its kernels from now on, for a trace in `path`.
 pub fn start(engine: &mut Engine, path: &Path) -> Result<(), Failure> {
     if engine.start_profile() {
-        // Made now, so that a path that cannot be written costs nobody the work.
+        // Created now, so that a path that cannot be written fails before the work.
         return write(path, "");
     }
     Err(Failure::usage(format!(

@@ -1,15 +1,15 @@
-//! Tells the user how far a long task has come.
+//! Shows the user the progress of a long task.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// Hears how a task goes on: stages one after the other, each counted in bytes.
+/// Receives the progress of a task: stages one after the other, each counted in bytes.
 pub trait Progress {
     /// A stage begins that will handle `total` bytes.
     fn begin(&mut self, stage: &str, total: u64);
-    /// So many bytes of the stage are done.
+    /// `bytes` bytes of the stage are done.
     fn reach(&mut self, bytes: u64);
     /// The stage is done.
     fn end(&mut self);

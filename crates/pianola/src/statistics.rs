@@ -18,7 +18,7 @@ pub fn finish_name(finish: Finish) -> &'static str {
 
 /// Tokens of the prompt a second, those in the cache left out.
 fn prompt_speed(answer: &Answer) -> Option<f64> {
-    // Broken off before the first token, nobody knows how much of it was done.
+    // Cancelled before the first token: how much of the prompt was processed is unknown.
     if answer.usage.generated_tokens == 0 {
         return None;
     }

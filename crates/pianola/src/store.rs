@@ -72,7 +72,7 @@ pub enum StoreError {
     /// Neither a name of the catalogue nor a path.
     #[error("no model is called '{name}'{}; known are {known}, or give the path of a model", .nearest.map(|n| format!(" (did you mean {n}?)")).unwrap_or_default())]
     Unknown {
-        /// What was asked for.
+        /// The given name or path.
         name: String,
         /// What was probably meant.
         nearest: Option<&'static str>,
@@ -82,7 +82,7 @@ pub enum StoreError {
     /// It looks like a path, and nothing is there.
     #[error("there is no file or folder {}; check the path, or give one of {known}", .path.display())]
     NoSuchPath {
-        /// What was asked for.
+        /// The given name or path.
         path: PathBuf,
         /// The catalogue's names.
         known: String,
@@ -110,7 +110,7 @@ pub enum StoreError {
     /// Asked to remove something that pianola did not put there.
     #[error("{name} is outside {}; pianola removes only models it keeps there, delete it yourself if you mean to", .models.display())]
     Outside {
-        /// What was asked for.
+        /// The given name or path.
         name: String,
         /// The folder of models.
         models: PathBuf,

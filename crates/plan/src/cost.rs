@@ -54,7 +54,7 @@ impl Cost {
         self.work_of(&[(rows, context)], logits)
     }
 
-    /// A play of several sequences: of each so many rows, whose last sees so many tokens.
+    /// A play of several sequences, each given as its rows and the tokens that its last row sees.
     pub fn work_of(&self, sequences: &[(usize, usize)], logits: usize) -> Work {
         let all: usize = sequences.iter().map(|sequence| sequence.0).sum();
         let counted = if self.logits_only { logits } else { all } as u64;

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// has not come back by then never will.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
-/// Slots that plays run in: plays of different slots may be under way at once.
+/// Slots that plays run in: plays of different slots may be in flight at once.
 pub const SLOTS: usize = 2;
 
 /// A device before a plan is recorded on it.
@@ -84,7 +84,7 @@ pub enum LogitsTo {
 /// A device's part of a plan in replayable form.
 ///
 /// A play runs in a *slot*: each has an arena of its own where the plan has several devices, so
-/// that plays of different slots may be under way at once. Segments that are submitted to one
+/// that plays of different slots may be in flight at once. Segments that are submitted to one
 /// device run in the order of their submission, whatever their slots.
 pub trait Recording: Probe + Send {
     /// The plan that this plays a part of.
@@ -92,7 +92,7 @@ pub trait Recording: Probe + Send {
 
     /// Starts a segment of the plan for `step`. A device that works by itself returns before the
     /// segment is done. What the segment receives from other devices was imported before; nothing
-    /// of the slot is under way.
+    /// of the slot is in flight.
     fn submit(
         &mut self,
         segment: usize,

@@ -56,7 +56,7 @@ pub enum DeviceError {
     Failed {
         /// Device.
         device: String,
-        /// What was asked of it.
+        /// The call that failed.
         what: String,
         /// What it said.
         reason: String,

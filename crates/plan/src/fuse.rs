@@ -95,7 +95,7 @@ pub enum Kernel {
     Attend(Attend),
 }
 
-/// A kernel with the nodes it stands for, in execution order.
+/// A kernel with the nodes that it computes, in execution order.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Fused {
     /// The kernel.

@@ -203,7 +203,7 @@ pub struct Node {
     pub layer: Option<usize>,
 }
 
-/// A model as operations on named, shaped tensors, with no device in sight.
+/// A model as operations on named, shaped tensors, independent of any device.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Graph {
     /// Architecture, such as `gemma3`.

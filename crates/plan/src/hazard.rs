@@ -44,8 +44,8 @@ impl Access {
     }
 }
 
-/// For each kernel, whether a barrier has to stand before it: something it touches was touched,
-/// with a write on either side, since the last barrier.
+/// For each kernel, whether it needs a barrier before it: since the last barrier a range that it
+/// accesses was accessed, and one of the two accesses writes.
 pub fn barriers(accesses: &[Access]) -> Vec<bool> {
     let mut open = 0;
     let mut result = Vec::with_capacity(accesses.len());

@@ -29,7 +29,7 @@ impl KvType {
     }
 
     /// Bytes of the scale that the values of a head share.
-    pub fn scale_bytes(self) -> usize {
+    pub(crate) fn scale_bytes(self) -> usize {
         match self {
             KvType::F32 | KvType::F16 => 0,
             KvType::Q8 => 4,
@@ -171,7 +171,7 @@ impl KvDemand {
     }
 }
 
-/// Bytes of so many pages of each group.
+/// Bytes of `pages[group]` pages of each group.
 pub fn kv_bytes(groups: &[KvGroup], pages: &[usize]) -> u128 {
     let bytes =
         |(group, &pages): (&KvGroup, &usize)| u128::from(group.page_bytes()) * pages as u128;

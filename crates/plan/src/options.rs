@@ -10,7 +10,7 @@ pub fn bucket(rows: usize) -> Option<usize> {
     BUCKETS.into_iter().find(|&bucket| rows <= bucket)
 }
 
-/// How activations meet weights.
+/// The type in which activations are multiplied with weights.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Numeric {
     /// f32 activations, weights dequantised, f32 KV.

@@ -36,7 +36,7 @@ impl OverlapTimes {
 
 /// When the last of several plays is done that are submitted one after another: a segment starts
 /// once its play's last segment is done and its device is free. A device that does not work by
-/// itself holds up the submissions behind it.
+/// itself delays the submissions after it.
 fn finish_time(plan: &Plan, ceilings: &[Ceilings], plays: &[&[(usize, usize)]]) -> f64 {
     let mut free = vec![0.0f64; plan.devices.len()];
     let (mut host, mut last) = (0.0f64, 0.0f64);

@@ -60,8 +60,8 @@ impl Placement {
         Placement { devices: vec![device], nodes: vec![DeviceId(0); graph.nodes.len()] }
     }
 
-    /// Consecutive layers on one device after another, as many as it is given with. What stands
-    /// before the first layer runs where that does, and what stands behind the last on the last
+    /// Consecutive layers on one device after another, as many as the number beside
+    /// it. Nodes before the first layer run on that layer's device, nodes after the last on the last
     /// device. Devices that are left without a node are dropped.
     ///
     /// # Panics

@@ -39,15 +39,15 @@ pub struct PlanOp {
     pub name: String,
     /// What to dispatch.
     pub kernel: Kernel,
-    /// The graph's nodes it stands for, in order.
+    /// The graph's nodes that it computes, in order.
     pub nodes: Vec<usize>,
     /// Where.
     pub device: DeviceId,
     /// The layer it belongs to; none for embedding, head and shared tables.
     pub layer: Option<usize>,
-    /// What it touches.
+    /// Memory that it accesses.
     pub access: Access,
-    /// Whether a barrier stands before it.
+    /// Whether it needs a barrier before it.
     pub barrier: bool,
     /// What it moves and computes.
     pub cost: Cost,

@@ -142,7 +142,7 @@ impl PlanText<'_> {
     }
 }
 
-/// The operations a kernel stands for, such as `add+rms_norm+matmul`.
+/// The operations that a kernel computes, such as `add+rms_norm+matmul`.
 pub(crate) fn kernel_ops(plan: &Plan, op: &PlanOp) -> String {
     let mut names: Vec<String> = Vec::new();
     for &node in &op.nodes {

@@ -1,4 +1,4 @@
-//! What playing cost, and what it could cost at best.
+//! Measured costs of plays, and the ceilings of devices.
 
 /// Physical ceilings of a device, measured on the spot.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -10,7 +10,7 @@ pub struct Ceilings {
 }
 
 impl Ceilings {
-    /// Takes over what another measurement found higher: what disturbs one only ever lowers it.
+    /// Takes the higher values of another measurement: what disturbs one only lowers it.
     pub fn raise(&mut self, found: Ceilings) {
         self.bytes_per_second = self.bytes_per_second.max(found.bytes_per_second);
         self.operations_per_second = self.operations_per_second.max(found.operations_per_second);

@@ -1,4 +1,4 @@
-//! What can be asked of a plan: its layers, what each device has of it, what runs for a step.
+//! Queries of a plan: its layers, what each device has of it, what runs for a step.
 
 use crate::cost::{Cost, Work};
 use crate::device::{Device, SLOTS};
@@ -31,7 +31,7 @@ impl Plan {
     }
 
     /// Arenas that each device has: one for each slot where plays pass from device to device, so
-    /// that two may be under way; elsewhere one, because a device plays in order.
+    /// that two may be in flight; elsewhere one, because a device plays in order.
     pub fn arenas(&self) -> usize {
         if self.segments.len() > 1 { SLOTS } else { 1 }
     }

@@ -57,7 +57,7 @@ impl WeightSpec {
     }
 
     /// Whether both are the same values of the file.
-    pub fn same_values(&self, other: &WeightSpec) -> bool {
+    pub(crate) fn same_values(&self, other: &WeightSpec) -> bool {
         (&self.name, self.first_row, self.shape) == (&other.name, other.first_row, other.shape)
     }
 

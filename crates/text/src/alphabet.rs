@@ -1,9 +1,9 @@
 //! The byte-level alphabet of GPT-2: every byte is written as one printable
 //! character, so that a vocabulary of byte strings can be kept as text.
-//! Printable Latin-1 stands for itself, the other 68 bytes are U+0100 onwards
+//! Printable Latin-1 maps to itself, the other 68 bytes are U+0100 onwards
 //! in order.
 
-/// The character that stands for a byte.
+/// The character that spells a byte.
 pub(crate) fn char_of(byte: u8) -> char {
     match byte {
         b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff => char::from(byte),
@@ -17,7 +17,7 @@ fn shifted(place: u32) -> char {
     char::from_u32(0x100 + place).unwrap_or(char::REPLACEMENT_CHARACTER)
 }
 
-/// The byte a character stands for, if it is of the alphabet.
+/// The byte that a character spells, if it is of the alphabet.
 pub(crate) fn byte_of(character: char) -> Option<u8> {
     match u32::from(character) {
         code @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => Some(code as u8),
@@ -28,7 +28,7 @@ pub(crate) fn byte_of(character: char) -> Option<u8> {
     }
 }
 
-/// Appends the bytes a spelling stands for, or its own where a character is not of the alphabet.
+/// Appends the bytes of a spelling, or the character's own where a character is not of the alphabet.
 pub(crate) fn decode(spelling: &str, out: &mut Vec<u8>) {
     let start = out.len();
     for character in spelling.chars() {

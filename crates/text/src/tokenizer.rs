@@ -116,7 +116,7 @@ impl Tokenizer {
     }
 
     /// The tokens of a text that a model is to continue: begins with the
-    /// beginning-of-sequence token where the model wants one, and never with two.
+    /// beginning-of-sequence token where the model expects one, and never with two.
     pub fn encode_prompt(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
         self.with_bos(self.encode(text, special))
     }
@@ -208,7 +208,7 @@ impl Tokenizer {
         Decoder::new(show_special, self.parts.strip)
     }
 
-    /// The bytes a token stands for; those of one token need not be whole characters.
+    /// The bytes of a token; those of one token need not be whole characters.
     pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
         self.parts.vocabulary.bytes(id)
     }
@@ -224,7 +224,7 @@ impl Tokenizer {
     }
 
     /// The token of this spelling.
-    pub fn id_of(&self, token: &str) -> Option<u32> {
+    pub(crate) fn id_of(&self, token: &str) -> Option<u32> {
         self.parts.vocabulary.id(token)
     }
 
@@ -248,7 +248,7 @@ impl Tokenizer {
         self.parts.roles.eos
     }
 
-    /// Whether the model wants every sequence to begin with [`bos`](Tokenizer::bos).
+    /// Whether the model expects every sequence to begin with [`bos`](Tokenizer::bos).
     pub fn adds_bos(&self) -> bool {
         self.parts.roles.adds_bos
     }

@@ -1,4 +1,4 @@
-//! The tokens themselves: how the file spells each, which bytes it stands for,
+//! The tokens themselves: how the file spells each, its bytes,
 //! and which are special.
 
 use crate::error::Error;

@@ -1,7 +1,7 @@
 //! What a step of several rows costs, kernel by kernel: some layers of a known shape with random
 //! weights, scaled to all of them.
 //! usage: cargo run --release -p pianola-vulkan --example lanes SHAPE TYPE LAYERS DEVICE STEP…
-//! A STEP is LANESxROWS@CONTEXT: so many sequences that have seen CONTEXT tokens, with ROWS new ones
+//! A STEP is LANESxROWS@CONTEXT: LANES sequences that have seen CONTEXT tokens, with ROWS new ones
 //! each, of which the last wants logits. `8x1@600` is eight lanes generating, `1x512@0` a prompt.
 
 use pianola_formats::TensorType;

@@ -1,13 +1,14 @@
 // attention: norm and rotation of queries, then attention over the pages of a row's sequence.
 //
-// A workgroup of 128 lanes serves HEADS queries that share a key head, for one row and one of
-// SPLITS parts of the visible pages. Two lanes score one token of a page; then a lane sums one
-// vector of values over some of the page's tokens; the softmax runs along, page by page. The last
-// part to finish, found by an atomic count, combines what the others left.
+// A workgroup of 128 invocations serves HEADS queries that share a key head, for one row and one
+// of SPLITS parts of the visible pages. Two invocations score one token of a page; then an
+// invocation sums one vector of values over some of the page's tokens; the softmax runs along,
+// page by page. The last part to finish, found by an atomic count, combines what the others left.
 //
-// With FUSED (each row of another sequence) it also norms, rotates and stores a row's key and value: the part
-// with the newest page begins from them, so nothing has to wait for the store. With CODES or
-// FRAGMENT_ROWS it leaves its result as codes or as fragments, too, for the product that reads it.
+// With FUSED (each row of another sequence) it also norms, rotates and stores a row's key and
+// value: the part with the newest page begins from them, so nothing has to wait for the store.
+// With CODES or FRAGMENT_ROWS it leaves its result as codes or as fragments, too, for the product
+// that reads it.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "include/common.glsl"
@@ -52,13 +53,13 @@ layout(push_constant) uniform Constants {
 };
 
 const float NOTHING = -3.0e38;
-// Lanes that score one token together.
+// Invocations that score one token together.
 const uint SCORERS = WORKGROUP / PAGE_TOKENS;
-// Lanes that share a vector of values, each taking some tokens.
+// Invocations that share a vector of values, each taking some tokens.
 const uint SHARES = WORKGROUP / VECTORS;
 // Those whose sums are kept side by side in the end: with bytes they are too many for all.
 const uint KEPT = KV_BYTES ? (SHARES + 1) / 2 : SHARES;
-// Subgroups have at least eight lanes.
+// Subgroups have at least eight invocations.
 const uint MOST_SUBGROUPS = WORKGROUP / 8;
 
 shared float head[HEADS][HEAD_DIM];
@@ -135,11 +136,7 @@ void form_heads(uint row, uint first_head, uint kv_head) {
             if (normed) {
                 x *= factor * vec2(vectors[norm + at.x], vectors[norm + at.y]);
             }
-            if (ROPE != 0) {
-                const float c = angles[row * HEAD_DIM + pair];
-                const float s = angles[row * HEAD_DIM + HEAD_DIM / 2 + pair];
-                x = vec2(x.x * c - x.y * s, x.x * s + x.y * c);
-            }
+            x = rotated(x, row, pair);
             if (is_key) {
                 newest[0][at.x] = new_bits(x.x);
                 newest[0][at.y] = new_bits(x.y);
@@ -168,8 +165,8 @@ void store_key_and_value(Row source, uint kv_head) {
     }
 }
 
-// Whether a lane's token of a page is there to be read. A page's unwritten tail may hold anything,
-// not-a-number included.
+// Whether an invocation's token of a page is there to be read. A page's unwritten tail may hold
+// anything, not-a-number included.
 bool is_known(uint page, uint token, uint first, uint known, uint my_share) {
     const uint position = page * PAGE_TOKENS + token;
     return my_share < SHARES && token < PAGE_TOKENS && position < known && position >= first;
@@ -199,7 +196,7 @@ void emit(uint row, uint first_head) {
         results[row * output_stride + first_head * HEAD_DIM + at] = head[at / HEAD_DIM][at % HEAD_DIM];
     }
     if (CODES) {
-        // Whole subgroups, because eight lanes hold a block.
+        // Whole subgroups, because eight invocations hold a block.
         for (uint first = 0; first < HEADS * HEAD_DIM / 4; first += WORKGROUP) {
             const uint v = first + gl_LocalInvocationIndex;
             const bool inside = v < HEADS * HEAD_DIM / 4;
@@ -216,7 +213,8 @@ void emit(uint row, uint first_head) {
         }
     }
     if (FRAGMENT_ROWS > 0) {
-        // A mean of values is no larger than they are, and those are half floats: no scale is needed.
+        // A mean of values is no larger than they are, and those are half floats: no scale is
+        // needed.
         for (uint v = gl_LocalInvocationIndex; v < HEADS * HEAD_DIM / 4; v += WORKGROUP) {
             const uint j = 4 * v / HEAD_DIM, d = 4 * v % HEAD_DIM;
             const uvec2 words = halves_of(vec4(head[j][d], head[j][d + 1], head[j][d + 2], head[j][d + 3]));
@@ -230,6 +228,9 @@ void emit(uint row, uint first_head) {
     }
 }
 
+// One long function: with the softmax's arrays passed to functions, RADV keeps them in scratch
+// memory where a head's values are bytes and HEADS is 4; cutting off the end alone costs up to 3 %
+// more instructions (compiled by tests/phoenix.rs).
 void main() {
     const uint row = SINGLE ? 0 : gl_WorkGroupID.x;
     const uint first_head = gl_WorkGroupID.y * HEADS;
@@ -355,7 +356,8 @@ void main() {
             [[unroll]] for (uint i = 0; i < SUBGROUPS; i++) {
                 largest[j] = max(largest[j], reduction[0][j][i]);
             }
-            // The lanes that scored a token together hold the same weight: one of them counts.
+            // The invocations that scored a token together hold the same weight: one of them
+            // counts.
             const float weight = visible && scorer == 0 ? exp(scores[j] - largest[j]) : 0.0;
             if (scorer == 0) {
                 weights[j][token] = KV_BYTES ? weight * value_scale : weight;

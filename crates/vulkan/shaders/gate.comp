@@ -25,6 +25,6 @@ void main() {
     const uint start = start_of(input_view, row), up_start = start_of(up_view, row), out_start = start_of(output_view, row);
     for (uint column = first_column(); column < width; column += column_step()) {
         const float x = from[start + column];
-        to[out_start + column] = (ACTIVATION == 1 ? silu(x) : gelu_tanh(x)) * up[up_start + column];
+        to[out_start + column] = gated(ACTIVATION, x, up[up_start + column]);
     }
 }

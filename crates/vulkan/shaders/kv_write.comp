@@ -48,11 +48,7 @@ void main() {
         if (KEY_NORM) {
             x *= factor * vec2(vectors[heads.key_norm + at.x], vectors[heads.key_norm + at.y]);
         }
-        if (ROPE != 0) {
-            const float c = angles[row * HEAD_DIM + pair];
-            const float s = angles[row * HEAD_DIM + HEAD_DIM / 2 + pair];
-            x = vec2(x.x * c - x.y * s, x.x * s + x.y * c);
-        }
+        x = rotated(x, row, pair);
         head[at.x] = x.x;
         head[at.y] = x.y;
     }

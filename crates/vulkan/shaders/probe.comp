@@ -17,42 +17,42 @@ layout(push_constant) uniform Constants {
 };
 
 void main() {
-    const uint lane = gl_LocalInvocationIndex;
+    const uint invocation = gl_LocalInvocationIndex;
     if (KIND == 0) {
         const uint start = gl_WorkGroupID.x * count;
         uvec4 sum = uvec4(0);
-        for (uint at = lane; at < count; at += 256 * 4) {
+        for (uint at = invocation; at < count; at += 256 * 4) {
             [[unroll]] for (uint i = 0; i < 4; i++) {
                 sum ^= source[start + at + 256 * i];
             }
         }
         // Never true for what the buffer holds, but the compiler cannot know.
         if ((sum.x ^ sum.y ^ sum.z ^ sum.w) == 0x12345678u) {
-            sink[lane] = sum.x;
+            sink[invocation] = sum.x;
         }
     } else if (KIND == 3) {
-        for (uint at = lane; at < count; at += 256) {
-            atomicAdd(sink[at], lane);
+        for (uint at = invocation; at < count; at += 256) {
+            atomicAdd(sink[at], invocation);
         }
     } else if (KIND == 1) {
         int sums[8] = int[8](1, 2, 3, 4, 5, 6, 7, 8);
-        const int x = int(lane * 0x01010101u);
+        const int x = int(invocation * 0x01010101u);
         for (uint round = 0; round < count; round++) {
             [[unroll]] for (uint i = 0; i < 8; i++) {
                 sums[i] += dotPacked4x8EXT(sums[i], x);
             }
         }
         if ((sums[0] ^ sums[1] ^ sums[2] ^ sums[3] ^ sums[4] ^ sums[5] ^ sums[6] ^ sums[7]) == 0x12345678) {
-            sink[lane] = 1;
+            sink[invocation] = 1;
         }
     } else {
-        vec4 a = vec4(lane), b = vec4(lane + 1);
+        vec4 a = vec4(invocation), b = vec4(invocation + 1);
         for (uint round = 0; round < count; round++) {
             a = a * 0.999 + 0.5;
             b = b * 0.998 + 0.25;
         }
         if (dot(a, b) == 1.5) {
-            sink[lane] = 1;
+            sink[invocation] = 1;
         }
     }
 }

@@ -1,5 +1,6 @@
-// probe_fragments: where the elements of a matrix lie: for each of 32 lanes and 8 elements the row and
-// column, 16 * row + column, first of an operand (A), then of weights (B, rows and columns swapped).
+// probe_fragments: where the elements of a matrix lie: for each of 32 invocations and 8 elements
+// the row and column, 16 * row + column, first of an operand (A), then of weights (B, rows and
+// columns swapped).
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_16bit_storage : require
@@ -14,8 +15,8 @@ layout(set = 1, binding = 0, std430) writeonly buffer Places { uint places[]; };
 shared float16_t numbers[256];
 
 void main() {
-    const uint lane = gl_LocalInvocationIndex;
-    for (uint i = lane; i < 256; i += 32) {
+    const uint invocation = gl_LocalInvocationIndex;
+    for (uint i = invocation; i < 256; i += 32) {
         // Up to 2048 whole numbers are half floats.
         numbers[i] = float16_t(float(i));
     }
@@ -26,9 +27,9 @@ void main() {
     coopMatLoad(b, numbers, 0, 16, gl_CooperativeMatrixLayoutColumnMajor);
     // A matrix spread otherwise over a subgroup leaves the rest unwritten.
     for (uint i = 0; i < min(a.length(), 8); i++) {
-        places[lane * 8 + i] = uint(a[i]);
+        places[invocation * 8 + i] = uint(a[i]);
     }
     for (uint i = 0; i < min(b.length(), 8); i++) {
-        places[256 + lane * 8 + i] = uint(b[i]);
+        places[256 + invocation * 8 + i] = uint(b[i]);
     }
 }

@@ -1,12 +1,12 @@
-// project_fragments: a product of quantised weights with some rows (up to 64), on matrix units whose
-// matrices lie in registers in a known way (src/fragments.rs asks the device):
+// project_fragments: a product of quantised weights with some rows (up to 64), on matrix units
+// whose matrices lie in registers in a known order (`fragments` in src/measure.rs probes it):
 //
-//   lane l of 32 holds of a matrix of 16 by 16 the rows l / 4 and l / 4 + 8, and of each the four
-//   columns 2 (l % 4), 2 (l % 4) + 1, and those eight further on.
+//   invocation i of 32 holds of a matrix of 16 by 16 the rows i / 4 and i / 4 + 8, and of each the
+//   four columns 2 (i % 4), 2 (i % 4) + 1, and those eight further on.
 //
-// So a lane can put its own weights into a matrix: they come from memory, are dequantised and
-// multiplied in registers, and no lane waits for another. Which column of the product a column of a
-// matrix stands for is ours to choose, as long as weights and operand agree: a lane takes whole
+// So an invocation can put its own weights into a matrix: they come from memory, are dequantised
+// and multiplied in registers, and no invocation waits for another. The order of the product's
+// columns in a matrix is free, as long as weights and operand agree: an invocation takes whole
 // blocks, and the matrices of a stage of four blocks take four weights of each.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -22,7 +22,7 @@ layout(constant_id = 11) const uint OPERAND_ROWS = 16;
 // Whether the pairs of a matrix's elements come rows first: of the operand, of the weights.
 layout(constant_id = 12) const bool OPERAND_ROWS_FIRST = false;
 layout(constant_id = 13) const bool WEIGHTS_ROWS_FIRST = false;
-// Weights of the next stage are on their way while one is multiplied: less waiting, more registers.
+// Weights of the next stage are loaded while one is multiplied: less waiting, more registers.
 layout(constant_id = 15) const bool EARLY = true;
 
 #define TILE_VECTORS 1
@@ -32,19 +32,19 @@ layout(constant_id = 15) const bool EARLY = true;
 const uint STAGE = 4;
 const uint STAGES = (BLOCKS + STAGE - 1) / STAGE;
 
-// Weight rows and rows of the operand of a lane. Names, because arrays are of one type only if
-// their lengths are one constant.
-const uint LANE_ROWS = 2 * HEIGHT;
-const uint LANE_TOKENS = 2 * COUNT;
+// Weight rows and rows of the operand of an invocation. Names, because arrays are of one type only
+// if their lengths are one constant.
+const uint OWN_ROWS = 2 * HEIGHT;
+const uint OWN_TOKENS = 2 * COUNT;
 
 // Place of the pair of a row half and a column half among a matrix's pairs of elements.
 uint pair_at(const bool rows_first, uint row_half, uint column_half) {
     return rows_first ? 2 * column_half + row_half : 2 * row_half + column_half;
 }
 
-void fetch(uint part, uint first_row, uint stage, out Raw raws[LANE_ROWS]) {
+void fetch(uint part, uint first_row, uint stage, out Raw raws[OWN_ROWS]) {
     const uint block = stage * STAGE + gl_SubgroupInvocationID % 4;
-    [[unroll]] for (uint i = 0; i < LANE_ROWS; i++) {
+    [[unroll]] for (uint i = 0; i < OWN_ROWS; i++) {
         const uint tile_row = i * 8 + gl_SubgroupInvocationID / 4;
         if (BLOCKS % STAGE != 0 && block >= BLOCKS) {
             raws[i] = Raw(uvec4(0), uvec4(0), 0, 0);
@@ -72,13 +72,13 @@ void main() {
         sums[i] = coopmat<float, gl_ScopeSubgroup, 16, 16, gl_MatrixUseAccumulator>(0.0);
     }
     // Rows that are not there are the last one that is: read, but not from afar.
-    uint tokens[LANE_TOKENS];
-    [[unroll]] for (uint i = 0; i < LANE_TOKENS; i++) {
+    uint tokens[OWN_TOKENS];
+    [[unroll]] for (uint i = 0; i < OWN_TOKENS; i++) {
         const uint token = first_token + i * 8 + gl_SubgroupInvocationID / 4;
         tokens[i] = min(token, token_count() - 1);
     }
 
-    Raw raws[LANE_ROWS];
+    Raw raws[OWN_ROWS];
     if (EARLY) {
         fetch(part, first_row, min(slice, STAGES - 1), raws);
     }
@@ -88,24 +88,24 @@ void main() {
         if (!EARLY) {
             fetch(part, first_row, stage, raws);
         }
-        uvec4 inputs[4][LANE_TOKENS];
+        uvec4 inputs[4][OWN_TOKENS];
         [[unroll]] for (uint k = 0; k < 4; k++) {
-            [[unroll]] for (uint i = 0; i < LANE_TOKENS; i++) {
+            [[unroll]] for (uint i = 0; i < OWN_TOKENS; i++) {
                 const uint at = ((stage * 4 + k) * OPERAND_ROWS + tokens[i]) * 4 + quarter;
                 // Eight rows or fewer fill half of a matrix.
                 inputs[k][i] = inside && i * 8 < OPERAND_ROWS ? operand[at] : uvec4(0);
             }
         }
-        Raw now[LANE_ROWS];
-        [[unroll]] for (uint i = 0; i < LANE_ROWS; i++) {
+        Raw now[OWN_ROWS];
+        [[unroll]] for (uint i = 0; i < OWN_ROWS; i++) {
             now[i] = raws[i];
         }
         if (EARLY) {
             fetch(part, first_row, min(stage + SPLIT, STAGES - 1), raws);
         }
         [[unroll]] for (uint k = 0; k < 4; k++) {
-            uvec4 weights[LANE_ROWS];
-            [[unroll]] for (uint i = 0; i < LANE_ROWS; i++) {
+            uvec4 weights[OWN_ROWS];
+            [[unroll]] for (uint i = 0; i < OWN_ROWS; i++) {
                 weights[i] = decode_block(part, GATE != 0 && i / 2 % 2 == 1, now[i], k);
             }
             // A vector is two matrices' columns.

@@ -27,21 +27,21 @@ layout(constant_id = 13) const bool DIRECT = false;
 // Columns of a step that a subgroup multiplies.
 const uint DEPTH = STEP * 32 / SPLIT;
 
-// What a lane fetches in a step.
+// What an invocation fetches in a step.
 const uint STEP_BLOCKS = ROWS * STEP;
 const uint STEP_VECTORS = DIRECT ? 0 : TOKENS * STEP * 4;
 const uint BLOCK_FETCHES = (STEP_BLOCKS + WORKGROUP - 1) / WORKGROUP;
 const uint VECTOR_FETCHES = DIRECT ? 1 : (STEP_VECTORS + WORKGROUP - 1) / WORKGROUP;
 
 // Whether a row of the tile belongs to the second part of a gate.
-bool gated(uint tile_row) { return GATE != 0 && tile_row / SIDE % 2 == 1; }
+bool is_up(uint tile_row) { return GATE != 0 && tile_row / SIDE % 2 == 1; }
 
 Raw fetch_block(uint part, uint first_row, uint tile_row, uint block) {
     if (BLOCKS % STEP != 0 && block >= BLOCKS) {
         return Raw(uvec4(0), uvec4(0), 0, 0);
     }
-    // Bindings that differ between lanes must be named apart.
-    if (gated(tile_row)) {
+    // Bindings that differ between invocations must be named apart.
+    if (is_up(tile_row)) {
         return load_block(part, true, first_row, tile_row, block);
     }
     return load_block(part, false, first_row, tile_row, block);
@@ -74,7 +74,7 @@ void store(uint part, uint base, Raw raws[BLOCK_FETCHES], uvec4 vectors[VECTOR_F
         if (STEP_BLOCKS % WORKGROUP == 0 || at < STEP_BLOCKS) {
             const uint tile_row = at / STEP;
             [[unroll]] for (uint k = 0; k < 4; k++) {
-                const uvec4 halves = decode_block(part, gated(tile_row), raws[i], k);
+                const uvec4 halves = decode_block(part, is_up(tile_row), raws[i], k);
                 tile[base + tile_row * STRIDE + at % STEP * 4 + k] = halves;
             }
         }

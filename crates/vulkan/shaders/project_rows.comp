@@ -1,7 +1,7 @@
 // project_rows: a product of quantised weights with few rows (1 to 8), bound by the read of the
-// weights. Some lanes share a weight row, each taking every LANES-th block; they read neighbouring
-// vectors. A lane carries HEIGHT weight rows at once, so that an activation block is fetched once
-// for all of them and several loads are in flight.
+// weights. ROW_INVOCATIONS invocations share a weight row and take its blocks in turn; they read
+// neighbouring vectors. An invocation carries HEIGHT weight rows at once, so that an activation
+// block is fetched once for all of them and several loads are in flight.
 //
 // With a single row, work moves between neighbours so that a layer needs no launch in between:
 //
@@ -21,7 +21,7 @@ layout(constant_id = 0) const uint WORKGROUP = 256;
 // Parts have one of two types.
 layout(constant_id = 1) const uint TYPE_A = 3;
 layout(constant_id = 2) const uint TYPE_B = 3;
-layout(constant_id = 3) const uint LANES = 8;
+layout(constant_id = 3) const uint ROW_INVOCATIONS = 8;
 layout(constant_id = 4) const uint HEIGHT = 2;
 // Rows of the operand; twice those of the output where they are refined.
 layout(constant_id = 5) const uint COUNT = 1;
@@ -35,7 +35,7 @@ layout(constant_id = 16) const uint SHARED_BLOCKS = 1;
 layout(constant_id = 17) const uint BLOCKS = 1;
 layout(constant_id = 18) const bool CODES = false;
 layout(constant_id = 19) const bool TAIL = false;
-// Blocks of a weight row that a lane has under way at once.
+// Blocks of a weight row that an invocation has in flight at once.
 layout(constant_id = 20) const uint UNROLL = 1;
 
 layout(set = 1, binding = 3, std430) readonly buffer Vectors { vec4 vectors[]; };
@@ -71,10 +71,10 @@ shared uvec4 shared_codes[2 * SHARED_BLOCKS];
 shared uvec2 shared_metas[SHARED_BLOCKS];
 
 // Outputs of this workgroup, where they become codes; and whether it is the last.
-shared float shared_values[CODES ? WORKGROUP / LANES * HEIGHT : 1];
+shared float shared_values[CODES ? WORKGROUP / ROW_INVOCATIONS * HEIGHT : 1];
 shared bool is_last;
 
-// Four columns of the operand to shared memory, as codes. All lanes take part.
+// Four columns of the operand to shared memory, as codes. All invocations take part.
 void put_shared(uint v, vec4 y) {
     const Quantised q = quantise(y, REFINED);
     const uint block = v / 8;
@@ -143,16 +143,16 @@ int dot_words(uvec4 a, uint b0, uint b1, uint b2, uint b3) {
          + dotPacked4x8EXT(int(a.z), int(b2)) + dotPacked4x8EXT(int(a.w), int(b3));
 }
 
-// Adds the products of blocks `first`, `first + LANES` and so on of HEIGHT weight rows to `sums`.
+// Adds the products of blocks `first`, `first + ROW_INVOCATIONS` and so on of HEIGHT weight rows to `sums`.
 void accumulate_integers(const uint type, const uint unroll, Matrix matrix, uint first_row, uint first, inout float sums[HEIGHT][COUNT]) {
     Raw raw[UNROLL][HEIGHT];
     [[unroll]] for (uint u = 0; u < unroll; u++) {
         [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
-            raw[u][r] = load_raw(type, matrix, min(first_row + r, matrix.rows - 1), first + u * LANES);
+            raw[u][r] = load_raw(type, matrix, min(first_row + r, matrix.rows - 1), first + u * ROW_INVOCATIONS);
         }
     }
     [[unroll]] for (uint u = 0; u < unroll; u++) {
-        const uint block = first + u * LANES;
+        const uint block = first + u * ROW_INVOCATIONS;
         uvec4 low[COUNT], high[COUNT];
         uvec2 meta[COUNT];
         [[unroll]] for (uint n = 0; n < COUNT; n++) {
@@ -197,25 +197,25 @@ void accumulate_floats(const uint type, Matrix matrix, uint first_row, uint bloc
     }
 }
 
-// Adds the product of this lane's blocks of HEIGHT weight rows to `sums`.
-void accumulate(const uint type, Matrix matrix, uint first_row, uint lane, inout float sums[HEIGHT][COUNT]) {
+// Adds the product of this invocation's blocks of HEIGHT weight rows to `sums`.
+void accumulate(const uint type, Matrix matrix, uint first_row, uint invocation, inout float sums[HEIGHT][COUNT]) {
     if (INTEGER && !is_float(type)) {
-        // Rounds that every lane takes, UNROLL at a time; then the rest.
-        const uint rounds = BLOCKS / LANES / UNROLL * UNROLL;
+        // Rounds that every invocation takes, UNROLL at a time; then the rest.
+        const uint rounds = BLOCKS / ROW_INVOCATIONS / UNROLL * UNROLL;
         [[dont_unroll]] for (uint round = 0; round < rounds; round += UNROLL) {
-            accumulate_integers(type, UNROLL, matrix, first_row, round * LANES + lane, sums);
+            accumulate_integers(type, UNROLL, matrix, first_row, round * ROW_INVOCATIONS + invocation, sums);
         }
-        [[dont_unroll]] for (uint block = rounds * LANES + lane; block < BLOCKS; block += LANES) {
+        [[dont_unroll]] for (uint block = rounds * ROW_INVOCATIONS + invocation; block < BLOCKS; block += ROW_INVOCATIONS) {
             accumulate_integers(type, 1, matrix, first_row, block, sums);
         }
     } else {
-        for (uint block = lane; block < BLOCKS; block += LANES) {
+        for (uint block = invocation; block < BLOCKS; block += ROW_INVOCATIONS) {
             accumulate_floats(type, matrix, first_row, block, sums);
         }
     }
 }
 
-void product_of(uint part, uint first_row, uint lane, out float sums[HEIGHT][COUNT]) {
+void product_of(uint part, uint first_row, uint invocation, out float sums[HEIGHT][COUNT]) {
     [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
         [[unroll]] for (uint n = 0; n < COUNT; n++) {
             sums[r][n] = 0.0;
@@ -223,13 +223,13 @@ void product_of(uint part, uint first_row, uint lane, out float sums[HEIGHT][COU
     }
     const Matrix matrix = Matrix(part, part_rows[part], BLOCKS);
     if (TYPE_A == TYPE_B || (flags & (1u << part)) == 0) {
-        accumulate(TYPE_A, matrix, first_row, lane, sums);
+        accumulate(TYPE_A, matrix, first_row, invocation, sums);
     } else {
-        accumulate(TYPE_B, matrix, first_row, lane, sums);
+        accumulate(TYPE_B, matrix, first_row, invocation, sums);
     }
     [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
         [[unroll]] for (uint n = 0; n < COUNT; n++) {
-            [[unroll]] for (uint step = LANES / 2; step > 0; step /= 2) {
+            [[unroll]] for (uint step = ROW_INVOCATIONS / 2; step > 0; step /= 2) {
                 sums[r][n] += subgroupShuffleXor(sums[r][n], step);
             }
         }
@@ -251,22 +251,22 @@ void main() {
     if (FUSED) {
         form_shared();
     }
-    const uint lane = gl_SubgroupInvocationID % LANES;
-    const uint group = gl_SubgroupID * (gl_SubgroupSize / LANES) + gl_SubgroupInvocationID / LANES;
+    const uint invocation = gl_SubgroupInvocationID % ROW_INVOCATIONS;
+    const uint group = gl_SubgroupID * (gl_SubgroupSize / ROW_INVOCATIONS) + gl_SubgroupInvocationID / ROW_INVOCATIONS;
     const uint workgroup = gl_WorkGroupID.x;
     uint part = 0;
     if (GATE == 0) {
         part = workgroup >= part_group[2] ? 2 : workgroup >= part_group[1] ? 1 : 0;
     }
-    const uint first_row = ((workgroup - part_group[part]) * (WORKGROUP / LANES) + group) * HEIGHT;
+    const uint first_row = ((workgroup - part_group[part]) * (WORKGROUP / ROW_INVOCATIONS) + group) * HEIGHT;
     float sums[HEIGHT][COUNT];
-    product_of(part, first_row, lane, sums);
+    product_of(part, first_row, invocation, sums);
     if (GATE != 0) {
         float ups[HEIGHT][COUNT];
-        product_of(1, first_row, lane, ups);
+        product_of(1, first_row, invocation, ups);
         [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
             [[unroll]] for (uint n = 0; n < COUNT; n++) {
-                sums[r][n] = (GATE == 1 ? silu(sums[r][n]) : gelu_tanh(sums[r][n])) * ups[r][n];
+                sums[r][n] = gated(GATE, sums[r][n], ups[r][n]);
             }
         }
     }
@@ -274,15 +274,15 @@ void main() {
     [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
         [[unroll]] for (uint n = 0; n < COUNT; n++) {
             const uint row = first_row + r;
-            if (lane == (r * COUNT + n) % LANES && n < count && row < part_rows[part]) {
+            if (invocation == (r * COUNT + n) % ROW_INVOCATIONS && n < count && row < part_rows[part]) {
                 const float value = cap > 0.0 ? soft_cap(sums[r][n], cap) : sums[r][n];
                 values[n * output_stride + part_column[part] + row] = value;
             }
         }
     }
     if (CODES) {
-        const uint rows = WORKGROUP / LANES * HEIGHT;
-        if (lane == 0) {
+        const uint rows = WORKGROUP / ROW_INVOCATIONS * HEIGHT;
+        if (invocation == 0) {
             [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
                 shared_values[group * HEIGHT + r] = sums[r][0];
             }

@@ -1,6 +1,7 @@
 // project_tiles: a product of weights with many rows. A workgroup computes a tile of 64 weight
-// rows by TOKENS rows of the operand; a lane, 4 by TOKENS / 16 of it. Weights pass through shared
-// memory as codes (four blocks at a time) or, in exact mode, as floats (one block at a time).
+// rows by TOKENS rows of the operand; an invocation, 4 by TOKENS / 16 of it. Weights pass through
+// shared memory as codes (four blocks at a time) or, in exact mode, as floats (one block at a
+// time).
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "include/common.glsl"
@@ -39,11 +40,11 @@ layout(push_constant) uniform Constants {
 };
 
 const uint ROWS = 64;
-// Rows of a lane, and tokens of a lane.
+// Rows of an invocation, and tokens of an invocation.
 const uint HEIGHT = 4;
 const uint COUNT = TOKENS / 16;
-// Distance, in words, of the rows' words of two columns: lanes that store four blocks of eight
-// rows at once then meet 32 different banks.
+// Distance, in words, of the rows' words of two columns: invocations that store four blocks of
+// eight rows at once then meet 32 different banks.
 const uint ROW_STRIDE = 72;
 const uint TOKEN_STRIDE = TOKENS + 8;
 const uint STEP = 4;
@@ -221,7 +222,7 @@ void main() {
         product_of(1, first_row, first_token, ups);
         [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
             [[unroll]] for (uint n = 0; n < COUNT; n++) {
-                sums[r][n] = (GATE == 1 ? silu(sums[r][n]) : gelu_tanh(sums[r][n])) * ups[r][n];
+                sums[r][n] = gated(GATE, sums[r][n], ups[r][n]);
             }
         }
     }

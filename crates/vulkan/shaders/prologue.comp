@@ -14,7 +14,8 @@ layout(constant_id = 2) const bool LOGITS = false;
 layout(constant_id = 3) const bool KEEP = false;
 // Rows that fragments have room for.
 layout(constant_id = 4) const uint OPERAND_ROWS = 16;
-// Rows that are not there are formed too, whatever they hold: to ask how many there are would take longer.
+// Rows that are not there are formed too, whatever they hold: to ask how many there are would take
+// longer.
 layout(constant_id = 5) const bool ALL = false;
 
 layout(set = 1, binding = 0, std430) readonly buffer Base { vec4 base[]; };

@@ -17,7 +17,7 @@ layout(push_constant) uniform Constants {
     float epsilon;
 };
 
-// Subgroups have at least eight lanes.
+// Subgroups have at least eight invocations.
 shared float partial[WORKGROUP / 8];
 
 void main() {

@@ -1,4 +1,4 @@
-//! What recording once is worth: the same decode without it.
+//! The gain of recording once: the same decode without it.
 //!
 //! Each play computes exactly what it would otherwise; only the host's part differs.
 
@@ -25,7 +25,7 @@ pub enum Ablation {
     Allocate,
 }
 
-/// An experiment under way.
+/// A running experiment.
 pub(crate) struct Ablated {
     pub kind: Ablation,
     /// Programs by rows and rows with logits, and their launches.
@@ -33,7 +33,7 @@ pub(crate) struct Ablated {
 }
 
 impl VulkanRecording {
-    /// Plays without what was recorded, until told otherwise.
+    /// Plays without the recorded command buffers, until set back.
     pub fn ablate(&mut self, ablation: Option<Ablation>) -> Result<(), DeviceError> {
         self.idle()?;
         self.ablation = ablation.map(|kind| Ablated { kind, programs: HashMap::new() });

@@ -33,7 +33,7 @@ constants! {
         WORKGROUP = 0, FORM = 1, LOGITS = 2, KEEP = 3, OPERAND_ROWS = 4, ALL = 5
     }
     "project_rows.comp" project_rows {
-        WORKGROUP = 0, TYPE_A = 1, TYPE_B = 2, LANES = 3, HEIGHT = 4, COUNT = 5, FUSED = 6,
+        WORKGROUP = 0, TYPE_A = 1, TYPE_B = 2, ROW_INVOCATIONS = 3, HEIGHT = 4, COUNT = 5, FUSED = 6,
         GATE = 7, INTEGER = 8, REFINED = 9, LOGITS = 15, SHARED_BLOCKS = 16, BLOCKS = 17,
         CODES = 18, TAIL = 19, UNROLL = 20
     }

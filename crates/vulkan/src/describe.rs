@@ -205,7 +205,7 @@ fn describe_one(instance: &Instance, raw: vk::PhysicalDevice, index: usize) -> G
     }
 }
 
-/// Heaps, with the driver's budgets where it tells them.
+/// Heaps, with the driver's budgets where it reports them.
 pub(crate) fn heaps(
     instance: &Instance,
     raw: vk::PhysicalDevice,
@@ -263,9 +263,9 @@ fn missing_features(instance: &Instance, raw: vk::PhysicalDevice) -> Vec<&'stati
         (thirteen.synchronization2 != 0, "synchronization2"),
         (thirteen.maintenance4 != 0, "maintenance4"),
         (subgroup.supported_operations.contains(operations), "subgroup arithmetic and shuffles"),
-        ((8..=64).contains(&subgroup.subgroup_size), "subgroups of 8 to 64 lanes"),
+        ((8..=64).contains(&subgroup.subgroup_size), "subgroups of 8 to 64 invocations"),
         (limits.max_compute_shared_memory_size >= 32 << 10, "32 KiB of shared memory"),
-        (limits.max_compute_work_group_invocations >= 512, "workgroups of 512 lanes"),
+        (limits.max_compute_work_group_invocations >= 512, "workgroups of 512 invocations"),
         (limits.max_per_stage_descriptor_storage_buffers >= 24, "24 storage buffers a kernel"),
     ];
     needs.into_iter().filter(|(has, _)| !has).map(|(_, name)| name).collect()

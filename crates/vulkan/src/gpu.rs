@@ -245,7 +245,7 @@ impl Gpu {
                 }
             }
             vk::Result::TIMEOUT => {
-                // What it still holds can never be used again, or given back.
+                // The memory it uses can neither be reused nor freed.
                 self.lost.store(true, Ordering::Relaxed);
                 self.hung.store(true, Ordering::Relaxed);
                 DeviceError::Timeout {

@@ -70,12 +70,12 @@ pub use device::{VulkanDevice, VulkanOptions};
 pub use dry_run::{OpLaunch, launches};
 pub use gpu::Gpu;
 pub use instance::Instance;
-#[doc(hidden)]
+#[cfg(feature = "test-hooks")]
 pub use measure::atomic_additions;
 pub use measure::measure;
 pub use memory::HeapUse;
 pub use recording::VulkanRecording;
-#[doc(hidden)]
+#[cfg(feature = "test-hooks")]
 pub use sample::bench::{SampleBench, Sampled};
 pub use statistics::{KernelStatistics, compile_plan};
 pub use tune::{Trial, tune};

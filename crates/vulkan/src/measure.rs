@@ -31,10 +31,10 @@ pub fn measure(gpu: &Arc<Gpu>, numeric: Numeric) -> Result<Ceilings, DeviceError
     let kind = if numeric == Numeric::Fast { 1 } else { 2 };
     let compute = probe(kind, source, sink, rounds, groups);
     let compute_seconds = lab.time(&[compute], 3)?;
-    // Eight operations a round and lane; a dot is four multiply-adds, each two operations.
+    // Eight operations a round and invocation; a dot is four multiply-adds, each two operations.
     let operations = 2.0 * 8.0 * if numeric == Numeric::Fast { 4.0 } else { 1.0 };
-    let lanes = f64::from(groups) * 256.0;
-    let mut rate = operations * lanes * f64::from(rounds) / compute_seconds;
+    let invocations = f64::from(groups) * 256.0;
+    let mut rate = operations * invocations * f64::from(rounds) / compute_seconds;
     // Fast mode computes prompts on matrix units where there are any.
     let limits = Limits::of(gpu);
     if numeric == Numeric::Fast && limits.matrices > 0 {
@@ -49,7 +49,7 @@ pub fn measure(gpu: &Arc<Gpu>, numeric: Numeric) -> Result<Ceilings, DeviceError
 /// Operations a second of the device's matrix units.
 fn matrix_rate(lab: &mut Lab, sink: Region, limits: &Limits) -> Result<f64, DeviceError> {
     const WORKGROUP: u32 = 256;
-    /// Products that a subgroup has under way.
+    /// Products that a subgroup has in flight.
     const CHAINS: u32 = 4;
     let (rounds, groups): (u32, u32) =
         if limits.parallelism < 1 << 10 { (50, 16) } else { (2_000, 1056) };
@@ -62,7 +62,7 @@ fn matrix_rate(lab: &mut Lab, sink: Region, limits: &Limits) -> Result<f64, Devi
 }
 
 /// Where the elements of matrices lie in registers, if that is as `ProjectFragments` needs it.
-/// Vulkan leaves it to the driver. NVIDIA's cards are asked; others are known to differ.
+/// Vulkan leaves it to the driver. NVIDIA's devices are probed; others are known to differ.
 pub(crate) fn fragments(gpu: &Arc<Gpu>) -> Result<Option<Fragments>, DeviceError> {
     let asked = gpu.description().driver.contains("NVIDIA")
         && gpu.subgroup() == 32
@@ -94,7 +94,7 @@ pub(crate) fn rough_rate(gpu: &Arc<Gpu>, numeric: Numeric) -> Result<f64, Device
 /// Seconds that `groups` workgroups take to add to each of `outputs` values in memory, and seconds
 /// of a launch that does nothing: what decides whether a product that feeds another can share its
 /// launch (see BENCHMARKS.md).
-#[doc(hidden)]
+#[cfg(feature = "test-hooks")]
 pub fn atomic_additions(
     gpu: &Arc<Gpu>,
     groups: u32,

@@ -155,8 +155,8 @@ pub(crate) const PUSH_BYTES: u32 = 128;
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct Variant {
     pub shader: Shader,
-    /// Constant, by its number in [`crate::constants`], and value. A program writes them always in the
-    /// same order, so that equal kernels are one variant.
+    /// Constant, by its number in [`crate::constants`], and value. A program writes them always in
+    /// the same order, so that equal kernels are one variant.
     pub constants: Vec<(u32, u32)>,
 }
 

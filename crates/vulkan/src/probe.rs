@@ -21,7 +21,7 @@ impl VulkanRecording {
 
     /// Bytes of device memory.
     fn read(&mut self, region: Region) -> Result<Vec<u8>, DeviceError> {
-        // The fence may still be that of a play which nobody waited for.
+        // The fence may belong to a play that was not waited for.
         self.idle()?;
         let mut memory = Memory::new(self.gpu.clone(), None);
         let to = memory.allocate(Purpose::Readback, region.size, "a copy")?;

@@ -1,8 +1,8 @@
 //! From a plan to dispatches: which kernel, with which buffers and constants, in which order.
 //!
-//! A program is plain data; [`crate::commands`] turns it into command buffers. The body of a play is
-//! programmed for a number of rows (a bucket), the head for a number of rows with logits, so that a
-//! prompt's chunk without logits reads no head.
+//! A program is plain data; [`crate::commands`] turns it into command buffers. The body of a play
+//! is programmed for a number of rows (a bucket), the head for a number of rows with logits, so
+//! that a prompt's chunk without logits reads no head.
 
 mod attend;
 mod plain;
@@ -128,8 +128,8 @@ impl Programmer<'_> {
                 Kernel::Attend(attend) => self.attend(op, attend, body, &mut dispatches),
                 Kernel::Single(node) => self.single(op, *node, rows, &mut dispatches)?,
             }
-            // The head waits for the body; the body for the play before, which may still be under
-            // way in the same memory.
+            // The head waits for the body; the body for the play before, which may still run in
+            // the same memory.
             dispatches[start].barrier |= self.plan.ops[op].barrier || start == 0;
         }
         debug_assert!(dispatches.iter().all(|d| d.push.len() <= PUSH_BYTES as usize));
@@ -152,7 +152,7 @@ impl Programmer<'_> {
     }
 
     /// Where kernel `op` finds its input in a play of `rows` rows. A single row is handed on by the
-    /// kernel before wherever that is one launch and this one meets it in integers; some rows by
+    /// kernel before wherever that is one launch and this one multiplies integers; some rows by
     /// attention.
     fn input(&self, op: usize, rows: u32) -> InputFrom {
         let Kernel::Project(project) = &self.plan.ops[op].kernel else { return InputFrom::Own };

@@ -1,6 +1,7 @@
-//! What the driver's compiler makes of a plan's kernels: registers, spills, occupancy, assembly.
+//! The driver's statistics of a plan's compiled kernels: registers, spills, occupancy, assembly.
 //!
-//! Needs no memory of the device, so that a driver without a chip behind it can answer for the chip.
+//! Needs no memory of the device, so that a driver without a chip behind it can answer for the
+//! chip.
 
 use crate::dry_run::DryRun;
 use crate::gpu::Gpu;
@@ -46,8 +47,8 @@ impl KernelStatistics {
     }
 }
 
-/// Compiles every pipeline that recordings of `plan` can come to use on this device, for all row
-/// counts, and asks the driver about each.
+/// Compiles every pipeline that recordings of `plan` can use on this device, for all row counts,
+/// and queries the driver's statistics of each.
 pub fn compile_plan(gpu: &Arc<Gpu>, plan: &Plan) -> Result<Vec<KernelStatistics>, DeviceError> {
     let executable = gpu.executable.as_ref().ok_or_else(|| {
         let name = &gpu.description().name;

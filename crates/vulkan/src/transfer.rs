@@ -1,4 +1,4 @@
-//! Tensors on their way between this device and others.
+//! Tensors that pass between this device and others.
 //!
 //! Where the arena is visible to the host they are written and read in place. Elsewhere they pass
 //! through staging memory, and copies recorded beside the segment's kernels move them: a segment

@@ -1,4 +1,4 @@
-//! Tries the ways a product can be cut, on the device and with the model's own weights.
+//! Measures the possible cuts of a product, on the device and with the model's own weights.
 
 use crate::lab::Lab;
 use crate::policy::rows;
@@ -27,8 +27,8 @@ pub struct Trial {
     pub choice: String,
 }
 
-/// Measures the products of a play of one row; `progress` hears of each that is done, and of how
-/// many there are.
+/// Measures the products of a play of one row; `progress` is called with each product's
+/// result and the number of products.
 pub fn tune(
     recording: &VulkanRecording,
     progress: &mut dyn FnMut(&Trial, usize),
@@ -80,8 +80,8 @@ pub fn tune(
             before,
             after: best.0,
             choice: format!(
-                "{} lanes, {} a row, {} rows of {} blocks at once",
-                shape.workgroup, shape.lanes, shape.height, shape.unroll
+                "{} invocations, {} a row, {} rows of {} blocks at once",
+                shape.workgroup, shape.row_invocations, shape.height, shape.unroll
             ),
         };
         progress(&trial, products.len());

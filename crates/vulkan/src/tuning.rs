@@ -79,10 +79,10 @@ impl Tuning {
         let mut text = format!("{TITLE}\n{}\n", identity(gpu));
         for (key, shape) in &self.rows {
             let RowsKey { ty, rows, blocks, count } = key;
-            let RowsShape { workgroup, lanes, height, unroll } = shape;
+            let RowsShape { workgroup, row_invocations, height, unroll } = shape;
             let _ = writeln!(
                 text,
-                "rows {ty} {rows} {blocks} {count}: {workgroup} {lanes} {height} {unroll}"
+                "rows {ty} {rows} {blocks} {count}: {workgroup} {row_invocations} {height} {unroll}"
             );
         }
         text
@@ -114,12 +114,19 @@ fn parse(line: &str) -> Option<(RowsKey, RowsShape)> {
     let ty: TensorType = key.next()?.parse().ok()?;
     let key: Vec<u32> = key.map(|word| word.parse().ok()).collect::<Option<_>>()?;
     let shape: Vec<u32> = shape.split(' ').map(|word| word.parse().ok()).collect::<Option<_>>()?;
-    let ([rows, blocks, count], [workgroup, lanes, height, unroll]) = (&key[..], &shape[..]) else {
+    let ([rows, blocks, count], [workgroup, row_invocations, height, unroll]) =
+        (&key[..], &shape[..])
+    else {
         return None;
     };
     Some((
         RowsKey { ty, rows: *rows, blocks: *blocks, count: *count },
-        RowsShape { workgroup: *workgroup, lanes: *lanes, height: *height, unroll: *unroll },
+        RowsShape {
+            workgroup: *workgroup,
+            row_invocations: *row_invocations,
+            height: *height,
+            unroll: *unroll,
+        },
     ))
 }
 
@@ -130,7 +137,7 @@ mod tests {
     #[test]
     fn lines_are_read_back_and_others_refused() {
         let key = RowsKey { ty: TensorType::Q4_0, rows: 5376, blocks: 168, count: 1 };
-        let shape = RowsShape { workgroup: 256, lanes: 8, height: 2, unroll: 4 };
+        let shape = RowsShape { workgroup: 256, row_invocations: 8, height: 2, unroll: 4 };
         assert_eq!(parse("rows q4_0 5376 168 1: 256 8 2 4"), Some((key, shape)));
         for wrong in ["", "rows", "rows q4_0 1 2: 3 4 5 6", "rows q9 1 2 3: 4 5 6 7", "x 1 2 3: 4"]
         {

@@ -33,7 +33,7 @@ impl Drop for Uploader {
     fn drop(&mut self) {
         for stage in &self.stages {
             if stage.busy {
-                // An error here was an error before, and is on its way to the user.
+                // An error here was reported before.
                 let _ = self.gpu.wait(stage.fence, WAIT_LIMIT, "an upload");
             }
         }

@@ -16,7 +16,7 @@ use pianola_vulkan::{Gpu, VulkanDevice, VulkanRecording};
 use proptest::prelude::*;
 use std::sync::{Arc, OnceLock};
 
-/// A prompt, a token, a chunk beside a token that crosses a page, and one of which nobody wants
+/// A prompt, a token, a chunk beside a token that crosses a page, and one without
 /// logits.
 const STEPS: [(&Runs, u32); 4] =
     [(&[(0, 0, 60)], 3), (&[(1, 0, 1)], 1), (&[(0, 60, 7), (1, 1, 1)], 2), (&[(1, 2, 2)], 0)];

@@ -126,7 +126,7 @@ fn play_lone_operations() {
 #[ignore = "a_missing_barrier_would_be_reported runs it under the layer"]
 fn fill_a_buffer_twice() {
     // SAFETY: plain calls in the order the specification wants, but for the barrier; both writes
-    // are the same, and their order matters to nobody.
+    // are the same, and their order does not matter.
     unsafe {
         let entry = ash::Entry::load().unwrap();
         let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_3);

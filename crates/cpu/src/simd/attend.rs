@@ -30,10 +30,10 @@ pub(crate) struct Scratch {
     sums: Vec<f32>,
 }
 
-/// Queries for which a page is not worth converting as a whole.
+/// Up to this many queries, values are converted as they are read instead of a page at a time.
 const DIRECT_QUERIES: usize = 4;
 
-/// Queries a worker takes on at once.
+/// Queries that a worker attends with at once.
 pub(crate) const MAX_QUERIES: usize = 32;
 
 impl Scratch {
@@ -119,8 +119,8 @@ enum Stored {
 }
 
 impl Stored {
-    /// Few queries are done sooner with values that are converted as they are met; for more the
-    /// page is converted once.
+    /// For few queries it is faster to convert values as they are read; for more the page is
+    /// converted once.
     ///
     /// # Safety
     /// `page` is the head's part of a page of type `ty`; the scratch is for heads of this width.

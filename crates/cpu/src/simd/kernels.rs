@@ -20,7 +20,7 @@ pub(crate) type Dequantize = unsafe fn(*const u8, usize, *mut f32);
 /// Kernels compiled for one instruction set.
 ///
 /// # Safety
-/// They may be called on a processor that has it, which [`super::Level::available`] tells; each
+/// They may be called on a processor that has it ([`super::Level::available`]); each
 /// kernel's own conditions are those of the generic function it wraps.
 pub(crate) struct Kernels {
     pub product: fn(TensorType) -> Option<QuantizedProduct>,

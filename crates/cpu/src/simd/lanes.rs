@@ -8,7 +8,7 @@
 /// # Safety
 /// Every method may only be called from code compiled for the instruction set that the
 /// implementation names, on a processor that has it. Pointers must be valid for the 16 lanes (or
-/// 64 bytes, where bytes are meant) read or written; no alignment is asked for.
+/// 64 bytes, where bytes are meant) read or written; no alignment is required.
 pub(crate) unsafe trait Lanes: Copy + 'static {
     /// Sixteen f32.
     type F: Copy;

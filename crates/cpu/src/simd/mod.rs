@@ -31,9 +31,9 @@ use kernels::Kernels;
 /// An instruction set to compute with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Level {
-    /// Plain code on one thread, operation by operation: slow, and the measure of the others.
+    /// Plain code on one thread, operation by operation: slow; the others are checked against it.
     Reference,
-    /// Whatever the compiler makes of plain Rust.
+    /// Plain Rust, vectorised by the compiler.
     Portable,
     /// AVX2 with FMA.
     Avx2,

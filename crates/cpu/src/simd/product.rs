@@ -64,14 +64,14 @@ pub(crate) struct FloatRows {
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
-/// How far ahead of the codes in use the next are asked for, in bytes: the best of 1 to 16 KiB
-/// and of a whole tile. They go to the second-level cache; asked into the first they crowd out
-/// its few outstanding misses and a quarter of the bandwidth is lost.
+/// Distance of the prefetch ahead of the codes in use, in bytes: the best of 1 to 16 KiB and of a
+/// whole tile. It goes to the second-level cache; prefetched into the first, the codes take its few
+/// outstanding misses and a quarter of the bandwidth is lost.
 const AHEAD: usize = 4 << 10;
 
 /// `out[row][lane] = tile row lane . activation row first + row`, `R` rows at once: the codes are
-/// unpacked once and met by each row in turn. `fresh` says that the tile comes from memory, so that
-/// the next should be asked for.
+/// unpacked once and multiplied with each row in turn. `fresh` says that the tile comes from memory,
+/// so that the next should be prefetched.
 ///
 /// # Safety
 /// `tile` is a whole tile of the type that `C`, `S` and `ZERO` name with `activations.columns`
@@ -85,12 +85,12 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
     out: *mut f32,
 ) {
     const { assert!(R <= 8, "each_row! knows eight") };
-    // SAFETY: by this function's promise; what is asked for ahead is never read.
+    // SAFETY: by this function's promise; a prefetch reads nothing.
     unsafe {
         let columns = activations.columns;
         let blocks = columns / BLOCK;
         let scales = tile.add(blocks * C::BYTES);
-        // The first rows are done with a tile sooner than the next arrives by itself.
+        // The first rows finish a tile before the hardware prefetcher has fetched the next.
         let ahead = tile.wrapping_add(AHEAD);
         let lines = if fresh { (C::BYTES + S::BYTES).div_ceil(LINE) } else { 0 };
         let mut sums = [L::splat(0.0); R];

@@ -84,7 +84,7 @@ pub(crate) unsafe fn quantize<L: Lanes>(
             let (low, high) = (L::load(from), L::load(from.add(16)));
             let largest = L::largest(L::max(L::abs(low), L::abs(high)));
             let step = largest / 127.0;
-            // Below this the inverse would overflow; such values are as good as zero.
+            // Below this the inverse would overflow; such values are rounded to zero.
             let inverse = if largest > 1e-30 { 127.0 / largest } else { 0.0 };
             let (low, high) = (
                 L::round(L::mul(low, L::splat(inverse))),

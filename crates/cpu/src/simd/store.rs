@@ -68,8 +68,8 @@ pub(crate) unsafe fn store<L: Lanes>(
             KvType::F16 => {
                 let page = page.cast::<u16>();
                 let mut halves = [0u16; 16];
-                // What f16 cannot hold is cut at its largest value: an infinity would turn into
-                // NaN for rows that do not even see it.
+                // What f16 cannot hold is cut at its largest value: an infinity would
+                // become NaN even in rows that do not see it.
                 let within = |x: L::F| L::max(L::splat(-65504.0), L::min(L::splat(65504.0), x));
                 for at in (0..head_dim).step_by(16) {
                     L::store_f16(halves.as_mut_ptr(), within(L::load(key.add(at))));
@@ -115,7 +115,7 @@ pub(super) unsafe fn scales_of(page: *const u8, head_dim: usize) -> *const f32 {
 unsafe fn quantize<L: Lanes>(x: *const f32, width: usize, mut put: impl FnMut(usize, i8)) -> f32 {
     // SAFETY: by this function's promise.
     unsafe {
-        // What lies behind the head must not count.
+        // Values after the head must not count.
         let load = |at: usize| {
             let mut lanes = [0.0f32; 16];
             std::ptr::copy_nonoverlapping(x.add(at), lanes.as_mut_ptr(), (width - at).min(16));
@@ -126,7 +126,7 @@ unsafe fn quantize<L: Lanes>(x: *const f32, width: usize, mut put: impl FnMut(us
             largest = L::max(largest, L::abs(load(at)));
         }
         let largest = L::largest(largest);
-        // Below this the inverse would overflow; such values are as good as zero.
+        // Below this the inverse would overflow; such values are rounded to zero.
         let inverse = L::splat(if largest > 1e-30 { 127.0 / largest } else { 0.0 });
         let mut total = L::splat(0.0);
         for at in (0..width).step_by(16) {

@@ -84,8 +84,8 @@ impl Product {
         }
     }
 
-    /// One tile's products with `rows`, put where they belong; with `gate`, times the activation of
-    /// what stands there already.
+    /// One tile's products with `rows`, put where they belong; with `gate`, multiplied by the activation
+    /// of what is there already.
     unsafe fn tile(
         &self,
         play: &Play<'_>,

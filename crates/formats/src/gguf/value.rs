@@ -74,7 +74,7 @@ impl Value {
     }
 
     /// The value as a float; integers convert, since some writers store `10000` for `10000.0`.
-    pub fn as_float(&self) -> Option<f64> {
+    pub(crate) fn as_float(&self) -> Option<f64> {
         match *self {
             Value::F32(v) => Some(v.into()),
             Value::F64(v) => Some(v),
@@ -91,7 +91,7 @@ impl Value {
     }
 
     /// The value's type in words.
-    pub fn type_name(&self) -> &'static str {
+    pub(crate) fn type_name(&self) -> &'static str {
         match self {
             Value::U8(_) => "u8",
             Value::I8(_) => "i8",

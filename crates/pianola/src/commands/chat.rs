@@ -114,7 +114,7 @@ fn open(arguments: &Arguments, located: &Located, console: Console) -> Result<En
     model::load_with_draft(located, options, &arguments.speculation, console)
 }
 
-/// Whether the conversation goes on.
+/// Whether the conversation continues.
 #[derive(PartialEq, Eq)]
 enum Next {
     Line,

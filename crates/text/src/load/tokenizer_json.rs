@@ -158,7 +158,7 @@ fn listed(token: &AddedToken) -> Listed {
     Listed { added, normalised: token.normalized.unwrap_or(!token.special) }
 }
 
-/// Appends the bytes that a spelling stands for.
+/// Appends the bytes of a spelling.
 fn decode(how: &Spelling, spelling: &str, added: bool, bytes: &mut Vec<u8>) {
     if how.byte_level && !added {
         return alphabet::decode(spelling, bytes);

@@ -15,7 +15,7 @@ pub(crate) type Merge<'a> = (&'a str, &'a str);
 pub(crate) struct Unknown {
     /// Spell it in byte tokens.
     pub(crate) bytes: bool,
-    /// Otherwise this token stands for it; without one it is dropped.
+    /// Otherwise it becomes this token; without one it is dropped.
     pub(crate) token: Option<u32>,
     /// Neighbouring unknown characters share one token.
     pub(crate) fuse: bool,

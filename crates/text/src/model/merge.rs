@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 pub(crate) const NO_TOKEN: u32 = u32::MAX;
 const NOWHERE: u32 = u32::MAX;
 
-/// A run of the piece that is at present one symbol.
+/// A run of the piece that is one symbol so far.
 #[derive(Clone, Copy)]
 pub(crate) struct Symbol {
     pub(crate) id: u32,

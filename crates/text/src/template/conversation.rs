@@ -45,7 +45,7 @@ pub struct Conversation {
     pub tools: Option<Value>,
     /// Whether the text ends where the assistant is to begin.
     pub add_generation_prompt: bool,
-    /// The time that `strftime_now` tells, in UTC; the present if `None`.
+    /// The time that `strftime_now` returns, in UTC; the present if `None`.
     pub now: Option<SystemTime>,
     /// Further variables, such as `enable_thinking` or `documents`.
     pub extra: Map<String, Value>,
@@ -66,7 +66,7 @@ pub(super) enum ContentForm {
     Parts,
 }
 
-/// The messages as the template wants them.
+/// The messages as the template expects them.
 pub(super) fn prepare(messages: &[Message], form: ContentForm) -> Result<Value, Error> {
     messages
         .iter()

@@ -1,4 +1,4 @@
-//! `strftime_now`, in UTC: what a model is told of the date needs no time zone.
+//! `strftime_now`, in UTC: the date in a prompt needs no time zone.
 
 use std::fmt::Write;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,8 +1,8 @@
 // Heads of queries and keys: norm and rotation; where keys and values lie in their pages.
 //
 // A layer's pages are `[page][kv_head]`: keys `[vector][token]`, then values `[token][vector]`,
-// in vectors of 16 bytes. So a lane that scores a token and a lane that sums a vector of values
-// both stand beside lanes that read the next 16 bytes. Bytes have a scale for each token, behind
+// in vectors of 16 bytes. So an invocation that scores a token and one that sums a vector of values
+// both have neighbours that read the next 16 bytes. Bytes have a scale for each token, behind
 // the values: `[token]` of keys, then of values. It is applied to a token's score and weight, so
 // that what is unpacked stays in units of its scale.
 //
@@ -17,7 +17,7 @@ layout(constant_id = 3) const bool QUERY_NORM = false;
 layout(constant_id = 4) const bool KEY_NORM = false;
 // 0: none; 1: i with i + HEAD_DIM / 2; 2: 2 i with 2 i + 1.
 layout(constant_id = 5) const uint ROPE = 1;
-// Lanes of a subgroup: a constant, so that loops over a head unroll and their loads overlap.
+// Invocations of a subgroup: a constant, so that loops over a head unroll and their loads overlap.
 layout(constant_id = 11) const uint SUBGROUP = 8;
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 
@@ -87,7 +87,7 @@ float from_bits(uint bits) {
 }
 
 // The scale of a head whose largest magnitude is given, and what brings its values to units of it:
-// below this it would overflow, and such values are as good as zero.
+// below this it would overflow, and such values are rounded to zero.
 float scale_of(float largest) { return largest / 127.0; }
 float inverse_of(float largest) { return largest > 1e-30 ? 127.0 / largest : 0.0; }
 
@@ -119,4 +119,14 @@ void store_scale(uint base, uint which, uint token, float scale) {
 // Both elements that a rotation mixes, by the index of their pair.
 uvec2 pair_of(uint pair) {
     return ROPE == 2 ? uvec2(2 * pair, 2 * pair + 1) : uvec2(pair, pair + HEAD_DIM / 2);
+}
+
+// A pair of a head of `row`, rotated by the row's angle.
+vec2 rotated(vec2 x, uint row, uint pair) {
+    if (ROPE == 0) {
+        return x;
+    }
+    const float c = angles[row * HEAD_DIM + pair];
+    const float s = angles[row * HEAD_DIM + HEAD_DIM / 2 + pair];
+    return vec2(x.x * c - x.y * s, x.x * s + x.y * c);
 }

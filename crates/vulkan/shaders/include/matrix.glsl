@@ -68,7 +68,7 @@ uint part_of(uint workgroup) {
 uint first_row_of(uint workgroup, uint part) { return (workgroup - part_group[part]) * (OUTPUTS_EACH * ACROSS); }
 
 // Weights of a row of the tile. Whether it belongs to the second part of a gate must be known when
-// this is compiled or be the same for all lanes of a branch.
+// this is compiled or be the same for all invocations of a branch.
 Raw load_block(uint part, const bool second, uint first_row, uint tile_row, uint block) {
     if (GATE != 0) {
         const uint row = min(first_row + tile_row / (2 * SIDE) * SIDE + tile_row % SIDE, part_rows[0] - 1);
@@ -122,7 +122,7 @@ void put_outputs(uint n, uint part, uint first_row, uint first_token) {
                 const uint gate_column = column / SIDE * (2 * SIDE) + column % SIDE;
                 const float gate = biased(0, row, inverse * sum_of(source, matrix_token, gate_column));
                 const float up = biased(1, row, inverse * sum_of(source, matrix_token, gate_column + SIDE));
-                value = (GATE == 1 ? silu(gate) : gelu_tanh(gate)) * up;
+                value = gated(GATE, gate, up);
             } else {
                 value = biased(part, row, inverse * sum_of(source, matrix_token, column));
             }

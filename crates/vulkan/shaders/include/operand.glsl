@@ -10,7 +10,7 @@
 // hold what undoes the scale, once a row.
 #extension GL_EXT_integer_dot_product : require
 
-// Largest magnitude of the eight lanes that hold one block.
+// Largest magnitude of the eight invocations that hold one block.
 float block_maximum(vec4 values) {
     const vec4 magnitudes = abs(values);
     float largest = max(max(magnitudes.x, magnitudes.y), max(magnitudes.z, magnitudes.w));
@@ -24,7 +24,7 @@ uint pack_bytes(ivec4 codes) {
     return bytes.x | (bytes.y << 8) | (bytes.z << 16) | (bytes.w << 24);
 }
 
-// Sums of both halves' codes over the eight lanes that hold one block.
+// Sums of both halves' codes over the eight invocations that hold one block.
 uint block_sums(ivec4 codes) {
     int sum = codes.x + codes.y + codes.z + codes.w;
     sum += subgroupShuffleXor(sum, 1);
@@ -34,7 +34,7 @@ uint block_sums(ivec4 codes) {
 }
 
 // Four columns as codes: their word, the block's step and sums; and the same for what the rounding
-// left out. All lanes of a subgroup take part, eight for each block.
+// left out. All invocations of a subgroup take part, eight for each block.
 struct Quantised {
     uint word;
     uvec2 meta;

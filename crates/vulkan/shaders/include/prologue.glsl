@@ -1,5 +1,6 @@
 // The prologue of a product: residual sum, norms, row selection. A workgroup forms one row, in
-// registers; lane v of a pass holds columns 4 v to 4 v + 3, so that eight lanes hold a block.
+// registers; invocation v of a pass holds columns 4 v to 4 v + 3, so that eight invocations hold a
+// block.
 //
 // The file that includes this declares `const uint WORKGROUP` and the bindings BASE, DELTA and
 // RESIDUAL as vec4 arrays `base`, `delta` and `residual`, and `vectors`.
@@ -11,7 +12,7 @@ layout(constant_id = 11) const uint PASSES = 1;
 layout(constant_id = 12) const uint SUM = 0;
 layout(constant_id = 13) const bool NORM = false;
 layout(constant_id = 14) const bool SELECT = false;
-// Lanes of a subgroup: a constant, so that the loop over their sums unrolls.
+// Invocations of a subgroup: a constant, so that the loop over their sums unrolls.
 layout(constant_id = 21) const uint SUBGROUP = 8;
 
 // Strides and offsets count vec4.
@@ -24,7 +25,8 @@ struct Prologue {
     float delta_epsilon;
 };
 
-// A subgroup has at least eight lanes, a workgroup at most 512.
+// A workgroup has at most 64 subgroups: 512 invocations where subgroups may have eight, 1,024
+// where they have at least 16 (`prologue_workgroup` in src/policy).
 shared float partial_sums[64];
 
 float workgroup_sum(float value) {

@@ -16,7 +16,7 @@ pub(crate) fn early(limits: &Limits, rows: u32) -> bool {
     rows <= 8 && limits.parallelism >= 1 << 16
 }
 
-/// Lanes of an attention's workgroup.
+/// Invocations of an attention's workgroup.
 const WORKGROUP: u32 = 128;
 /// Parts that are launched for each that the device runs at once.
 const SURPLUS: u32 = 4;

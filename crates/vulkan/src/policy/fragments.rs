@@ -23,7 +23,7 @@ pub(crate) struct Fragments {
 }
 
 impl Fragments {
-    /// From the place, 16 row + column, of each lane's eight elements.
+    /// From the place, 16 row + column, of each invocation's eight elements.
     pub fn of(operand: &[u32], weights: &[u32]) -> Option<Fragments> {
         Some(Fragments {
             operand_rows_first: rows_first(operand)?,
@@ -34,10 +34,10 @@ impl Fragments {
 
 fn rows_first(places: &[u32]) -> Option<bool> {
     let place = |rows_first: bool, at: u32| {
-        let (lane, pair, second) = (at / 8, at % 8 / 2, at % 2);
+        let (invocation, pair, second) = (at / 8, at % 8 / 2, at % 2);
         let (outer, inner) = (pair / 2, pair % 2);
         let (row, column) = if rows_first { (inner, outer) } else { (outer, inner) };
-        SIDE * (lane / 4 + 8 * row) + 2 * (lane % 4) + 8 * column + second
+        SIDE * (invocation / 4 + 8 * row) + 2 * (invocation % 4) + 8 * column + second
     };
     [true, false].into_iter().find(|&rows_first| {
         places.len() == 256
@@ -59,7 +59,7 @@ pub(crate) struct FragmentsShape {
 }
 
 impl FragmentsShape {
-    /// Lanes of a workgroup.
+    /// Invocations of a workgroup.
     pub fn workgroup(self, limits: &Limits) -> u32 {
         self.split * limits.subgroup
     }
@@ -93,11 +93,11 @@ pub(crate) fn choose(limits: &Limits, rows: u32, count: u32, gate: bool) -> Frag
         64 => 4,
         _ => 8,
     };
-    let lanes = rows.div_ceil(32) * split * limits.subgroup;
+    let invocations = rows.div_ceil(32) * split * limits.subgroup;
     // Fewer rows of the operand are read anew by more workgroups at less cost.
     let few = if tokens_each == 16 { limits.parallelism } else { limits.parallelism / 2 };
     // A gate's parts alternate within a piece.
-    let narrow = !gate && tokens_each < 64 && lanes < few;
+    let narrow = !gate && tokens_each < 64 && invocations < few;
     FragmentsShape {
         rows_each: if narrow { SIDE } else { 2 * SIDE },
         tokens_each,
@@ -140,10 +140,10 @@ mod tests {
         // As NVIDIA's cards have them: operands rows first, weights columns first.
         let place = |rows_first: bool| -> Vec<u32> {
             let mut places = Vec::new();
-            for lane in 0..32 {
+            for invocation in 0..32 {
                 for (outer, inner) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                     let (row, column) = if rows_first { (inner, outer) } else { (outer, inner) };
-                    let first = 16 * (lane / 4 + 8 * row) + 2 * (lane % 4) + 8 * column;
+                    let first = 16 * (invocation / 4 + 8 * row) + 2 * (invocation % 4) + 8 * column;
                     places.extend([first, first + 1]);
                 }
             }

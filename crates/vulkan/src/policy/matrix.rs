@@ -35,7 +35,7 @@ impl MatrixShape {
         self.tokens_each * self.along
     }
 
-    /// Lanes of a workgroup.
+    /// Invocations of a workgroup.
     pub fn workgroup(self, limits: &Limits) -> u32 {
         self.across * self.along * self.split * limits.subgroup
     }
@@ -80,7 +80,7 @@ const fn tile(each: [u32; 2], pieces: [u32; 2], step: u32) -> MatrixShape {
 }
 
 /// The same with `split` subgroups for a piece. Few rows of the operand make small tiles, whose
-/// workgroups would otherwise have little under way between memory and registers.
+/// workgroups would otherwise have few loads in flight.
 const fn split(each: [u32; 2], pieces: [u32; 2], split: u32, step: u32) -> MatrixShape {
     MatrixShape { split, ..tile(each, pieces, step) }
 }
@@ -106,7 +106,7 @@ fn candidates(count: u32) -> &'static [MatrixShape] {
 }
 
 /// The tile for a product of `rows` weight rows (of both parts of a gate) with `count` rows: the
-/// largest of which there are enough to fill half of the device's lanes, which is what the
+/// largest of which there are enough to fill half of the device's invocations, which is what the
 /// registers of such kernels let it hold; failing that, the smallest.
 pub(crate) fn choose(limits: &Limits, rows: u32, count: u32) -> MatrixShape {
     // Pieces of 64 by 64 read half as much shared memory for a product, and leave room for two

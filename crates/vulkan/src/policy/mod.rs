@@ -15,9 +15,9 @@ use fragments::Fragments;
 /// What choices depend on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Limits {
-    /// Lanes of a subgroup.
+    /// Invocations of a subgroup.
     pub subgroup: u32,
-    /// Lanes that keep the device busy.
+    /// Invocations that keep the device busy.
     pub parallelism: u32,
     /// Bytes that a workgroup shares.
     pub shared_memory: u32,
@@ -38,7 +38,7 @@ impl Limits {
         let description = gpu.description();
         Limits {
             subgroup: gpu.subgroup(),
-            // Vulkan does not tell how many units a device has; these are rough sizes of their
+            // Vulkan does not report how many units a device has; these are rough sizes of their
             // classes, and tuning finds the rest.
             parallelism: match description.kind {
                 GpuKind::Discrete | GpuKind::Virtual => 1 << 17,
@@ -67,9 +67,11 @@ pub(crate) fn tile_tokens(rows: u32) -> u32 {
     }
 }
 
-/// Lanes of a workgroup that forms one row of `width` values: a pass takes four a lane, and passes
-/// are waits for memory.
+/// Invocations of a workgroup that forms one row of `width` values: a pass takes four an
+/// invocation, and passes are waits for memory.
 pub(crate) fn prologue_workgroup(limits: &Limits, width: u32) -> u32 {
     let usual = if width >= 8192 { 512 } else { 256 };
-    if limits.parallelism >= 1 << 16 && width >= 4096 { 2 * usual } else { usual }
+    // `include/prologue.glsl` has room for the sums of 64 subgroups.
+    let large = limits.parallelism >= 1 << 16 && limits.subgroup >= 16;
+    if large && width >= 4096 { 2 * usual } else { usual }
 }

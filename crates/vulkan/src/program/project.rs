@@ -52,7 +52,7 @@ impl Programmer<'_> {
             }
         }
         let mut keep = project.residual.is_some_and(|residual| residual.kept);
-        // Operand forms that lie ready, for groups that share one.
+        // The form of the operand that is in memory, for groups that share one.
         let mut ready = None;
         for group in &groups {
             let way = self.way(rows, logits, group.integer);
@@ -90,7 +90,7 @@ impl Programmer<'_> {
         Ok(())
     }
 
-    /// The kernel for a product of `rows` rows, with weights that meet them as integers or not.
+    /// The kernel for a product of `rows` rows, in integers or not.
     pub(super) fn way(&self, rows: u32, logits: bool, integer: bool) -> ProductKernel {
         let Limits { matrices, fragments, .. } = self.limits;
         let some = fragments::LEAST_ROWS..=fragments::MOST_ROWS;

@@ -49,7 +49,7 @@ impl VulkanRecording {
         Ok(commands)
     }
 
-    /// Records what a play of such a segment needs and is not there yet.
+    /// Records the command buffers that a play of this body needs and that do not exist yet.
     fn prepare(&mut self, slot: usize, body: Body, logits: usize) -> Result<(), DeviceError> {
         if !self.slots[slot].bodies.contains_key(&body) {
             let program = self.programmer(slot, &self.tuning).body(body)?;
@@ -271,7 +271,7 @@ impl VulkanRecording {
         slot: usize,
         limit: Duration,
     ) -> Result<(), DeviceError> {
-        // A forward pass that nobody sampled from: its logits are lost.
+        // A forward pass without sampling after it: its logits are lost.
         let waits = |sampler: &Sampler| sampler.forward.is_some_and(|forward| forward.0 == slot);
         if let Some(at) = self.samplers.iter().position(waits) {
             self.samplers[at].forward = None;

@@ -1,4 +1,4 @@
-//! The engine that is measured: loaded, and checked against the reference where that is asked for.
+//! The engine that is measured: loaded, and checked against the reference where requested.
 
 use pianola_cpu::{CheckReport, ReferenceModel};
 use pianola_engine::{Engine, LoadOptions, LogitRows, Speculation};
@@ -17,7 +17,7 @@ pub(super) struct Subject {
     pub label: String,
     pub engine: Engine,
     pub check: Option<CheckReport>,
-    /// The type asked for with --quant.
+    /// The type given with --quant.
     pub asked: Option<TensorType>,
     /// Prompts differ in length.
     pub mixed: bool,

@@ -19,7 +19,7 @@ impl Group<'_> {
 }
 
 impl Programmer<'_> {
-    /// Parts of a product that go into one dispatch: alike in how they meet the operand, of at
+    /// Parts of a product that go into one dispatch: all multiplied in integers or none, of at
     /// most two types; a gate's parts always together.
     pub(in crate::program) fn groups(
         &self,

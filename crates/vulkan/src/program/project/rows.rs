@@ -83,7 +83,7 @@ impl Programmer<'_> {
             (id::WORKGROUP, shape.workgroup),
             (id::TYPE_A, types[0]),
             (id::TYPE_B, types[1]),
-            (id::LANES, shape.lanes),
+            (id::ROW_INVOCATIONS, shape.row_invocations),
             (id::HEIGHT, shape.height),
             (id::COUNT, count),
             (id::FUSED, u32::from(fused)),
@@ -117,8 +117,9 @@ impl Programmer<'_> {
         measured.filter(allowed).unwrap_or_else(|| rows::choose(&self.limits, product))
     }
 
-    /// Where rows are handed from one kernel to the next. A single row's codes and tails have buffers
-    /// of their own, because a kernel reads one while it writes the other; attention reads neither.
+    /// Where rows are handed from one kernel to the next. A single row's codes and tails have
+    /// buffers of their own, because a kernel reads one while it writes the other; attention reads
+    /// neither.
     pub(in crate::program) fn handed(&self, input: InputFrom) -> (Region, Region) {
         match input {
             InputFrom::Fragments => (self.resources.operand, self.resources.metas),
