@@ -65,7 +65,8 @@ fn finish_time(plan: &Plan, ceilings: &[Ceilings], plays: &[&[(usize, usize)]]) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Graph, GraphBuilder};
+    use crate::builder::GraphBuilder;
+    use crate::graph::Graph;
     use crate::weight::{WeightShape, WeightSpec};
     use crate::{DeviceSpec, Numeric, Placement, PlanOptions};
     use pianola_formats::TensorType;

@@ -167,7 +167,8 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{GraphBuilder, RopePairing, RopeSpec};
+    use crate::builder::GraphBuilder;
+    use crate::graph::{RopePairing, RopeSpec};
     use crate::weight::{WeightShape, WeightSpec};
     use pianola_formats::TensorType;
 
