@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Longest that a play is waited for. A submission is planned to take far less than a second; what
-/// has not come back by then never will.
+/// has not finished by then is taken for lost.
 pub const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
 /// Slots that plays run in: plays of different slots may be in flight at once.

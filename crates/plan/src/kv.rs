@@ -137,14 +137,14 @@ impl KvDemand {
         group.pages_for(self.context, self.chunk)
     }
 
-    /// Most pages of a group that are of use: every sequence at full length, and once more its
+    /// Most pages that a group can use: every sequence at full length, and once more its
     /// window, for a conversation that pauses and will go on.
     fn most(&self, group: &KvGroup) -> usize {
         let windows = if group.window.is_some() && self.sequences > 1 { 2 } else { 1 };
         self.least(group) * self.sequences * windows
     }
 
-    /// Pages of each group: all that are of use, or as large a share of what lies between the
+    /// Pages of each group: all that it can use, or as large a share of what lies between the
     /// fewest and the most as `bytes` hold. None if they do not hold the fewest.
     pub fn pages(&self, groups: &[KvGroup], bytes: Option<u64>) -> Option<Vec<usize>> {
         const SHARES: usize = 4096;

@@ -65,7 +65,7 @@ fn finish_time(plan: &Plan, ceilings: &[Ceilings], plays: &[&[(usize, usize)]]) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::GraphBuilder;
+    use crate::builder::GraphBuilder;
     use crate::graph::Graph;
     use crate::weight::{WeightShape, WeightSpec};
     use crate::{DeviceSpec, Numeric, Placement, PlanOptions};

@@ -167,7 +167,7 @@ impl Placement {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::GraphBuilder;
+    use crate::builder::GraphBuilder;
     use crate::graph::{RopePairing, RopeSpec};
     use crate::weight::{WeightShape, WeightSpec};
     use pianola_formats::TensorType;

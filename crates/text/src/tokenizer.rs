@@ -258,12 +258,6 @@ impl Tokenizer {
         &self.stops
     }
 
-    /// Replaces the tokens that end an answer.
-    pub fn set_stop_tokens(&mut self, ids: &[u32]) {
-        self.stops.clear();
-        ids.iter().for_each(|&id| self.add_stop_token(id));
-    }
-
     /// Adds a token that ends an answer, as `generation_config.json` may.
     pub fn add_stop_token(&mut self, id: u32) {
         if !self.stops.contains(&id) {

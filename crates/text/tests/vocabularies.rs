@@ -418,8 +418,6 @@ fn the_configuration_names_special_tokens() {
     tokenizer.add_stop_token(5);
     tokenizer.add_stop_token(5);
     assert_eq!(tokenizer.stop_tokens(), [268, 5]);
-    tokenizer.set_stop_tokens(&[1]);
-    assert_eq!(tokenizer.stop_tokens(), [1]);
 }
 
 #[test]

@@ -267,7 +267,7 @@ impl Recorder {
         unsafe { self.gpu.raw.cmd_pipeline_barrier2(commands, &dependency) };
     }
 
-    /// Copies a region, after what wrote it and for whoever reads the copy on the host.
+    /// Copies a region after the commands that wrote it; the host may read the copy.
     pub fn copy(&self, commands: vk::CommandBuffer, from: Region, to: Region) {
         self.barrier(commands);
         let regions = [vk::BufferCopy {
@@ -280,7 +280,7 @@ impl Recorder {
         self.to_host(commands);
     }
 
-    /// Copies rows of `bytes` bytes, after what wrote them and for whoever reads the copy, a kernel
+    /// Copies rows of `bytes` bytes after the commands that wrote them, for the copy's reader: a kernel
     /// or the host.
     pub fn copy_rows(
         &self,

@@ -34,7 +34,7 @@ pub enum GpuKind {
     Discrete,
     /// Part of the processor, sharing its memory.
     Integrated,
-    /// A share of someone else's card.
+    /// A virtual share of a card.
     Virtual,
     /// A driver that computes on the processor.
     Software,

@@ -165,7 +165,7 @@ impl Programmer<'_> {
             _ => None,
         };
         let integer = alone(project).is_some_and(|group| group.integer);
-        let left = match self.way(rows, false, integer) {
+        let left = match self.product_kernel(rows, false, integer) {
             ProductKernel::Fragments => InputFrom::Fragments,
             _ if rows == 1 => InputFrom::Codes,
             _ => InputFrom::Own,

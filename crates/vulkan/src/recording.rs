@@ -88,7 +88,7 @@ impl Drop for VulkanRecording {
             return;
         }
         for slot in &self.slots {
-            // SAFETY: waited for, or the device is lost and will not come back to it.
+            // SAFETY: waited for, or the device is lost and no longer uses it.
             unsafe { self.gpu.raw.destroy_fence(slot.fence, None) };
         }
     }

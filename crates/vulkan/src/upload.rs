@@ -40,7 +40,7 @@ impl Drop for Uploader {
         if self.gpu.is_hung() {
             return;
         }
-        // SAFETY: waited for, or the device is lost and will not come back to it.
+        // SAFETY: waited for, or the device is lost and no longer uses it.
         unsafe {
             for stage in &self.stages {
                 self.gpu.raw.destroy_fence(stage.fence, None);

@@ -1,5 +1,5 @@
-//! How long work is cut into submissions. Drivers reset a GPU that does not come back for a second
-//! or two, and a desktop on it stands still meanwhile.
+//! How long work is cut into submissions. Drivers reset a GPU whose submission takes longer than a
+//! second or two, and a desktop on it freezes meanwhile.
 
 use std::ops::Range;
 

@@ -46,8 +46,8 @@ impl Programmer<'_> {
                 return Ok(());
             }
             InputFrom::Codes | InputFrom::Tail => {
-                let feed = OperandSource::Handed(input);
-                out.push(self.rows_product(op, project, &groups[0], rows, feed, false)?);
+                let source = OperandSource::Handed(input);
+                out.push(self.rows_product(op, project, &groups[0], rows, source, false)?);
                 return Ok(());
             }
         }
@@ -55,13 +55,13 @@ impl Programmer<'_> {
         // The form of the operand that is in memory, for groups that share one.
         let mut ready = None;
         for group in &groups {
-            let way = self.way(rows, logits, group.integer);
+            let kernel = self.product_kernel(rows, logits, group.integer);
             let refined = logits
                 && group.integer
-                && matches!(way, ProductKernel::Rows | ProductKernel::Tiles);
+                && matches!(kernel, ProductKernel::Rows | ProductKernel::Tiles);
             let count = if refined { 2 * rows } else { rows };
             let blocks = width / 32;
-            let form = match way {
+            let form = match kernel {
                 ProductKernel::Fragments => OperandForm::Fragments,
                 ProductKernel::Matrix => OperandForm::Halves,
                 _ if refined => OperandForm::Refined,
@@ -75,10 +75,10 @@ impl Programmer<'_> {
                 keep = false;
                 ready = Some(form);
             }
-            let product = match way {
+            let product = match kernel {
                 ProductKernel::Rows => {
-                    let feed = if fused { OperandSource::Fused } else { OperandSource::Ready };
-                    self.rows_product(op, project, group, count, feed, keep)?
+                    let source = if fused { OperandSource::Fused } else { OperandSource::Ready };
+                    self.rows_product(op, project, group, count, source, keep)?
                 }
                 ProductKernel::Fragments => self.fragments_product(op, project, group, count),
                 ProductKernel::Matrix => self.matrix_product(op, project, group, count),
@@ -91,7 +91,7 @@ impl Programmer<'_> {
     }
 
     /// The kernel for a product of `rows` rows, in integers or not.
-    pub(super) fn way(&self, rows: u32, logits: bool, integer: bool) -> ProductKernel {
+    pub(super) fn product_kernel(&self, rows: u32, logits: bool, integer: bool) -> ProductKernel {
         let Limits { matrices, fragments, .. } = self.limits;
         let some = fragments::LEAST_ROWS..=fragments::MOST_ROWS;
         if integer && fragments.is_some() && some.contains(&rows) {

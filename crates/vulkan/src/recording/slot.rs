@@ -9,7 +9,7 @@ use ash::vk;
 use pianola_plan::{DeviceError, DeviceId, Plan};
 use std::collections::BTreeMap;
 
-/// A program in replayable form: one command buffer, or several where it takes long.
+/// A program in replayable form: one command buffer, or several where it is long.
 pub(crate) struct Recorded {
     pub commands: Vec<vk::CommandBuffer>,
     pub dispatches: u32,

@@ -89,7 +89,7 @@ impl Programmer<'_> {
         let shape = fragments::choose(&self.limits, group.rows(), count, gate);
         let outputs = if gate { shape.rows_each / 2 } else { shape.rows_each };
         let (bindings, product, types, workgroups) = self.product_of_many(project, group, outputs);
-        let order = self.limits.fragments.expect("the way was chosen by it");
+        let order = self.limits.fragments.expect("the kernel was chosen by it");
         let mut constants = self.unit_specials(project, types, shape.workgroup(&self.limits));
         constants.extend(shape.constants());
         constants.extend([

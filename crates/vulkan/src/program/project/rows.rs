@@ -40,13 +40,13 @@ impl Programmer<'_> {
         project: &Project,
         group: &Group<'_>,
         count: u32,
-        feed: OperandSource,
+        source: OperandSource,
         keep: bool,
     ) -> Result<Dispatch, DeviceError> {
         let logits = self.is_head(project);
         let blocks = self.blocks(project);
         let refined = logits && group.integer;
-        let fused = feed == OperandSource::Fused;
+        let fused = source == OperandSource::Fused;
         let single = count == 1 && !logits;
         let next = if single { self.output_for_next(op, 1) } else { InputFrom::Own };
         let (codes, tail) = (next == InputFrom::Codes, next == InputFrom::Tail);
@@ -69,7 +69,7 @@ impl Programmer<'_> {
             product.flags |= KEEP;
         }
         let vectors = self.weights.vectors;
-        let (operand, metas) = match feed {
+        let (operand, metas) = match source {
             OperandSource::Handed(input) => self.handed(input),
             OperandSource::Fused | OperandSource::Ready => {
                 (self.resources.operand, self.resources.metas)
