@@ -67,6 +67,7 @@ impl VulkanRecording {
                 vacant.insert((program, launches))
             }
         };
+        let logits_region = self.logits_region(slot);
         let copy = (logits > 0).then(|| self.logits_of(slot, logits as usize));
         let commands = self.recorder.allocate()?;
         let set = self.slots[slot].set;
@@ -87,8 +88,7 @@ impl VulkanRecording {
             recorder.launches(commands, set, anew.as_ref().unwrap_or(launches), |_, _| ());
             if let Some((from, to)) = copy {
                 // The logits may lie in a buffer of this play.
-                let same = |old: &Region| old.buffer == from.buffer && old.offset == from.offset;
-                let new = replaced.iter().find(|(old, _)| same(old)).map(|(_, new)| *new);
+                let new = replaced.get(&logits_region).copied();
                 recorder.copy(commands, new.map_or(from, |new| new.slice(0, from.size)), to);
             }
         })?;

@@ -226,6 +226,14 @@ impl VulkanRecording {
         Ok(())
     }
 
+    /// All rows of logits in the arena of a slot, as kernels bind them.
+    pub(crate) fn logits_region(&self, slot: usize) -> Region {
+        let view = self.plan.view(self.plan.graph.logits.expect("checked by the planner"));
+        let buffer = &self.plan.buffers[view.buffer];
+        let bytes = 4 * self.plan.max_rows(buffer.rows) * buffer.width;
+        self.arena(slot).slice(self.plan.arena.offsets[view.buffer] as u64, bytes as u64)
+    }
+
     /// Regions of the first `rows` rows of logits, on the device and for the host.
     pub(crate) fn logits_of(&self, slot: usize, rows: usize) -> (Region, Region) {
         let tensor = self.plan.graph.logits.expect("checked by the planner");
