@@ -95,7 +95,7 @@ pub struct Holding {
 }
 
 macro_rules! delegate {
-    ($kind:ty, $spec:expr, $holds:expr) => {
+    ($kind:ty, $spec:expr, $holds:expr, $measure:expr) => {
         impl Device for $kind {
             fn spec(&self) -> DeviceSpec {
                 $spec(self)
@@ -128,14 +128,25 @@ macro_rules! delegate {
             fn as_any(&self) -> &dyn std::any::Any {
                 self
             }
-            fn measure(&self, numeric: Numeric) -> Option<Ceilings> {
-                self.device.measure(numeric)
+            fn measure(&self, _numeric: Numeric) -> Option<Ceilings> {
+                $measure(self)
             }
         }
     };
 }
 
-delegate!(Named, |named: &Named| spec(named.name), |_: &Named, _: &[Allocation]| true);
+delegate!(
+    Named,
+    |named: &Named| spec(named.name),
+    |_: &Named, _: &[Allocation]| true,
+    |named: &Named| named.device.measure(Numeric::Exact)
+);
+delegate!(
+    ArithmeticBound,
+    |bound: &ArithmeticBound| bound.device.spec(),
+    |bound: &ArithmeticBound, allocations: &[Allocation]| bound.device.holds(allocations),
+    |_: &ArithmeticBound| RemoteDevice { arithmetic_bound: true }.measure(Numeric::Exact)
+);
 delegate!(
     Holding,
     |holding: &Holding| holding.device.spec(),
@@ -144,8 +155,14 @@ delegate!(
         layers.sort_unstable();
         layers.dedup();
         layers.len() <= holding.layers
-    }
+    },
+    |holding: &Holding| holding.device.measure(Numeric::Exact)
 );
+
+/// A device whose ceilings say that arithmetic takes the time, so that halves pay.
+pub struct ArithmeticBound {
+    pub device: Arc<dyn Device>,
+}
 
 type Task = Box<dyn FnOnce(&mut CpuRecording) + Send>;
 

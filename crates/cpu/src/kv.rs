@@ -2,13 +2,16 @@
 
 use crate::memory::Memory;
 use half::f16;
-use pianola_plan::{KvGroup, KvSlot, KvType, PAGE_TOKENS, Plan};
+use pianola_plan::{DeviceId, KvGroup, KvSlot, KvType, PAGE_TOKENS, Plan};
 
 /// An entry that points nowhere.
 const UNMAPPED: u32 = u32::MAX;
 
 pub(crate) struct KvPages {
+    /// The group, with the layers that are kept here.
     pub group: KvGroup,
+    /// For each layer of the plan's group its place among these.
+    places: Vec<Option<usize>>,
     memory: Memory,
     pages: usize,
     /// `[sequences][entries]`
@@ -22,10 +25,11 @@ pub(crate) struct KvMemory {
 }
 
 impl KvMemory {
-    /// Reserves what the plan's sequences may need; untouched pages cost nothing. On failure,
-    /// the number of bytes that could not be reserved.
-    pub fn new(plan: &Plan) -> Result<KvMemory, u64> {
-        KvMemory::reserve(plan, |group| plan.kv_pages[group], None)
+    /// Reserves what the plan's sequences may need of the layers that `device` attends to;
+    /// untouched pages cost nothing. On failure, the number of bytes that could not be reserved.
+    pub fn new(plan: &Plan, device: DeviceId) -> Result<KvMemory, u64> {
+        let mine = |slot| plan.kv_device(slot) == device;
+        KvMemory::reserve(plan, |group| plan.kv_pages[group], &mine, None)
     }
 
     /// A page of its own for every entry of the tables, all mapped. In f32, which holds what a
@@ -33,7 +37,7 @@ impl KvMemory {
     pub fn whole(plan: &Plan) -> Result<KvMemory, u64> {
         let entries = plan.options.context.div_ceil(PAGE_TOKENS);
         let pages = |_| entries * plan.options.sequences;
-        let mut memory = KvMemory::reserve(plan, pages, Some(KvType::F32))?;
+        let mut memory = KvMemory::reserve(plan, pages, &|_| true, Some(KvType::F32))?;
         for group in &mut memory.groups {
             group.table = (0..group.table.len() as u32).collect();
         }
@@ -44,16 +48,24 @@ impl KvMemory {
     fn reserve(
         plan: &Plan,
         pages: impl Fn(usize) -> usize,
+        mine: &dyn Fn(KvSlot) -> bool,
         ty: Option<KvType>,
     ) -> Result<KvMemory, u64> {
         let entries = plan.options.context.div_ceil(PAGE_TOKENS);
         let reserve = |(index, group): (usize, &KvGroup)| {
             let pages = pages(index);
-            let group = KvGroup { ty: ty.unwrap_or(group.ty), ..group.clone() };
+            let mut layers = 0;
+            let mut place = |layer: usize| {
+                let kept = mine(KvSlot { group: index, layer });
+                layers += usize::from(kept);
+                kept.then(|| layers - 1)
+            };
+            let places: Vec<Option<usize>> = (0..group.layers).map(&mut place).collect();
+            let group = KvGroup { ty: ty.unwrap_or(group.ty), layers, ..group.clone() };
             let bytes = pages as u64 * group.page_bytes();
             let memory = usize::try_from(bytes).ok().and_then(Memory::zeroed).ok_or(bytes)?;
             let table = vec![UNMAPPED; entries * plan.options.sequences];
-            Ok(KvPages { group, memory, pages, table, entries })
+            Ok(KvPages { group, places, memory, pages, table, entries })
         };
         let groups =
             plan.graph.kv_groups.iter().enumerate().map(reserve).collect::<Result<_, u64>>()?;
@@ -84,6 +96,7 @@ impl KvPages {
     pub fn head(&self, sequence: usize, index: usize, layer: usize, head: usize) -> *mut u8 {
         let page = self.table[sequence * self.entries + index];
         assert_ne!(page, UNMAPPED, "sequence {sequence} has no page {index}");
+        let layer = self.places[layer].expect("a layer that this device attends to");
         let start = page as usize * self.group.page_bytes() as usize;
         // SAFETY: `map` checked the page, so the head lies inside the memory.
         unsafe { self.memory.start().add(start + self.group.head_offset(layer, head)) }

@@ -65,7 +65,7 @@ impl CpuRecording {
     ) -> Result<CpuRecording, DeviceError> {
         if !options.level.available() {
             return Err(DeviceError::Unsupported(format!(
-                "this processor has no {}; leave --simd out to use {}",
+                "this processor has no {}; its best is {}",
                 options.level,
                 Level::best()
             )));
@@ -85,9 +85,8 @@ impl CpuRecording {
         };
         let pool = Pool::new(options.threads.max(1))
             .map_err(|error| DeviceError::Unsupported(format!("no worker threads: {error}")))?;
-        let kv = KvMemory::new(&plan).map_err(|bytes| {
-            out_of_memory("the KV pages; a smaller --context needs less", bytes)
-        })?;
+        let kv = KvMemory::new(&plan, device)
+            .map_err(|bytes| out_of_memory("the KV pages; a smaller context needs less", bytes))?;
         let activations = memory("activations", activation_bytes(&plan))?;
         let mine = |weight: usize| plan.reads(device, weight);
         let weights = weights::load(&plan, &mine, source, &pool, progress)?;

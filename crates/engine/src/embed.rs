@@ -10,7 +10,7 @@ use crate::load::Engine;
 use crate::request::{EmbedRequest, Event, RequestId};
 use crate::scheduler::{EmbedRows, StepOutcome, StepPlan};
 use pianola_formats::TensorSource;
-use pianola_plan::{DeviceError, FusedNorm, Graph, Kernel, Plan, Probe, TensorId};
+use pianola_plan::{DeviceError, FusedNorm, Graph, Kernel, Plan, Probe, RowSet, TensorId};
 use std::ops::ControlFlow;
 
 /// How the rows of a text become one.
@@ -109,6 +109,10 @@ impl HeadInput {
         };
         let graph = &plan.graph;
         let base = head.residual.map_or(head.input, |residual| residual.base);
+        // Without fusion the head reads rows that were selected before it: those with logits.
+        if graph.tensor(base).rows != RowSet::All {
+            return Ok(None);
+        }
         let delta_norm = head.residual.and_then(|residual| residual.norm);
         Ok(Some(HeadInput {
             base,

@@ -71,12 +71,24 @@ impl LoadOptions {
     /// Some GPUs, and the processor for what they have no memory for.
     pub fn devices(gpus: Vec<VulkanOptions>, cpu: CpuOptions) -> Vec<Arc<dyn Device>> {
         let several = gpus.len() > 1;
-        let gpus = gpus.into_iter().enumerate().map(|(index, options)| {
-            let name = if several { format!("vulkan:{index}") } else { "vulkan".to_string() };
-            Arc::new(VulkanDevice { name, options }) as Arc<dyn Device>
-        });
+        let mut taken: Vec<usize> = Vec::new();
+        let gpus: Vec<Arc<dyn Device>> = gpus
+            .into_iter()
+            .map(|options| {
+                let index = options.gpu.description().index;
+                // One device may be opened twice; no two of a plan share a name.
+                let before = taken.iter().filter(|&&other| other == index).count();
+                taken.push(index);
+                let name = match (several, before) {
+                    (false, _) => "vulkan".to_string(),
+                    (true, 0) => format!("vulkan:{index}"),
+                    (true, _) => format!("vulkan:{index}.{before}"),
+                };
+                Arc::new(VulkanDevice { name, options }) as Arc<dyn Device>
+            })
+            .collect();
         let cpu: Arc<dyn Device> = Arc::new(CpuDevice { options: cpu });
-        gpus.chain([cpu]).collect()
+        gpus.into_iter().chain([cpu]).collect()
     }
 
     /// The first GPU among the devices.

@@ -71,7 +71,9 @@ fn choose<E>(
 ) -> Result<Option<Split>, E> {
     let (shortest, longest) = request.contexts();
     let best = request.best();
-    if fits(&best)? {
+    // With layers left for several devices, these are filled in turn.
+    let whole = best.layers[0] == request.layers || request.devices <= 2;
+    if whole && fits(&best)? {
         return Ok(Some(best));
     }
     let mut layers: Vec<usize> = Vec::new();
@@ -163,9 +165,9 @@ impl Planner<'_> {
         Ok(id.map(|id| device.allocations(plan, DeviceId(id))).transpose()?)
     }
 
-    /// Whether every device but the last holds its part.
-    fn holds(&self, plan: &Plan) -> Result<bool, EngineError> {
-        for device in &self.devices[..self.devices.len() - 1] {
+    /// Whether every device of `devices` holds its part.
+    fn holds(&self, plan: &Plan, devices: &[Arc<dyn Device>]) -> Result<bool, EngineError> {
+        for device in devices {
             if let Some(needed) = self.needed(plan, device.as_ref())?
                 && !device.holds(&needed)
             {
@@ -175,9 +177,14 @@ impl Planner<'_> {
         Ok(true)
     }
 
+    /// All devices but the last, which takes what is left, and refuses it at load if it has no room.
+    fn before_last(&self) -> &[Arc<dyn Device>] {
+        &self.devices[..self.devices.len() - 1]
+    }
+
     fn fits(&self, split: &Split, kv_bytes: u64) -> Result<bool, EngineError> {
         match self.plan(split, Some(kv_bytes)) {
-            Ok(plan) => self.holds(&plan),
+            Ok(plan) => self.holds(&plan, self.before_last()),
             Err(PlanError::KvBudget { .. }) => Ok(false),
             Err(error) => Err(error.into()),
         }
@@ -209,12 +216,13 @@ impl Planner<'_> {
         self.widen(&split, few(served, split.context))
     }
 
-    /// The plan of a split with as many KV pages as there is memory for, from `least` bytes on.
+    /// The plan of a split with as many KV pages as there is memory for on every device, from
+    /// `least` bytes on.
     fn widen(&self, split: &Split, least: u64) -> Result<Plan, EngineError> {
         /// Steps in which what is left is searched.
         const STEPS: u64 = 64;
         let most = self.plan(split, None)?;
-        if self.holds(&most)? {
+        if self.holds(&most, self.devices)? {
             return Ok(most);
         }
         let most = most.kv_bytes();
@@ -222,7 +230,7 @@ impl Planner<'_> {
         let (mut low, mut high) = (0, STEPS);
         while low < high {
             let middle = (low + high).div_ceil(2);
-            match self.holds(&self.plan(split, share(middle))?)? {
+            match self.holds(&self.plan(split, share(middle))?, self.devices)? {
                 true => low = middle,
                 false => high = middle - 1,
             }
@@ -384,6 +392,9 @@ mod tests {
         assert_eq!(chosen([6, 10]), [6, 4, 0]);
         assert_eq!(chosen([6, 3]), [6, 3, 1]);
         assert_eq!(chosen([0, 3]), [0, 3, 7]);
+        let request = SplitRequest { layers_on_first: Some(4), ..request };
+        let mut fits = |split: &Split| Ok::<_, Infallible>(split.layers[1] <= 5);
+        assert_eq!(choose(request, &mut fits).unwrap().unwrap().layers, [4, 5, 1]);
     }
 
     #[test]

@@ -217,14 +217,16 @@ fn embeddings_are_rows_beside_generation() {
 fn a_row_that_the_gpu_cannot_sample_goes_to_the_host_alone() {
     let gpu = gpu::open();
     let mut engine = on_gpu(&gpu, 3);
-    let free = Request { sampling: Sampling::default(), seed: Some(4), ..request(2, 25) };
+    // More log probabilities than the GPU reports.
+    let many = Some(21);
+    let free =
+        Request { sampling: Sampling::default(), seed: Some(4), logprobs: many, ..request(2, 25) };
     let requests = [request(1, 25), free, request(3, 25)];
     let unsupported = requests.each_ref().map(|r| engine.sampling_unsupported(r).is_some());
-    assert_eq!((unsupported[0], unsupported[2]), (false, false));
+    assert_eq!(unsupported, [false, true, false]);
     let alone = requests.each_ref().map(|request| answer(&mut engine, request).tokens);
     let heard = [(); 3].map(|()| Heard::default());
     for (request, heard) in requests.into_iter().zip(&heard) {
-        let request = Request { logprobs: None, ..request };
         let heard = heard.clone();
         let sink: EventSink = Box::new(move |event| {
             if let Event::Finished(answer) = event {

@@ -165,8 +165,7 @@ fn refuse(keys: &Keys<'_>) -> Result<(), ModelError> {
     }
     if let Some(quantization) = keys.get("quantization_config") {
         let method = quantization.get("quant_method").unwrap_or(&Value::Null);
-        let expected =
-            "pre-quantised folders are not supported; use the f16 or bf16 weights with --quantize";
+        let expected = "pre-quantised folders are not supported; use the f16 or bf16 weights, quantised at load";
         return Err(ModelError::value("quantization_config.quant_method", method, expected));
     }
     Ok(())

@@ -19,7 +19,7 @@ pub enum DeviceChoice {
     Vulkan(Vec<Selection>),
 }
 
-/// Reads `auto`, `cpu`, `vulkan`, `vulkan:INDEX` or `vulkan:NAME`, or several of the last two with
+/// Reads `auto`, `cpu`, `vulkan`, `vulkan:INDEX` or `vulkan:NAME`, or several of the last three with
 /// commas between.
 pub fn parse(text: &str) -> Result<DeviceChoice, String> {
     if text.contains(',') {
@@ -73,13 +73,20 @@ pub fn open(choice: &DeviceChoice, console: Console) -> Result<Vec<Arc<Gpu>>, Fa
             console.detail("device: cpu, as asked");
             Ok(Vec::new())
         }
-        DeviceChoice::Vulkan(selections) => selections
-            .iter()
-            .map(|selection| {
+        DeviceChoice::Vulkan(selections) => {
+            let mut gpus: Vec<Arc<Gpu>> = Vec::new();
+            for selection in selections {
                 let gpu = Gpu::open(selection).map_err(pianola_engine::EngineError::from)?;
-                Ok(found(gpu, "as asked"))
-            })
-            .collect(),
+                let GpuDescription { index, name, .. } = gpu.description();
+                if gpus.iter().any(|other| other.description().index == *index) {
+                    return Err(Failure::usage(format!(
+                        "--device names {name} (vulkan:{index}) twice; name each GPU once"
+                    )));
+                }
+                gpus.push(found(gpu, "as asked"));
+            }
+            Ok(gpus)
+        }
         DeviceChoice::Auto => match Gpu::open(&Selection::Best) {
             Ok(gpu) => Ok(vec![found(gpu, "the best there is (--device auto)")]),
             Err(reason) => {

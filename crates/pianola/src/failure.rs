@@ -5,7 +5,7 @@ use std::path::Path;
 
 use pianola_engine::EngineError;
 use pianola_model::ModelError;
-use pianola_plan::PlanError;
+use pianola_plan::{DeviceError, PlanError};
 
 use crate::pull::PullError;
 use crate::store::StoreError;
@@ -128,6 +128,12 @@ fn option_for(error: &EngineError) -> &'static str {
         }
         EngineError::NoDraft => " (--draft)",
         EngineError::NothingToQuantize => " (without --quantize)",
+        EngineError::Device(DeviceError::OutOfMemory { .. }) => {
+            " (--gpu-memory, --context, --kv-type; --device cpu computes on the processor)"
+        }
+        EngineError::Device(
+            DeviceError::Unsupported(_) | DeviceError::Timeout { .. } | DeviceError::Failed { .. },
+        ) => " (--device cpu computes on the processor)",
         _ => "",
     }
 }
@@ -140,7 +146,9 @@ impl From<PlanError> for Failure {
             PlanError::KvBudget { .. } => {
                 Failure::Usage(format!("{error} (--kv-memory, --context)"))
             }
-            PlanError::NoLogits(_) | PlanError::NoKernel(_) => Failure::Failed(error.to_string()),
+            PlanError::NoLogits(_) | PlanError::NoKernel(_) | PlanError::KvApart { .. } => {
+                Failure::Failed(error.to_string())
+            }
         }
     }
 }

@@ -42,7 +42,7 @@ pub enum DeviceError {
         during: String,
     },
     /// The device did not answer.
-    #[error("{device} did not finish {during} within {seconds} s; it may hang: try --device cpu")]
+    #[error("{device} did not finish {during} within {seconds} s; it may hang")]
     Timeout {
         /// Device.
         device: String,
@@ -52,7 +52,7 @@ pub enum DeviceError {
         seconds: u64,
     },
     /// A call to the device failed.
-    #[error("{device} failed at {what}: {reason}; update its driver or use --device cpu")]
+    #[error("{device} failed at {what}: {reason}; update its driver or use another device")]
     Failed {
         /// Device.
         device: String,

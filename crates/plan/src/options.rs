@@ -86,6 +86,12 @@ pub enum PlanError {
         /// Its tokens.
         context: usize,
     },
+    /// A layer's attention is on another device than its keys and values.
+    #[error("layer {layer} attends on another device than the one that stores its keys and values")]
+    KvApart {
+        /// The layer.
+        layer: usize,
+    },
     /// No device of the placement has a kernel for an operation.
     #[error("no device of the plan has a kernel for '{0}'")]
     NoKernel(&'static str),

@@ -125,11 +125,17 @@ impl Placement {
         let reads = |graph: &Graph, at: usize| graph.nodes[at].inputs.contains(&table);
         let mut readers = (0..graph.nodes.len()).filter(|&at| reads(graph, at));
         let Some(first) = readers.next() else { return };
-        self.nodes[index] = self.nodes[first];
+        // A device without a kernel for the table receives it from one that has.
+        let op = graph.nodes[index].op.clone();
+        let runs =
+            |placement: &Placement, at: usize| placement.devices[placement.nodes[at].0].runs(&op);
+        if runs(self, first) {
+            self.nodes[index] = self.nodes[first];
+        }
         let mut at = first;
         while at < graph.nodes.len() {
             let device = self.nodes[at];
-            if device == self.nodes[index] || !reads(graph, at) {
+            if device == self.nodes[index] || !reads(graph, at) || !runs(self, at) {
                 at += 1;
                 continue;
             }

@@ -93,6 +93,7 @@ impl Plan {
         graph.ropes.iter_mut().for_each(|rope| rope.settle(options.context));
         let moved = placement.move_unsupported(&graph).map_err(PlanError::NoKernel)?;
         placement.share_tables(&mut graph);
+        check_kv(&graph, &placement)?;
         let mut buffers = Vec::new();
         let mut views = vec![None; graph.tensors.len()];
         let mut ops: Vec<PlanOp> = Vec::new();
@@ -225,6 +226,21 @@ fn kv_pages(graph: &Graph, options: &PlanOptions) -> Result<Vec<usize>, PlanErro
         return Err(PlanError::KvSize { context });
     }
     Ok(pages)
+}
+
+/// Refuses keys and values that one device stores and another would read.
+fn check_kv(graph: &Graph, placement: &Placement) -> Result<(), PlanError> {
+    let mut stored: Vec<(KvSlot, DeviceId)> = Vec::new();
+    for (node, &device) in graph.nodes.iter().zip(&placement.nodes) {
+        match node.op {
+            Op::KvWrite { kv } => stored.push((kv, device)),
+            Op::Attention(spec) if !stored.contains(&(spec.kv, device)) => {
+                return Err(PlanError::KvApart { layer: node.layer.unwrap_or(0) });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn check_limits(graph: &Graph, options: &PlanOptions) -> Result<(), PlanError> {

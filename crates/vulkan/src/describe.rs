@@ -128,7 +128,10 @@ pub fn select<'a>(
     };
     let device = found.ok_or_else(|| {
         let asked = match selection {
-            Selection::Best => "no Vulkan device fit to compute (software drivers are used only when named, as in --device vulkan:0)".to_string(),
+            Selection::Best => {
+                "no Vulkan device fit to compute (software drivers are used only when named)"
+                    .to_string()
+            }
             Selection::Index(index) => format!("no Vulkan device of index {index}"),
             Selection::Name(name) => format!("no Vulkan device whose name contains '{name}'"),
         };
@@ -136,7 +139,7 @@ pub fn select<'a>(
     })?;
     if !device.missing.is_empty() {
         return Err(DeviceError::Unsupported(format!(
-            "{} ({}) lacks {}; update its driver or use --device cpu",
+            "{} ({}) lacks {}; update its driver or use another device",
             device.name,
             device.driver,
             device.missing.join(", ")

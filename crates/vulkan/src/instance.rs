@@ -39,7 +39,7 @@ impl Instance {
         // SAFETY: the structures live through the call.
         let raw = unsafe { entry.create_instance(&create, None) }.map_err(|error| {
             DeviceError::Unsupported(format!(
-                "the Vulkan loader found no driver it can use ({error}); install the GPU's driver (Debian: mesa-vulkan-drivers), check VK_DRIVER_FILES if it is set, or use --device cpu"
+                "the Vulkan loader found no driver it can use ({error}); install the GPU's driver (Debian: mesa-vulkan-drivers), or check VK_DRIVER_FILES if it is set"
             ))
         })?;
         Ok(Arc::new(Instance { entry, raw }))

@@ -220,10 +220,7 @@ impl Memory {
             && purpose == Purpose::Resident
             && taken + size > limit
         {
-            return Err(out_of_memory(
-                &format!("{what} within --gpu-memory ({limit} bytes)"),
-                size,
-            ));
+            return Err(out_of_memory(&format!("{what} within the limit of {limit} bytes"), size));
         }
         let gpu = &self.gpu;
         let usage = vk::BufferUsageFlags::STORAGE_BUFFER

@@ -145,7 +145,7 @@ impl Programmer<'_> {
         match rest.find(|&op| !self.plan.is_head(op)) {
             None => Ok(()),
             Some(op) => Err(DeviceError::Unsupported(format!(
-                "the Vulkan device computes logits last, and '{}' stands behind a kernel for them: use --device cpu",
+                "the Vulkan device computes logits last, and '{}' stands behind a kernel for them: use another device",
                 ops[op].name
             ))),
         }
@@ -232,7 +232,7 @@ impl Programmer<'_> {
         if column != 0 || stride % 4 != 0 {
             let name = &self.plan.graph.tensor(id).name;
             return Err(DeviceError::Unsupported(format!(
-                "the Vulkan kernels cannot read '{name}' from column {column} of rows of {stride}: use --device cpu"
+                "the Vulkan kernels cannot read '{name}' from column {column} of rows of {stride}: use another device"
             )));
         }
         Ok((region, stride / 4))

@@ -5,6 +5,7 @@ mod play;
 mod slot;
 
 pub(crate) use check::check_heads;
+pub(crate) use play::info;
 pub(crate) use slot::{FrameSlot, Recorded};
 
 use crate::ablate::{Ablated, Ablation};
@@ -28,7 +29,7 @@ use check::check_bindings;
 use pianola_formats::TensorSource;
 use pianola_plan::{
     Allocation, DeviceError, DeviceId, DeviceSampler, KernelTime, LogitsTo, Plan, PlayStatistics,
-    Recording, SLOTS, Step, TensorId, WAIT_LIMIT,
+    Recording, SLOTS, Step, TensorId,
 };
 use slot::{HostLogits, host_logits};
 use std::sync::Arc;
@@ -78,12 +79,8 @@ unsafe impl Send for VulkanRecording {}
 impl Drop for VulkanRecording {
     fn drop(&mut self) {
         self.take_profile();
-        for slot in &self.slots {
-            if slot.in_flight {
-                // A failure has no caller to be reported to.
-                let _ = self.gpu.wait(slot.fence, WAIT_LIMIT, "the last play");
-            }
-        }
+        // Also forward passes that were not sampled. A failure has no caller to be reported to.
+        let _ = self.idle();
         if self.gpu.is_hung() {
             return;
         }

@@ -4,7 +4,7 @@ mod record;
 mod report;
 
 use crate::memory::{Memory, Purpose, Region};
-use crate::recording::{VulkanRecording, logit_bucket};
+use crate::recording::{VulkanRecording, info, logit_bucket};
 use crate::sample::whole::{Stage, mask_words};
 use crate::sample::{MOST_PLAYS, MOST_ROWS, Outcome, Paths, SampleBuffers, SampleRoom};
 use crate::step::write_step;
@@ -47,8 +47,8 @@ pub(crate) struct Sampler {
     paths: Paths,
     /// Log probabilities of the rows last written that ask for them.
     report: Option<LogProbReport>,
-    /// The slot and the rows with logits of a forward pass that was not sampled yet.
-    pub forward: Option<(usize, usize)>,
+    /// For each slot, the rows with logits of a forward pass that was not sampled yet.
+    pub forward: [Option<usize>; SLOTS],
     /// For each slot, by the rows that its head was recorded for.
     recorded: [BTreeMap<u32, SampleCommands>; SLOTS],
     /// Command buffers of one submission, kept so that none is allocated again.
@@ -56,7 +56,7 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// Ready for as many rows as `plan` has logits for, on a device that binds so many bytes at most.
+    /// Ready for as many rows as `plan` has logits for, on a device whose bindings hold at most `binding` bytes.
     pub fn new(plan: &Plan, memory: &mut Memory, binding: u64) -> Result<Sampler, DeviceError> {
         let rows = plan.options.max_logit_rows.min(MOST_ROWS);
         let room = SampleRoom::new(rows, plan.graph.vocabulary, plan.options.context, binding);
@@ -72,7 +72,7 @@ impl Sampler {
             here: [false; MOST_ROWS],
             paths: Paths::default(),
             report: None,
-            forward: None,
+            forward: [None; SLOTS],
             recorded: Default::default(),
             list: Vec::with_capacity(most),
         })
@@ -101,14 +101,14 @@ impl Sampler {
         list: &mut Vec<vk::CommandBufferSubmitInfo<'static>>,
     ) {
         if self.paths.best {
-            list.push(submit_info(commands.best));
+            list.push(info(commands.best));
         }
         if let Some(whole) = commands.whole {
-            list.extend(self.paths.stages().map(|(index, _)| submit_info(whole.stages[index])));
+            list.extend(self.paths.stages().map(|(index, _)| info(whole.stages[index])));
         }
     }
 
-    /// Adds those that copy what came of it; `logits` copies the logits of rows left to the host.
+    /// Adds the command buffers that copy the outcome to the host; `logits` copies the logits of rows left to the host.
     fn push_copies(
         &self,
         commands: SampleCommands,
@@ -116,12 +116,12 @@ impl Sampler {
         rows: usize,
         list: &mut Vec<vk::CommandBufferSubmitInfo<'static>>,
     ) {
-        list.push(submit_info(commands.collect));
+        list.push(info(commands.collect));
         if let Some(whole) = commands.whole.filter(|_| self.paths.logprobs) {
-            list.push(submit_info(whole.collect));
+            list.push(info(whole.collect));
         }
         if !self.here[..rows].iter().all(|&here| here) {
-            list.push(submit_info(logits));
+            list.push(info(logits));
         }
     }
 
@@ -130,7 +130,7 @@ impl Sampler {
         self.rows = rows;
         let Some(report) = self.report.as_mut().filter(|_| self.paths.logprobs) else { return };
         for row in 0..rows {
-            // SAFETY: mapped; the play that wrote so many of them was waited for. Any bits are an
+            // SAFETY: mapped; the play that wrote them was waited for. Any bits are an
             // outcome.
             let outcome = unsafe { &*self.outcomes.add(row) };
             report.read(row, outcome.sampled().len());
@@ -142,15 +142,11 @@ impl Sampler {
         if index >= self.rows || !self.here[index] {
             return None;
         }
-        // SAFETY: mapped; the play that wrote so many of them was waited for, and the next one
+        // SAFETY: mapped; the play that wrote them was waited for, and the next one
         // takes what borrows this mutably. Any bits are an outcome.
         let outcome = unsafe { &*self.outcomes.add(index) };
         (outcome.broken == 0).then(|| outcome.sampled())
     }
-}
-
-fn submit_info(commands: vk::CommandBuffer) -> vk::CommandBufferSubmitInfo<'static> {
-    vk::CommandBufferSubmitInfo::default().command_buffer(commands)
 }
 
 impl DeviceSampler for VulkanRecording {
@@ -198,8 +194,7 @@ impl DeviceSampler for VulkanRecording {
 
     fn sample(&mut self, slot: usize, rows: &[Option<SampleRow<'_>>]) -> Result<(), DeviceError> {
         let start = Instant::now();
-        let forward = self.sampler_of(slot).forward.filter(|forward| forward.0 == slot);
-        let Some((_, logits)) = forward else {
+        let Some(logits) = self.sampler_of(slot).forward[slot] else {
             return Err(DeviceError::BadStep("no forward pass to sample from".to_string()));
         };
         if rows.len() != logits || !rows.iter().flatten().all(|row| row.uniforms.len() == 1) {
@@ -215,7 +210,7 @@ impl DeviceSampler for VulkanRecording {
         list.clear();
         sampler.push_samples(commands, &mut list);
         sampler.push_copies(commands, copy, logits, &mut list);
-        sampler.forward = None;
+        sampler.forward[slot] = None;
         let dispatches = u64::from(sampler.paths.dispatches());
         let submitted = self.submit_list(Some(slot), &list);
         self.sampler_mut_of(slot).list = list;

@@ -129,7 +129,9 @@ impl VulkanRecording {
             }
             Direction::Export => (&transfers.exports, self.plan.sends(segment).collect()),
         };
-        let Some(staging) = staging else { return Ok(None) };
+        let Some(staging) = staging else {
+            return self.record_in_place(direction, tensors.is_empty());
+        };
         let mut copies = Vec::new();
         for tensor in tensors {
             let spec = self.plan.graph.tensor(tensor);
@@ -155,6 +157,20 @@ impl VulkanRecording {
                 recorder.copy_rows(commands, from, to, count, bytes);
             }
         })?;
+        Ok(Some(commands))
+    }
+
+    /// What is sent in place has to become visible to the host; what is received already is.
+    fn record_in_place(
+        &mut self,
+        direction: Direction,
+        nothing: bool,
+    ) -> Result<Option<vk::CommandBuffer>, DeviceError> {
+        if nothing || direction == Direction::Import {
+            return Ok(None);
+        }
+        let commands = self.recorder.allocate()?;
+        self.recorder.write(commands, |recorder: &Recorder| recorder.to_host(commands))?;
         Ok(Some(commands))
     }
 

@@ -162,7 +162,7 @@ fn slices_of(
 ) -> Result<impl Iterator<Item = (usize, usize)> + use<>, DeviceError> {
     if !columns.is_multiple_of(BLOCK) {
         return Err(DeviceError::Unsupported(format!(
-            "tensor '{}' has rows of {columns} values; the Vulkan kernels need a multiple of {BLOCK}: use --device cpu",
+            "tensor '{}' has rows of {columns} values; the Vulkan kernels need a multiple of {BLOCK}: use another device",
             spec.name
         )));
     }

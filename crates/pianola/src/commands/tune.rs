@@ -58,6 +58,8 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let recording = engine.recording::<VulkanRecording>().ok_or_else(|| {
         Failure::failed("no part of the model is on the GPU, so its kernels cannot be measured")
     })?;
+    // Of several GPUs the one whose kernels are measured.
+    let gpu = recording.gpu().clone();
     let head = ["product", "tried", "us by policy", "us measured", "gain", "choice"];
     let mut table = vec![head.map(String::from).to_vec()];
     let mut bar = console.bar("measuring [{bar:24}] {pos} of {len} products");

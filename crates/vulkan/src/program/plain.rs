@@ -108,7 +108,7 @@ impl Programmer<'_> {
             // A product is a `Kernel::Project`, without prologue and epilogue where it is alone.
             Op::MatMul { .. } => {
                 return Err(DeviceError::Unsupported(format!(
-                    "the Vulkan device has no kernel for a lone '{}': use --device cpu",
+                    "the Vulkan device has no kernel for a lone '{}': use another device",
                     node.op.name()
                 )));
             }

@@ -64,7 +64,7 @@ impl Resources {
                 if plan.kv_device(slot) != device {
                     return Ok(Region::dry_run(0));
                 }
-                let what = "the KV pages; a smaller --context needs less".to_string();
+                let what = "the KV pages; a smaller context needs less".to_string();
                 let (bytes, layer) = (page_bytes(plan, index), plan.kv_layer(slot));
                 allocate(&Allocation { what, bytes, layer })
             });

@@ -11,7 +11,7 @@ pub(crate) fn check_heads(plan: &Plan) -> Result<(), DeviceError> {
         if !group.head_dim.is_multiple_of(length) || !(1..=128).contains(&vectors) {
             return Err(DeviceError::Unsupported(format!(
                 "the Vulkan kernels need heads of a multiple of {length} values and at most {}, not {}, \
-                 to keep them in {}: use another --kv-type or --device cpu",
+                 to keep them in {}: use another type for keys and values, or another device",
                 128 * length,
                 group.head_dim,
                 group.ty
@@ -28,9 +28,9 @@ pub(super) fn check_bindings(plan: &Plan, limit: u64) -> Result<(), DeviceError>
     let buffers = buffers.map(|buffer| (4 * plan.max_rows(buffer.rows) * buffer.width) as u64);
     for (bytes, what, cure) in pages
         .map(|bytes| {
-            (bytes, "the KV pages of a layer", "use a smaller --context or --kv-type q8_0")
+            (bytes, "the KV pages of a layer", "use a smaller context, or q8_0 for keys and values")
         })
-        .chain(buffers.map(|bytes| (bytes, "an activation", "use --device cpu")))
+        .chain(buffers.map(|bytes| (bytes, "an activation", "use another device")))
     {
         if bytes > limit {
             return Err(DeviceError::Unsupported(format!(

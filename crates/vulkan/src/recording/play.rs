@@ -165,11 +165,14 @@ impl VulkanRecording {
         list.clear();
         let result = self.fill(segment, slot, step, &mut list).and_then(|()| {
             let wanted = step.logits.len();
-            let here = wanted > 0 && self.plan.is_head(self.plan.segments[segment].ops.end - 1);
+            let head = self.plan.is_head(self.plan.segments[segment].ops.end - 1);
+            let here = wanted > 0 && head && !self.samplers.is_empty();
+            let moves = self.moves(segment, slot, step);
+            list.extend(moves[1].map(info));
             match logits {
                 LogitsTo::Sampler if here => {
                     let at = slot % self.samplers.len();
-                    self.samplers[at].forward = Some((slot, wanted));
+                    self.samplers[at].forward[slot] = Some(wanted);
                     return self.submit_list(None, &list);
                 }
                 LogitsTo::Host if here => {
@@ -178,8 +181,6 @@ impl VulkanRecording {
                 }
                 _ => {}
             }
-            let moves = self.moves(segment, slot, step);
-            list.extend(moves[1].map(info));
             self.submit_list(Some(slot), &list)
         });
         self.list = list;
@@ -280,9 +281,9 @@ impl VulkanRecording {
         limit: Duration,
     ) -> Result<(), DeviceError> {
         // A forward pass without sampling after it: its logits are lost.
-        let waits = |sampler: &Sampler| sampler.forward.is_some_and(|forward| forward.0 == slot);
+        let waits = |sampler: &Sampler| sampler.forward[slot].is_some();
         if let Some(at) = self.samplers.iter().position(waits) {
-            self.samplers[at].forward = None;
+            self.samplers[at].forward[slot] = None;
             self.submit_list(Some(slot), &[])?;
         }
         let slot = &mut self.slots[slot];
@@ -304,6 +305,6 @@ impl VulkanRecording {
     }
 }
 
-fn info(commands: vk::CommandBuffer) -> vk::CommandBufferSubmitInfo<'static> {
+pub(crate) fn info(commands: vk::CommandBuffer) -> vk::CommandBufferSubmitInfo<'static> {
     vk::CommandBufferSubmitInfo::default().command_buffer(commands)
 }

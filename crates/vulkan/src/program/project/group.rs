@@ -35,7 +35,7 @@ impl Programmer<'_> {
                 && gate.slices.iter().zip(&up.slices).all(|(a, b)| a.rows == b.rows);
             if !same {
                 return Err(DeviceError::Unsupported(
-                    "gate and up have different types and exceed a binding of this device: use --device cpu"
+                    "gate and up have different types and exceed a binding of this device: use another device"
                         .to_string(),
                 ));
             }
