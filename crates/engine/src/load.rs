@@ -54,8 +54,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Loads a GGUF file or a Hugging Face folder; `progress` hears of bytes of weights done and
-    /// in all.
+    /// Loads a GGUF file or a Hugging Face folder; `progress` is called with the bytes of weights done
+    /// and the bytes in all.
     pub fn load(
         path: &Path,
         options: LoadOptions,
@@ -197,7 +197,7 @@ impl Engine {
         self.executor.statistics()
     }
 
-    /// From now on, time every kernel of every play. False where no device can.
+    /// From now on, time every kernel of every play. False where a device cannot.
     pub fn start_profile(&mut self) -> bool {
         let started = self.executor.start_profile();
         self.assign_samplers();
@@ -223,7 +223,7 @@ impl Engine {
         self.devices.iter().map(|device| device.measure(numeric)).collect()
     }
 
-    /// Whether a device is gone: the engine is of no more use, and a new one may be made.
+    /// Whether a device is gone: the engine cannot be used any more, and a new one may be made.
     pub fn is_lost(&self) -> bool {
         self.devices.iter().any(|device| device.is_lost())
     }

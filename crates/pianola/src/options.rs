@@ -141,7 +141,7 @@ pub struct SpeculationOptions {
     pub draft: Option<String>,
 }
 
-/// How the next token is chosen.
+/// How the next token is sampled.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Sampling")]
 pub struct SamplingOptions {
@@ -149,10 +149,10 @@ pub struct SamplingOptions {
     #[arg(long, visible_alias = "temperature", value_name = "T", default_value_t = 0.3)]
     #[arg(allow_negative_numbers = true)]
     pub temp: f32,
-    /// Choose among this many of the likeliest tokens; 0: all
+    /// Sample from this many of the likeliest tokens; 0: all
     #[arg(long, value_name = "K", default_value_t = 40, allow_negative_numbers = true)]
     pub top_k: usize,
-    /// Choose among the likeliest tokens whose probabilities reach this sum; 1: all
+    /// Sample from the likeliest tokens whose probabilities reach this sum; 1: all
     #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true)]
     pub top_p: f32,
     /// Leave out tokens less likely than this share of the likeliest; 0: none

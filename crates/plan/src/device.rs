@@ -55,7 +55,7 @@ pub trait Device: Send + Sync {
     /// The device itself, for what only one kind has.
     fn as_any(&self) -> &dyn std::any::Any;
 
-    /// Whether it is gone: what was recorded on it is of no more use.
+    /// Whether it is gone: what was recorded on it cannot be used any more.
     fn is_lost(&self) -> bool {
         false
     }
@@ -91,8 +91,8 @@ pub trait Recording: Probe + Send {
     fn plan(&self) -> &Plan;
 
     /// Starts a segment of the plan for `step`. A device that works by itself returns before the
-    /// segment is done. What the segment receives from other devices was imported before; nothing
-    /// of the slot is in flight.
+    /// segment is done. What the segment receives from other devices was imported before. Of
+    /// the slot only earlier segments of the same step may be in flight.
     fn submit(
         &mut self,
         segment: usize,

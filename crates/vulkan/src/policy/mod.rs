@@ -5,7 +5,7 @@ pub(crate) mod attention;
 pub(crate) mod fragments;
 pub(crate) mod matrix;
 pub(crate) mod rows;
-pub(crate) mod segments;
+pub(crate) mod submissions;
 
 use crate::describe::GpuKind;
 use crate::device::VulkanOptions;

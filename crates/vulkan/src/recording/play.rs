@@ -3,7 +3,7 @@
 use super::{Recorded, VulkanRecording, logit_bucket};
 use crate::describe::GpuKind;
 use crate::memory::Region;
-use crate::policy::segments::{self, Piece};
+use crate::policy::submissions::{self, Piece};
 use crate::program::{Body, Dispatch};
 use crate::sampler::Sampler;
 use crate::transfer::Direction;
@@ -27,11 +27,11 @@ impl VulkanRecording {
                 let layer = self.plan.ops[dispatch.op].layer;
                 let cut = before != Some(layer);
                 before = Some(layer);
-                let seconds = work.operations as f64 / (self.rate * segments::EFFICIENCY);
+                let seconds = work.operations as f64 / (self.rate * submissions::EFFICIENCY);
                 Piece { seconds: seconds / launches[&dispatch.op], cut }
             })
             .collect();
-        segments::segments(&pieces)
+        submissions::submissions(&pieces)
     }
 
     /// A command buffer of a program.

@@ -17,7 +17,7 @@ pub(crate) struct Piece {
 
 /// Consecutive ranges of `pieces`, each as long as [`LIMIT`] allows but at least from one possible
 /// cut to the next.
-pub(crate) fn segments(pieces: &[Piece]) -> Vec<Range<usize>> {
+pub(crate) fn submissions(pieces: &[Piece]) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let (mut start, mut last_cut, mut seconds, mut since_cut) = (0, 0, 0.0, 0.0);
     for (index, piece) in pieces.iter().enumerate() {
@@ -47,14 +47,14 @@ mod tests {
 
     #[test]
     fn short_work_is_one_segment() {
-        assert_eq!(segments(&pieces(0.001)), std::slice::from_ref(&(0..50)));
-        assert_eq!(segments(&[]), std::slice::from_ref(&(0..0)));
+        assert_eq!(submissions(&pieces(0.001)), std::slice::from_ref(&(0..50)));
+        assert_eq!(submissions(&[]), std::slice::from_ref(&(0..0)));
     }
 
     #[test]
     fn long_work_is_cut_at_layers_and_stays_below_the_limit() {
         let list = pieces(0.03);
-        let ranges = segments(&list);
+        let ranges = submissions(&list);
         assert!(ranges.len() > 3);
         assert_eq!(ranges[0].start, 0);
         assert_eq!(ranges.last().unwrap().end, 50);
@@ -67,6 +67,6 @@ mod tests {
             assert!(seconds <= LIMIT);
         }
         // What is too long between two cuts stays whole.
-        assert_eq!(segments(&pieces(0.2)).len(), 10);
+        assert_eq!(submissions(&pieces(0.2)).len(), 10);
     }
 }
