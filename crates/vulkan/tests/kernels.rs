@@ -202,7 +202,7 @@ fn heads_of_broken_vectors_are_refused_by_name() {
     let (plan, weights) = plan(&case, VulkanDevice::spec_named("vulkan"));
     let refusal = try_record(&gpu::open(), plan, &weights).err().expect("heads of 24 bytes");
     let message = refusal.to_string();
-    let named = ["multiple of 16", "not 24", "q8_0", "--kv-type"];
+    let named = ["multiple of 16", "not 24", "q8_0", "keys and values"];
     assert!(named.iter().all(|name| message.contains(name)), "{message}");
 }
 

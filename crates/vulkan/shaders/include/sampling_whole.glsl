@@ -125,14 +125,10 @@ vec3 scan(float part) {
     return vec3(before + subgroupExclusiveAdd(part), before + subgroupInclusiveAdd(part), total);
 }
 
-// The sum over the lanes before this one.
+// The sum over the lanes before this one: counts of tokens, which floats hold exactly. (A loop up to
+// gl_SubgroupID over `partials` gave NVIDIA's driver 580 wrong counts from the second subgroup on.)
 uint count_before(uint part) {
-    const uint place = share(uvec2(subgroupAdd(part), 0));
-    uint before = 0;
-    for (uint i = 0; i < gl_SubgroupID; i++) {
-        before += partials[place][i].x;
-    }
-    return before + subgroupExclusiveAdd(part);
+    return uint(scan(float(part)).x);
 }
 
 // Bits below those of a level.
