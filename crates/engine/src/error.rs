@@ -53,8 +53,11 @@ pub enum EngineError {
         context_asked: bool,
     },
     /// Layers are to be split between devices, and there is one.
-    #[error("layers cannot be put on a first device: there is only one")]
+    #[error("layers can be split only between several devices, and there is one")]
     OneDevice,
+    /// The options name no device.
+    #[error("there is no device to compute on; name at least the processor")]
+    NoDevice,
     /// A number of layers that the model does not have.
     #[error("{asked} layers cannot be put on the first device: the model has {layers} layers")]
     LayersOnFirst {

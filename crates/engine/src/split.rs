@@ -127,6 +127,7 @@ pub(crate) fn plan(
         model_context: options.context,
     };
     match (asked.layers_on_first, devices.len()) {
+        (_, 0) => return Err(EngineError::NoDevice),
         (Some(_), 1) => return Err(EngineError::OneDevice),
         (Some(asked), _) => check_count(asked, graph.layers)?,
         _ => {}

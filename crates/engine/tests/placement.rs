@@ -365,6 +365,8 @@ fn impossible_numbers_of_layers_are_refused() {
         assert!(expected, "{error}");
     }
     assert!(matches!(refusal(None, 1), EngineError::OneDevice));
+    let nowhere = LoadOptions { devices: Vec::new(), ..exact(None) };
+    assert!(matches!(load(&path, nowhere), Err(EngineError::NoDevice)));
     let message = refusal(Some(on(&gpu, Some(100_000))), 2).to_string();
     assert!(message.contains("layers 1 to 2 and the head"), "{message}");
 }

@@ -174,7 +174,7 @@ pub struct SamplingOptions {
     #[arg(long, value_name = "ID=X", value_parser = bias, allow_hyphen_values = true)]
     pub logit_bias: Vec<(u32, f32)>,
     /// Seed of the random numbers: the same seed gives the same text [default: a random one, which
-    /// --json tells]
+    /// the last line tells]
     #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub seed: Option<u64>,
 }

@@ -79,13 +79,14 @@ pub fn line(model: &str, engine: &Engine, answer: &Answer) -> String {
         }
     };
     format!(
-        "{model} on {}: prompt {} tokens{} ({} cached), generated {} tokens{}{guessed}, ended by: {ended}",
+        "{model} on {}: prompt {} tokens{} ({} cached), generated {} tokens{}{guessed}, ended by: {ended}, seed {}",
         engine.runs_on(),
         answer.usage.prompt_tokens,
         at(prompt_speed(answer), prompt_ceiling),
         answer.usage.cached_tokens,
         answer.usage.generated_tokens,
         at(generation_speed(answer), generation_ceiling),
+        answer.seed,
     )
 }
 

@@ -113,6 +113,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             "text": text,
             "tokens": answer.tokens,
             "finish": statistics::finish_name(answer.finish),
+            "stop_text": answer.stop_text,
         });
         if let (Some(all), Some(times)) =
             (object.as_object_mut(), statistics::object(&engine, &answer).as_object())
