@@ -87,11 +87,13 @@ impl CpuRecording {
             .map_err(|error| DeviceError::Unsupported(format!("no worker threads: {error}")))?;
         let kv = KvMemory::new(&plan, device)
             .map_err(|bytes| out_of_memory("the KV pages; a smaller context needs less", bytes))?;
+        let arenas = (0..plan.arenas())
+            .map(|_| memory("the arena", plan.arena.bytes))
+            .collect::<Result<Vec<Memory>, DeviceError>>()?;
         let activations = memory("activations", activation_bytes(&plan))?;
         let mine = |weight: usize| plan.reads(device, weight);
         let weights = weights::load(&plan, &mine, source, &pool, progress)?;
-        let slot = |_| {
-            let arena = memory("the arena", plan.arena.bytes)?;
+        let slot = |arena: Memory| {
             let recorder = Recorder {
                 plan: &plan,
                 device,
@@ -105,7 +107,7 @@ impl CpuRecording {
             })?;
             Ok(SlotState { arena, stages })
         };
-        let slots = (0..plan.arenas()).map(slot).collect::<Result<Vec<_>, DeviceError>>()?;
+        let slots = arenas.into_iter().map(slot).collect::<Result<Vec<_>, DeviceError>>()?;
         let head_dim = plan.graph.kv_groups.iter().map(|group| group.head_dim).max().unwrap_or(16);
         let widest = widest_input(&plan).max(head_dim);
         let scratch = || Mutex::new(WorkerScratch::new(widest, head_dim));
