@@ -125,8 +125,9 @@ vec3 scan(float part) {
     return vec3(before + subgroupExclusiveAdd(part), before + subgroupInclusiveAdd(part), total);
 }
 
-// The sum over the lanes before this one: counts of tokens, which floats hold exactly. (A loop up to
-// gl_SubgroupID over `partials` gave NVIDIA's driver 580 wrong counts from the second subgroup on.)
+// The sum over the lanes before this one: counts of tokens, which floats hold exactly. (With a loop of
+// its own, up to gl_SubgroupID over `partials`, tokens at a cut were lost on NVIDIA's driver 580, beyond
+// the first subgroup; why was not found. The tests on such a card cover it.)
 uint count_before(uint part) {
     return uint(scan(float(part)).x);
 }
