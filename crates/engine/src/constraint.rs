@@ -37,11 +37,6 @@ impl fmt::Debug for dyn Constraint {
     }
 }
 
-/// Words of a mask over a vocabulary.
-pub(crate) fn mask_words(vocabulary: usize) -> usize {
-    vocabulary.div_ceil(u32::BITS as usize)
-}
-
 /// How many of `guesses` may come next, one behind the other. `is_end` tells tokens that end the
 /// answer, which are not guessed.
 pub(crate) fn allowed_guesses(

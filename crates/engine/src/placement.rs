@@ -1,6 +1,6 @@
 //! Where a loaded model lies.
 
-use pianola_plan::{Plan, Recording, layer_range, size_text};
+use pianola_plan::{Plan, Recording, part_text, size_text};
 use pianola_vulkan::{HeapUse, VulkanRecording};
 
 /// A device's part of a loaded model.
@@ -61,12 +61,7 @@ impl std::fmt::Display for EnginePlacement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (index, part) in self.parts.iter().enumerate() {
             let separator = if index > 0 { ", " } else { "" };
-            let layers = layer_range(part.layers.clone(), self.layers);
-            let what = match (part.layers.is_empty(), part.head) {
-                (false, true) => format!("{layers} and the head"),
-                (false, false) => layers,
-                (true, _) => "the head".to_string(),
-            };
+            let what = part_text(part.layers.clone(), self.layers, part.head);
             write!(f, "{separator}{what} on {} ", part.device)?;
             match part.heaps {
                 None => write!(f, "({})", size_text(part.weight_bytes))?,

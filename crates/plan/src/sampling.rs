@@ -131,6 +131,11 @@ pub struct SampleRow<'a> {
     pub top_logprobs: Option<usize>,
 }
 
+/// Words of a [`SampleRow::mask`] for a vocabulary.
+pub fn mask_words(vocabulary: usize) -> usize {
+    vocabulary.div_ceil(u32::BITS as usize)
+}
+
 impl<'a> SampleRow<'a> {
     /// A row that nothing stops, masks or reports.
     pub fn new(sampling: &'a Sampling, uniforms: &'a [f32]) -> SampleRow<'a> {

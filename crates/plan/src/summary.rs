@@ -10,7 +10,7 @@ use crate::placement::DeviceId;
 use crate::plan::{Plan, PlanOp};
 use crate::statistics::Ceilings;
 use crate::step::Step;
-use crate::units::{layer_range, size_text};
+use crate::units::{part_text, size_text};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -59,13 +59,8 @@ impl Plan {
     /// In words: the layers on each device, and the bytes of weights that each reads.
     pub fn placement_text(&self) -> String {
         let part = |id: DeviceId| {
-            let layers = self.layers_on(id);
-            let what = match (layers.is_empty(), id == self.head_device()) {
-                (false, true) => format!("{} and the head", layer_range(layers, self.layers())),
-                (false, false) => layer_range(layers, self.layers()),
-                (true, true) => "the head".to_string(),
-                (true, false) => "no layer".to_string(),
-            };
+            let head = id == self.head_device();
+            let what = part_text(self.layers_on(id), self.layers(), head);
             let weights = size_text(self.weight_bytes_on(id));
             format!("{what} on {}, {weights} of weights", self.devices[id.0].name)
         };

@@ -8,6 +8,15 @@ pub fn size_text(bytes: u64) -> String {
     }
 }
 
+/// A device's part of a model of `all` layers in words: `layers 3 to 5 and the head`.
+pub fn part_text(layers: std::ops::Range<usize>, all: usize, head: bool) -> String {
+    match (layers.is_empty(), head) {
+        (false, true) => format!("{} and the head", layer_range(layers, all)),
+        (true, true) => "the head".to_string(),
+        (_, false) => layer_range(layers, all),
+    }
+}
+
 /// Layers in words: `layers 3 to 5`, `all 6 layers`.
 pub fn layer_range(layers: std::ops::Range<usize>, all: usize) -> String {
     match layers.len() {

@@ -52,10 +52,7 @@ impl VulkanRecording {
         // SAFETY: mapped, and nothing plays.
         unsafe { write_step(self.slots[slot].start, step) };
         let body = Body::of(segment, step);
-        let logits = match step.logits.len() {
-            0 => 0,
-            wanted => logit_bucket(wanted, &self.plan),
-        };
+        let logits = logit_bucket(step.logits.len(), &self.plan);
         let (program, launches) = match ablated.programs.entry((body, logits)) {
             Entry::Occupied(known) => known.into_mut(),
             Entry::Vacant(vacant) => {

@@ -97,10 +97,7 @@ impl VulkanRecording {
     ) -> Result<(), DeviceError> {
         let programmer = self.programmer(slot, &self.tuning);
         let mut program = programmer.body(Body::of(segment, step))?;
-        let wanted = match step.logits.len() {
-            0 => 0,
-            logits => logit_bucket(logits, &self.plan),
-        };
+        let wanted = logit_bucket(step.logits.len(), &self.plan);
         if wanted > 0 {
             program.extend(programmer.head(segment, wanted)?);
         }

@@ -224,9 +224,13 @@ impl VulkanRecording {
     }
 }
 
-/// Rows of logits that a head is recorded for: a power of two, or all there is room for.
+/// Rows of logits that a head is recorded for: a power of two, or all there is room for; none where
+/// no row wants logits.
 pub(crate) fn logit_bucket(logits: usize, plan: &Plan) -> u32 {
-    logits.next_power_of_two().min(plan.options.max_logit_rows) as u32
+    match logits {
+        0 => 0,
+        _ => logits.next_power_of_two().min(plan.options.max_logit_rows) as u32,
+    }
 }
 
 impl Recording for VulkanRecording {

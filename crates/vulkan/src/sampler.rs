@@ -5,7 +5,7 @@ mod report;
 
 use crate::memory::{Memory, Purpose, Region};
 use crate::recording::{VulkanRecording, info, logit_bucket};
-use crate::sample::whole::{Stage, mask_words};
+use crate::sample::whole::Stage;
 use crate::sample::{MOST_PLAYS, MOST_ROWS, Outcome, Paths, SampleBuffers, SampleRoom};
 use crate::step::write_step;
 use ash::vk;
@@ -281,7 +281,7 @@ impl VulkanRecording {
         if let Some(reason) = reason {
             return Err(DeviceError::Unsupported(reason.to_string()));
         }
-        let words = mask_words(self.plan.graph.vocabulary);
+        let words = pianola_plan::mask_words(self.plan.graph.vocabulary);
         let mut masks = rows.iter().flatten().filter_map(|row| row.mask);
         match masks.find(|mask| mask.len() != words) {
             Some(mask) => {

@@ -1,6 +1,5 @@
 //! Requests join an engine, leave it, and move to another.
 
-use crate::constraint::mask_words;
 use crate::draft::Drafter;
 use crate::error::EngineError;
 use crate::executor::Executor;
@@ -143,7 +142,11 @@ impl Engine {
 
 /// Why a device cannot sample so; none where it can.
 fn unsupported(executor: &Executor, options: &SampleOptions) -> Option<&'static str> {
-    let words = if options.constrained { mask_words(executor.plan().graph.vocabulary) } else { 0 };
+    let words = if options.constrained {
+        pianola_plan::mask_words(executor.plan().graph.vocabulary)
+    } else {
+        0
+    };
     let mask = vec![u32::MAX; words];
     let mask = options.constrained.then_some(&mask[..]);
     executor.sampling_unsupported(&SampleRow { mask, ..options.row() })

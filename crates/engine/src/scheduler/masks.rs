@@ -1,13 +1,13 @@
 //! Constraints: the masks of a step's rows.
 
 use super::{Running, Scheduler, StepPlan};
-use crate::constraint::{allowed_guesses, mask_words};
+use crate::constraint::allowed_guesses;
 
 impl Scheduler {
     /// Fills the masks of all rows whose requests have a constraint. This takes a while, and needs
     /// nothing of what the step computes.
     pub fn fill_masks(&mut self, plan: &mut StepPlan) {
-        let words = mask_words(self.options.limits.vocabulary);
+        let words = pianola_plan::mask_words(self.options.limits.vocabulary);
         let mut index = 0;
         while index < plan.samples.len() {
             let first = index;

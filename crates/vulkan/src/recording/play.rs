@@ -64,7 +64,7 @@ impl VulkanRecording {
             let commands = parts.collect::<Result<Vec<_>, DeviceError>>()?;
             self.slots[slot].bodies.insert(body, Recorded { commands, dispatches });
         }
-        let wanted = if logits > 0 { logit_bucket(logits, &self.plan) } else { 0 };
+        let wanted = logit_bucket(logits, &self.plan);
         self.prepare_moves(slot, body, wanted)?;
         if logits > 0 {
             self.prepare_head(slot, body.segment, wanted)?;
@@ -189,10 +189,7 @@ impl VulkanRecording {
 
     /// Copies that a segment receives and sends by.
     fn moves(&self, segment: usize, slot: usize, step: &Step) -> [Option<vk::CommandBuffer>; 2] {
-        let wanted = match step.logits.len() {
-            0 => 0,
-            logits => logit_bucket(logits, &self.plan),
-        };
+        let wanted = logit_bucket(step.logits.len(), &self.plan);
         let body = Body::of(segment, step);
         self.slots[slot].moves.get(&(body, wanted)).copied().unwrap_or([None; 2])
     }

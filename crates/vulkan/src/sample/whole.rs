@@ -173,7 +173,7 @@ impl WholeBuffers {
     pub fn new(memory: &mut Memory, room: &SampleRoom) -> Result<WholeBuffers, DeviceError> {
         let SampleRoom { rows, vocabulary, .. } = *room;
         let history_room = room.history + MOST_PLAYS;
-        let mask_words = mask_words(vocabulary);
+        let mask_words = pianola_plan::mask_words(vocabulary);
         let mut allocate =
             |bytes: usize| memory.allocate(Purpose::Step, (rows * bytes) as u64, "sampling");
         let regions = WholeRegions {
@@ -232,11 +232,6 @@ impl WholeBuffers {
             }
         }
     }
-}
-
-/// Words of a mask.
-pub(crate) fn mask_words(vocabulary: usize) -> usize {
-    vocabulary.div_ceil(32)
 }
 
 /// The tokens that a row's penalties count before its first play.
