@@ -1,11 +1,15 @@
-//! Where words go: results to standard output, everything about them to standard error.
+//! Where words go: results to standard output, everything about them to standard error. Both show
+//! control characters instead of passing them on, since words may quote a file or a model.
 
+use std::borrow::Cow;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
+use clap::builder::StyledStr;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use crate::failure::Failure;
+use crate::visible::{json, visible};
 
 /// How much to say beside the results.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,7 +69,7 @@ impl LateBar {
     /// Words beside the bar, where the template has a place for them.
     pub fn say(&self, message: String) {
         if let Some(bar) = &self.bar {
-            bar.set_message(message);
+            bar.set_message(visible(&message).into_owned());
         }
     }
 }
@@ -80,21 +84,54 @@ impl Drop for LateBar {
 
 /// A line to standard error; a failure to write it is ignored.
 pub fn to_stderr(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", visible(line));
 }
 
 /// The error's sentence, marked red on a terminal that has not asked for plain text.
 pub fn print_error(message: &str) {
     let coloured = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let mark = if coloured { "\u{1b}[1;31merror:\u{1b}[0m" } else { "error:" };
-    to_stderr(&format!("pianola: {mark} {message}"));
+    let _ = writeln!(io::stderr(), "pianola: {mark} {}", visible(message));
 }
 
-/// Results, as they are.
+/// Results.
 pub fn print(text: &str) -> Result<(), Failure> {
+    print_exactly(&visible(text))
+}
+
+/// Text that is a result itself, such as a model's answer: shown on a terminal, byte for byte what
+/// it is elsewhere.
+pub fn print_answer(text: &str) -> Result<(), Failure> {
+    match io::stdout().is_terminal() {
+        true => print(text),
+        false => print_exactly(text),
+    }
+}
+
+fn print_exactly(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     written.map_err(|error| Failure::of_output(&error))
+}
+
+/// Help, from the parser of arguments.
+pub fn print_help(text: &StyledStr) -> Result<(), Failure> {
+    print_exactly(&coloured(text, io::stdout().is_terminal()))
+}
+
+/// An error of the parser of arguments, behind `name`.
+pub fn print_usage(name: &str, text: &StyledStr) {
+    let text = coloured(text, io::stderr().is_terminal());
+    let _ = writeln!(io::stderr(), "{name}{}", text.trim_end());
+}
+
+/// The parser's own colours are for a terminal, unless its text quotes what a terminal acts on.
+fn coloured(text: &StyledStr, terminal: bool) -> String {
+    let plain = text.to_string();
+    match (visible(&plain), terminal) {
+        (Cow::Borrowed(_), true) => text.ansi().to_string(),
+        (shown, _) => shown.into_owned(),
+    }
 }
 
 /// A line of results.
@@ -104,7 +141,12 @@ pub fn print_line(text: &str) -> Result<(), Failure> {
 
 /// A result for machines: indented, because people look at it too.
 pub fn print_json(value: &serde_json::Value) -> Result<(), Failure> {
-    print_line(&format!("{value:#}"))
+    print_line(&json(value, true))
+}
+
+/// The same on one line.
+pub fn print_json_line(value: &serde_json::Value) -> Result<(), Failure> {
+    print_line(&json(value, false))
 }
 
 /// Columns of a table, each as wide as its widest cell; numbers to the right.

@@ -29,8 +29,8 @@ mod shapes;
 mod statistics;
 mod store;
 mod tuned;
+mod visible;
 
-use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -56,21 +56,12 @@ fn main() -> ExitCode {
 fn answer_parser(error: &clap::Error) -> ExitCode {
     let text = error.render();
     if error.use_stderr() {
-        let text = match std::io::stderr().is_terminal() {
-            true => text.ansi().to_string(),
-            false => text.to_string(),
-        };
         // Without a command the parser answers with help, which is no sentence about an error.
         let helps = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
-        let name = if helps { "" } else { "pianola: " };
-        console::to_stderr(format!("{name}{text}").trim_end());
+        console::print_usage(if helps { "" } else { "pianola: " }, &text);
         return ExitCode::from(2);
     }
-    let text = match std::io::stdout().is_terminal() {
-        true => text.ansi().to_string(),
-        false => text.to_string(),
-    };
-    match console::print(&text) {
+    match console::print_help(&text) {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => ExitCode::from(failure.exit_code()),
     }

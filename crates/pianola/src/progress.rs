@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use crate::console::to_stderr;
+
 /// Receives the progress of a task: stages one after the other, each counted in bytes.
 pub trait Progress {
     /// A stage begins that will handle `total` bytes.
@@ -38,7 +40,7 @@ impl Progress for Quiet {
     fn reach(&mut self, _: u64) {}
     fn end(&mut self) {}
     fn note(&mut self, line: &str) {
-        eprintln!("{line}");
+        to_stderr(line);
     }
 }
 
@@ -65,11 +67,11 @@ impl Progress for Bar {
     fn end(&mut self) {
         // A finished bar leaves the cursor at its end; a line of text is safe to print after.
         self.bar.finish_and_clear();
-        eprintln!("{}: done", self.stage);
+        to_stderr(&format!("{}: done", self.stage));
     }
 
     fn note(&mut self, line: &str) {
-        self.bar.suspend(|| eprintln!("{line}"));
+        self.bar.suspend(|| to_stderr(line));
     }
 }
 
@@ -96,7 +98,7 @@ impl Lines {
         self.last = Instant::now();
         let percent = self.bytes * 100 / self.total.max(1);
         let (bytes, total) = (megabytes(self.bytes), megabytes(self.total));
-        eprintln!("{}: {bytes} of {total} ({percent} %)", self.stage);
+        to_stderr(&format!("{}: {bytes} of {total} ({percent} %)", self.stage));
     }
 }
 
@@ -104,7 +106,7 @@ impl Progress for Lines {
     fn begin(&mut self, stage: &str, total: u64) {
         (self.stage, self.total, self.bytes) = (stage.to_string(), total, 0);
         self.last = Instant::now();
-        eprintln!("{stage}: {}", megabytes(total));
+        to_stderr(&format!("{stage}: {}", megabytes(total)));
     }
 
     fn reach(&mut self, bytes: u64) {
@@ -115,11 +117,11 @@ impl Progress for Lines {
     }
 
     fn end(&mut self) {
-        eprintln!("{}: done", self.stage);
+        to_stderr(&format!("{}: done", self.stage));
     }
 
     fn note(&mut self, line: &str) {
-        eprintln!("{line}");
+        to_stderr(line);
     }
 }
 

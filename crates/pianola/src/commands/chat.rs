@@ -31,7 +31,8 @@ Ctrl-C stops an answer. What does not begin with / is for the model.";
 ///
 /// Lines are messages; lines that begin with / are commands (/help lists them). What has been
 /// said stays in the model's memory, so each turn processes only what is new. Without a terminal,
-/// lines are read from standard input and answers written to standard output.
+/// lines are read from standard input and answers written to standard output. Control characters
+/// in an answer are spelled out on a terminal, as \u{1b}; in a pipe or a file they stay as they are.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

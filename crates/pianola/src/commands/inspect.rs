@@ -298,7 +298,7 @@ fn describe_text(side: &Result<Option<Text>, String>, with_source: bool) -> Stri
     out
 }
 
-/// A value on one line of bounded length; control characters of a hostile file stay escaped.
+/// A value on one line of bounded length.
 fn one_line(value: &Value) -> String {
     const LONGEST: usize = 100;
     let text = value.to_string();

@@ -106,7 +106,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             engine.feed(&[next], 1, LogitRows::Last, &mut |_, logits| next = likeliest(logits))?;
             greedy.push(next);
         }
-        console::print_line(&json!({ "greedy": greedy }).to_string())?;
+        console::print_json_line(&json!({ "greedy": greedy }))?;
     }
     Ok(())
 }

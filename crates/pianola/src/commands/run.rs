@@ -1,7 +1,6 @@
 //! `run`: one prompt, one answer.
 
-use std::borrow::Cow;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 
@@ -24,7 +23,8 @@ use crate::statistics;
 ///
 /// The prompt is a user's message, put into the form the model was trained on by its chat
 /// template; --raw lets the model continue the text as it is. Without PROMPT, or with -, the
-/// prompt is read from standard input (a newline at its end is left out).
+/// prompt is read from standard input (a newline at its end is left out). Control characters in an
+/// answer are spelled out on a terminal, as \u{1b}; in a pipe or a file they stay as they are.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -120,7 +120,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         {
             all.extend(times.clone());
         }
-        console::print_line(&object.to_string())?;
+        console::print_json_line(&object)?;
     }
     if !console.quiet {
         let line = statistics::line(&located.label, &engine, &answer);
@@ -220,17 +220,15 @@ pub fn generate(
 ) -> Result<(Answer, String), Failure> {
     let mut text = String::new();
     let mut failure = None;
-    let mut out = std::io::stdout();
-    let terminal = out.is_terminal();
+    let terminal = std::io::stdout().is_terminal();
     let answer = engine.generate(request, &mut |piece| {
         text.push_str(piece);
-        if stream && !piece.is_empty() {
-            let shown = if terminal { harmless(piece) } else { Cow::Borrowed(piece) };
-            let written = out.write_all(shown.as_bytes()).and_then(|()| out.flush());
-            if let Err(error) = written {
-                failure = Some(Failure::of_output(&error));
-                return ControlFlow::Break(());
-            }
+        if stream
+            && !piece.is_empty()
+            && let Err(error) = console::print_answer(piece)
+        {
+            failure = Some(error);
+            return ControlFlow::Break(());
         }
         if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
     })?;
@@ -244,24 +242,4 @@ pub fn generate(
         console::print("\n")?;
     }
     Ok((answer, text))
-}
-
-/// A model may say anything, escape sequences included; a terminal must not obey them.
-fn harmless(text: &str) -> Cow<'_, str> {
-    let harmful = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
-    match text.contains(harmful) {
-        true => Cow::Owned(text.replace(harmful, "\u{fffd}")),
-        false => Cow::Borrowed(text),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn terminals_get_no_escape_sequences() {
-        assert_eq!(harmless("a\tb\n"), "a\tb\n");
-        assert_eq!(harmless("\u{1b}[31mred\u{9b}"), "\u{fffd}[31mred\u{fffd}");
-    }
 }

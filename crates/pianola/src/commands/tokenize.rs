@@ -60,7 +60,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let pieces: Vec<String> = tokens.iter().map(piece).collect();
     if arguments.json {
         let object = json!({ "tokens": tokens, "pieces": pieces });
-        return console::print_line(&object.to_string());
+        return console::print_json_line(&object);
     }
     let lines = tokens.iter().zip(&pieces).map(|(token, piece)| format!("{token:>8}  {piece:?}\n"));
     console::print(&lines.collect::<String>())?;
