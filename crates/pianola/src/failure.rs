@@ -161,7 +161,13 @@ impl From<ModelError> for Failure {
 
 impl From<pianola_text::Error> for Failure {
     fn from(error: pianola_text::Error) -> Failure {
-        Failure::Failed(error.to_string())
+        let advice = match error {
+            pianola_text::Error::Template(_) | pianola_text::Error::TemplateLimit(_) => {
+                "; `pianola run --raw` does without the template"
+            }
+            _ => "",
+        };
+        Failure::Failed(format!("{error}{advice}"))
     }
 }
 

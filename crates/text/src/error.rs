@@ -66,6 +66,9 @@ pub enum Error {
     /// A chat template that does not parse or whose rendering fails.
     #[error("chat template: {0}")]
     Template(String),
+    /// A chat template that was stopped because it would have gone beyond what templates may take.
+    #[error("chat template: stopped, because {0}")]
+    TemplateLimit(String),
     /// The chat template refused the conversation by `raise_exception`.
     #[error("the chat template refuses the conversation: {0}")]
     Refused(String),

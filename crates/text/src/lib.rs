@@ -18,6 +18,7 @@ mod alphabet;
 mod decode;
 mod error;
 mod hash;
+mod jinja;
 mod load;
 mod model;
 mod normalise;

@@ -4,29 +4,22 @@
 mod conversation;
 mod origin;
 mod protect;
-mod python;
-mod time;
+pub(crate) mod time;
 
 use std::time::SystemTime;
 
-use minijinja::{AutoEscape, Environment, ErrorKind, Value};
 use serde_json::{Map, json};
 
 pub use conversation::{Conversation, Message};
 pub use origin::TemplateOrigin;
 
 use crate::error::Error;
+use crate::jinja::{Fault, FaultKind, Program};
 use conversation::{ContentForm, prepare};
-
-/// Steps of the template's program. A conversation of thousands of messages
-/// takes less than a hundredth of this; an endless template is stopped.
-const FUEL: u64 = 10_000_000;
-
-const NAME: &str = "chat template";
 
 /// A template that turns a conversation into the text a model was trained on.
 pub struct ChatTemplate {
-    environment: Environment<'static>,
+    program: Program,
     source: String,
     bos: String,
     eos: String,
@@ -37,27 +30,10 @@ impl ChatTemplate {
     /// Compiles a Jinja template, given the texts of the tokens that begin and
     /// end a sequence.
     pub fn new(source: &str, bos: &str, eos: &str) -> Result<ChatTemplate, Error> {
-        let mut environment = Environment::new();
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
-        environment.set_fuel(Some(FUEL));
-        environment.set_auto_escape_callback(|_| AutoEscape::None);
-        environment
-            .set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_filter("tojson", python::to_json);
-        environment.add_function("raise_exception", |message: String| {
-            let refusal = minijinja::Error::new(ErrorKind::InvalidOperation, message.clone());
-            Err::<Value, _>(refusal.with_source(Refusal(message)))
-        });
-        environment.set_formatter(|out, _, value| {
-            let mut text = String::new();
-            python::print(value, &mut text)?;
-            out.write_str(&text).map_err(minijinja::Error::from)
-        });
-        environment.add_template_owned(NAME, plain_generation_blocks(source)).map_err(failure)?;
+        let program = Program::parse(source).map_err(failure)?;
         let (bos, eos) = (bos.to_owned(), eos.to_owned());
         let source = source.to_owned();
-        let mut template = ChatTemplate { environment, source, bos, eos, form: ContentForm::Any };
+        let mut template = ChatTemplate { program, source, bos, eos, form: ContentForm::Any };
         template.form = template.probe();
         Ok(template)
     }
@@ -96,16 +72,8 @@ impl ChatTemplate {
         context: Map<String, serde_json::Value>,
         now: Option<SystemTime>,
     ) -> Result<String, Error> {
-        let clock = Value::from_function(move |format: String| {
-            time::format(now.unwrap_or_else(SystemTime::now), &format)
-        });
-        let variables = context
-            .into_iter()
-            .map(|(name, value)| (name, Value::from_serialize(value)))
-            .chain([("strftime_now".to_owned(), clock)]);
-        let variables: Value = variables.collect();
-        let template = self.environment.get_template(NAME).map_err(failure)?;
-        template.render(variables).map_err(failure)
+        let now = now.unwrap_or_else(SystemTime::now);
+        self.program.render(context, now).map_err(failure)
     }
 
     /// Finds out by trial which forms of content the template prints.
@@ -114,14 +82,19 @@ impl ChatTemplate {
         let prints = |content: serde_json::Value| {
             let message = Message { role: "user".into(), content, ..Message::default() };
             // A list that is printed as a list shows its keys.
-            self.render(&Conversation::new(vec![message])).is_ok_and(|text| {
-                text.contains(NEEDLE) && !text.contains("'type'") && !text.contains("\"type\"")
-            })
+            match self.render(&Conversation::new(vec![message])) {
+                Ok(text) => Some(
+                    text.contains(NEEDLE) && !text.contains("'type'") && !text.contains("\"type\""),
+                ),
+                // It will not render anything; one trial is enough.
+                Err(Error::TemplateLimit(_)) => None,
+                Err(_) => Some(false),
+            }
         };
-        let text = prints(json!(NEEDLE));
+        let Some(text) = prints(json!(NEEDLE)) else { return ContentForm::Any };
         match (text, prints(json!([{ "type": "text", "text": NEEDLE }]))) {
-            (true, false) => ContentForm::Text,
-            (false, true) => ContentForm::Parts,
+            (true, Some(false)) => ContentForm::Text,
+            (false, Some(true)) => ContentForm::Parts,
             _ => ContentForm::Any,
         }
     }
@@ -133,41 +106,11 @@ impl std::fmt::Debug for ChatTemplate {
     }
 }
 
-/// The message of `raise_exception`, carried through the template engine.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-struct Refusal(String);
-
-fn failure(error: minijinja::Error) -> Error {
-    let mut source = std::error::Error::source(&error);
-    while let Some(cause) = source {
-        if let Some(Refusal(message)) = cause.downcast_ref() {
-            return Error::Refused(message.clone());
-        }
-        source = cause.source();
+fn failure(Fault { line, kind }: Fault) -> Error {
+    let line = line.map(|line| format!(" (line {line})")).unwrap_or_default();
+    match kind {
+        FaultKind::Failed(message) => Error::Template(format!("{message}{line}")),
+        FaultKind::Limit(limit) => Error::TemplateLimit(format!("{limit}{line}")),
+        FaultKind::Refused(message) => Error::Refused(message),
     }
-    Error::Template(error.to_string())
-}
-
-/// `{% generation %}` tells a trainer which text is the assistant's; here its
-/// content is text like the rest. The engine does not know the tag, so it is
-/// rewritten to one that does nothing.
-fn plain_generation_blocks(source: &str) -> String {
-    let mut plain = String::with_capacity(source.len());
-    let mut rest = source;
-    while let Some(start) = rest.find("{%") {
-        let (before, tag) = rest.split_at(start);
-        plain.push_str(before);
-        let end = tag.find("%}").map_or(tag.len(), |end| end + 2);
-        let (tag, after) = tag.split_at(end);
-        let word = tag.trim_start_matches(['{', '%', '-', '+']).trim_start();
-        let word = word.trim_end_matches(['}', '%', '-', '+']).trim_end();
-        match word {
-            "generation" => plain.push_str(&tag.replace("generation", "if true")),
-            "endgeneration" => plain.push_str(&tag.replace("endgeneration", "endif")),
-            _ => plain.push_str(tag),
-        }
-        rest = after;
-    }
-    plain + rest
 }

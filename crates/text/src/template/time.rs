@@ -76,7 +76,7 @@ fn civil(days: i64) -> (i64, i64, i64) {
 }
 
 /// Formats a time by the directives of C's strftime; unknown ones stay as they are.
-pub(super) fn format(time: SystemTime, format: &str) -> String {
+pub(crate) fn format(time: SystemTime, format: &str) -> String {
     let now = Moment::new(time);
     let mut out = String::new();
     let mut characters = format.chars();

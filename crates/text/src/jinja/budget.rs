@@ -1,0 +1,156 @@
+//! What a template may take, and the only way to make values that grow.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use super::fault::{Fault, Limit};
+use super::value::{List, Map, Value};
+
+/// Bytes in all, whether or not they are still in use. A long conversation takes a few times its
+/// own length.
+pub(super) const MEMORY: u64 = 256 << 20;
+
+/// Nodes of the program evaluated, and stretches of [`STRETCH`] bytes read or written. A
+/// conversation of thousands of messages takes less than a hundredth.
+pub(super) const WORK: u64 = 10_000_000;
+
+/// Expressions, blocks and calls inside one another while the program runs. The stack holds many
+/// times as many.
+pub(super) const DEEPEST: usize = 400;
+
+/// Lists and maps inside one another; definitions of tools have ten or so.
+pub(super) const DEEPEST_VALUE: usize = 100;
+
+/// Bytes of the whole text, several times the longest context.
+pub(super) const LONGEST_OUTPUT: usize = 64 << 20;
+
+const STRETCH: usize = 64;
+
+/// What is left of both.
+pub(super) struct Budget {
+    memory: Cell<u64>,
+    work: Cell<u64>,
+}
+
+impl Budget {
+    pub(super) fn new() -> Budget {
+        Budget { memory: Cell::new(MEMORY), work: Cell::new(WORK) }
+    }
+
+    /// Pays for some steps.
+    pub(super) fn work(&self, steps: usize) -> Result<(), Fault> {
+        take(&self.work, steps).ok_or(Fault::limit(Limit::Work))
+    }
+
+    /// Pays for reading some bytes.
+    pub(super) fn read(&self, bytes: usize) -> Result<(), Fault> {
+        self.work(1 + bytes / STRETCH)
+    }
+
+    /// Pays for some bytes of memory, before they are taken.
+    pub(super) fn memory(&self, bytes: usize) -> Result<(), Fault> {
+        take(&self.memory, bytes).ok_or(Fault::limit(Limit::Memory))?;
+        self.read(bytes)
+    }
+
+    /// A text of its own.
+    pub(super) fn text(&self, text: &str) -> Result<Value, Fault> {
+        // Two counts stand before the bytes.
+        self.memory(text.len() + 16)?;
+        Ok(Value::Text(Arc::from(text)))
+    }
+
+    /// Pays for a list of some items that is about to be made.
+    pub(super) fn items(&self, count: usize) -> Result<(), Fault> {
+        self.memory(count.saturating_mul(size_of::<Value>()))
+    }
+
+    /// A list of items that were paid for.
+    pub(super) fn list(&self, items: Vec<Value>) -> Result<Value, Fault> {
+        Ok(Value::List(self.counted(items)?))
+    }
+
+    /// The same, where a list is wanted rather than a value.
+    pub(super) fn counted(&self, items: Vec<Value>) -> Result<Rc<List>, Fault> {
+        self.memory(size_of::<List>())?;
+        self.work(items.len())?;
+        let (depth, plain) = nesting(items.iter())?;
+        Ok(Rc::new(List { items, depth, plain }))
+    }
+
+    /// A map of entries whose keys differ.
+    pub(super) fn map(&self, entries: Vec<(Value, Value)>) -> Result<Value, Fault> {
+        self.memory(size_of::<Map>())?;
+        self.items(2 * entries.len())?;
+        let (depth, plain) = nesting(entries.iter().flat_map(|(key, value)| [key, value]))?;
+        Ok(Value::Map(Rc::new(Map { entries, depth, plain })))
+    }
+}
+
+fn take(left: &Cell<u64>, amount: usize) -> Option<()> {
+    match left.get().checked_sub(amount as u64) {
+        Some(rest) => {
+            left.set(rest);
+            Some(())
+        }
+        None => {
+            left.set(0);
+            None
+        }
+    }
+}
+
+/// How deep a container of these is, and whether it holds nothing but data.
+fn nesting<'a>(values: impl Iterator<Item = &'a Value>) -> Result<(usize, bool), Fault> {
+    let (mut depth, mut plain) = (0, true);
+    for value in values {
+        depth = depth.max(value.depth());
+        plain &= value.is_plain();
+    }
+    if depth >= DEEPEST_VALUE {
+        return Err(Fault::limit(Limit::Depth));
+    }
+    Ok((depth + 1, plain))
+}
+
+/// Text that is paid for as it grows.
+pub(super) struct Writer<'b> {
+    budget: &'b Budget,
+    text: String,
+}
+
+impl<'b> Writer<'b> {
+    pub(super) fn new(budget: &'b Budget) -> Writer<'b> {
+        Writer { budget, text: String::new() }
+    }
+
+    pub(super) fn push(&mut self, text: &str) -> Result<(), Fault> {
+        take(&self.budget.memory, text.len()).ok_or(Fault::limit(Limit::Memory))?;
+        // Whole stretches only, or text that comes by the character would cost a step for each.
+        let before = self.text.len() / STRETCH;
+        self.budget.work((self.text.len() + text.len()) / STRETCH - before)?;
+        self.text.push_str(text);
+        Ok(())
+    }
+
+    pub(super) fn push_char(&mut self, character: char) -> Result<(), Fault> {
+        self.push(character.encode_utf8(&mut [0; 4]))
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    pub(super) fn budget(&self) -> &'b Budget {
+        self.budget
+    }
+
+    pub(super) fn into_string(self) -> String {
+        self.text
+    }
+
+    pub(super) fn into_value(self) -> Result<Value, Fault> {
+        self.budget.text(&self.text)
+    }
+}
