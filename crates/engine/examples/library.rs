@@ -23,7 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     println!("\n{:?}\n{}", first.answer().map(|answer| answer.finish), second.finish()?.0);
     let text = service.text().ok_or("the model has no tokeniser")?;
-    let tokens = text.tokenizer.encode_prompt("a player piano", SpecialTokens::Plain);
+    let tokens = text.tokenizer.encode_prompt("a player piano", SpecialTokens::Plain)?;
     println!("{} numbers", service.embed(tokens, Pooling::Mean)?.len());
     Ok(())
 }

@@ -42,7 +42,7 @@ fn windows(
         return Err(EngineError::Window { found: context, most: engine.context() });
     }
     let tokenizer = &engine.text()?.tokenizer;
-    let tokens = tokenizer.encode_prompt(text, SpecialTokens::Plain);
+    let tokens = tokenizer.encode_prompt(text, SpecialTokens::Plain)?;
     if tokens.len() < context {
         return Err(EngineError::ShortText { found: tokens.len(), needed: context, context });
     }

@@ -120,7 +120,7 @@ fn smollm2_answers_and_the_second_turn_keeps_the_first() {
 #[test]
 fn a_seed_decides_the_text_and_stop_texts_end_it() {
     let mut engine = load("smollm2.gguf", Numeric::Fast);
-    let prompt = engine.text().unwrap().tokenizer.encode("Once upon a time", SpecialTokens::Plain);
+    let prompt = engine.text().unwrap().tokenizer.encode("Once upon a time", SpecialTokens::Plain).unwrap();
     let seeded = |seed| {
         let sampling = Sampling { temperature: 1.0, ..Sampling::default() };
         Request { seed: Some(seed), ..request(prompt.clone(), sampling, 40) }
@@ -229,7 +229,7 @@ fn gemma3_goes_on_where_it_was_even_after_twenty_other_conversations() {
 fn special_tokens_are_spelled_out_where_asked() {
     let mut engine = load("smollm2.gguf", Numeric::Fast);
     let tokenizer = &engine.text().unwrap().tokenizer;
-    let prompt = tokenizer.encode("Once upon a time", SpecialTokens::Plain);
+    let prompt = tokenizer.encode("Once upon a time", SpecialTokens::Plain).unwrap();
     // Nothing but the end of a turn.
     let logit_bias = vec![(tokenizer.stop_tokens()[0], 1e4)];
     let sampling = Sampling { logit_bias, ..Sampling::greedy() };

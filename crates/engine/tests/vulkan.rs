@@ -253,7 +253,7 @@ struct Taught {
 impl Taught {
     fn by(name: &str) -> Taught {
         let mut exact = load(name, None, Numeric::Exact);
-        let prompt = exact.text().unwrap().tokenizer.encode(PROMPT, SpecialTokens::Plain);
+        let prompt = exact.text().unwrap().tokenizer.encode(PROMPT, SpecialTokens::Plain).unwrap();
         let behind_prompt = forced(&mut exact, &prompt, &[]);
         let answer = greedy(&mut exact, &behind_prompt[0], ANSWER);
         let reference = forced(&mut exact, &prompt, &answer);

@@ -21,7 +21,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let file = Gguf::open(Path::new(&path))?;
         time("load", || Tokenizer::from_gguf(&file))?
     };
-    let ids = time("encode", || tokenizer.encode(&text, SpecialTokens::Parse));
+    let ids = time("encode", || tokenizer.encode(&text, SpecialTokens::Parse))?;
     let back = time("decode", || tokenizer.decode(&ids, true));
     println!("{} bytes, {} tokens, {} back", text.len(), ids.len(), back.len());
     Ok(())

@@ -63,6 +63,22 @@ pub enum Error {
         /// What the compiler says.
         source: Box<fancy_regex::Error>,
     },
+    /// A pre-tokeniser pattern that cannot be matched against a text in reasonable time.
+    #[error("the pattern {pattern:?} gives up on this text: {source}; other text may work")]
+    PatternGaveUp {
+        /// The pattern as written.
+        pattern: String,
+        /// What the matcher says.
+        source: Box<fancy_regex::Error>,
+    },
+    /// A normaliser that would make a text many times as long.
+    #[error("the normaliser would make more than {limit} bytes of a text of {length}")]
+    Overgrown {
+        /// Bytes of the text.
+        length: usize,
+        /// The most that may come of it.
+        limit: usize,
+    },
     /// A chat template that does not parse or whose rendering fails.
     #[error("chat template: {0}")]
     Template(String),

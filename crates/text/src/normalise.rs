@@ -6,6 +6,7 @@ use unicode_normalization::{
     IsNormalized, UnicodeNormalization, is_nfc_quick, is_nfd_quick, is_nfkc_quick, is_nfkd_quick,
 };
 
+use crate::error::Error;
 use crate::pattern::Pattern;
 
 /// One change.
@@ -28,21 +29,44 @@ pub(crate) enum Form {
     CompatibilityDecomposed,
 }
 
-/// Applies all in order.
-pub(crate) fn normalise<'a>(steps: &[Normaliser], text: &'a str) -> Cow<'a, str> {
+/// Applies all in order. What comes of a text is at most some times as long: replacements of a
+/// hostile file could double it at every step.
+pub(crate) fn normalise<'a>(steps: &[Normaliser], text: &'a str) -> Result<Cow<'a, str>, Error> {
+    const FACTOR: usize = 16;
+    const ALWAYS: usize = 1 << 16;
+    let length = text.len();
+    let limit = length.saturating_mul(FACTOR).max(ALWAYS);
     let mut text = Cow::Borrowed(text);
     for step in steps {
-        if let Some(changed) = step.apply(&text) {
+        if step.length_of(&text)? > limit {
+            return Err(Error::Overgrown { length, limit });
+        }
+        if let Some(changed) = step.apply(&text)? {
             text = Cow::Owned(changed);
         }
     }
-    text
+    Ok(text)
 }
 
 impl Normaliser {
+    /// How long the changed text will be; of a Unicode form, which is bounded, how long it is.
+    fn length_of(&self, text: &str) -> Result<usize, Error> {
+        Ok(match self {
+            Normaliser::Form(_) => text.len(),
+            Normaliser::Prepend(prefix) => prefix.len() + text.len(),
+            Normaliser::Replace { pattern, with } => {
+                let count = match pattern {
+                    Pattern::Literal(from) => text.matches(from.as_str()).count(),
+                    _ => pattern.split(text)?.into_iter().filter(|(_, matched)| *matched).count(),
+                };
+                text.len().saturating_add(count.saturating_mul(with.len()))
+            }
+        })
+    }
+
     /// The changed text, or `None` if it stays as it is.
-    fn apply(&self, text: &str) -> Option<String> {
-        match self {
+    fn apply(&self, text: &str) -> Result<Option<String>, Error> {
+        Ok(match self {
             Normaliser::Form(form) => form.apply(text),
             Normaliser::Prepend(prefix) => (!text.is_empty()).then(|| format!("{prefix}{text}")),
             Normaliser::Replace { pattern: Pattern::Literal(from), with } => {
@@ -50,12 +74,12 @@ impl Normaliser {
             }
             Normaliser::Replace { pattern, with } => {
                 let mut changed = String::with_capacity(text.len());
-                for (range, matched) in pattern.split(text) {
+                for (range, matched) in pattern.split(text)? {
                     changed.push_str(if matched { with } else { &text[range] });
                 }
                 Some(changed)
             }
-        }
+        })
     }
 }
 
@@ -95,8 +119,21 @@ mod tests {
             Normaliser::Replace { pattern: Pattern::Literal(" ".into()), with: "▁".into() },
             Normaliser::Replace { pattern: Pattern::regex("x+").unwrap(), with: "y".into() },
         ];
-        assert_eq!(normalise(&steps, "e\u{301} xx z"), "▁é▁y▁z");
-        assert_eq!(normalise(&steps, ""), "");
-        assert!(matches!(normalise(&steps[..1], "plain"), Cow::Borrowed("plain")));
+        assert_eq!(normalise(&steps, "e\u{301} xx z").unwrap(), "▁é▁y▁z");
+        assert_eq!(normalise(&steps, "").unwrap(), "");
+        assert!(matches!(normalise(&steps[..1], "plain"), Ok(Cow::Borrowed("plain"))));
+    }
+
+    #[test]
+    fn a_text_does_not_grow_without_bound() {
+        let double = |pattern| Normaliser::Replace { pattern, with: "xx".into() };
+        for pattern in [|| Pattern::Literal("x".into()), || Pattern::regex("x").unwrap()] {
+            let steps: Vec<Normaliser> = (0..40).map(|_| double(pattern())).collect();
+            let grown = normalise(&steps, "x");
+            assert!(matches!(grown, Err(Error::Overgrown { length: 1, .. })), "{grown:?}");
+        }
+        let with = "x".repeat(1 << 20);
+        let steps = [Normaliser::Replace { pattern: Pattern::Literal(" ".into()), with }];
+        assert!(normalise(&steps, &" ".repeat(1 << 20)).is_err());
     }
 }

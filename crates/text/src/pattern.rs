@@ -49,8 +49,9 @@ impl Pattern {
         Ok(Pattern::Regex(Box::new(compile(pattern)?)))
     }
 
-    /// The text as stretches that match and stretches between them, none empty.
-    pub(crate) fn split(&self, text: &str) -> Vec<(Range<usize>, bool)> {
+    /// The text as stretches that match and stretches between them, none empty. A search that
+    /// gives up is an error: what it would leave unsplit is tokenised in another way.
+    pub(crate) fn split(&self, text: &str) -> Result<Vec<(Range<usize>, bool)>, Error> {
         let mut parts = Parts { text, parts: Vec::new(), end: 0 };
         match self {
             // An empty pattern would match everywhere and nothing.
@@ -65,16 +66,19 @@ impl Pattern {
                     parts.matched(start..start + digit.len_utf8());
                 }
             }
-            // A search that gives up leaves the rest of the text unsplit.
             Pattern::Regex(regex) => {
-                for found in regex.find_iter(text).map_while(Result::ok) {
-                    parts.matched(found.range());
+                for found in regex.find_iter(text) {
+                    parts.matched(found.map_err(|source| gave_up(regex, source))?.range());
                 }
             }
-            Pattern::Spaced(spaced) => spaced.split(&mut parts),
+            Pattern::Spaced(spaced) => spaced.split(&mut parts)?,
         }
-        parts.finish()
+        Ok(parts.finish())
     }
+}
+
+fn gave_up(regex: &Regex, source: fancy_regex::Error) -> Error {
+    Error::PatternGaveUp { pattern: regex.as_str().into(), source: Box::new(source) }
 }
 
 fn compile(pattern: &str) -> Result<Regex, Error> {
@@ -97,14 +101,16 @@ pub(crate) struct Spaced {
 }
 
 impl Spaced {
-    fn split(&self, parts: &mut Parts) {
+    fn split(&self, parts: &mut Parts) -> Result<(), Error> {
         let text = parts.text;
         let mut at = 0;
-        while let Ok(Some(found)) = self.whole.find_from_pos(text, at) {
-            let mut range = found.range();
+        loop {
+            let found = self.whole.find_from_pos(text, at);
+            let found = found.map_err(|source| gave_up(&self.whole, source))?;
+            let Some(mut range) = found.map(|found| found.range()) else { return Ok(()) };
             if range.is_empty() {
                 // Matches nothing here: go on after the next character.
-                let Some(next) = text[range.end..].chars().next() else { break };
+                let Some(next) = text[range.end..].chars().next() else { return Ok(()) };
                 at = range.end + next.len_utf8();
                 continue;
             }
@@ -112,7 +118,10 @@ impl Spaced {
             if range.end < text.len()
                 && run.ends_with(char::is_whitespace)
                 && run.chars().all(char::is_whitespace)
-                && !self.head.is_match(&text[range.start..]).unwrap_or(false)
+                && !self
+                    .head
+                    .is_match(&text[range.start..])
+                    .map_err(|source| gave_up(&self.head, source))?
             {
                 let last = run.chars().next_back().map_or(0, char::len_utf8);
                 if last < run.len() {
@@ -155,7 +164,7 @@ mod tests {
     use super::*;
 
     fn pieces<'a>(pattern: &str, text: &'a str) -> Vec<&'a str> {
-        let parts = Pattern::regex(pattern).unwrap().split(text);
+        let parts = Pattern::regex(pattern).unwrap().split(text).unwrap();
         parts.into_iter().map(|(range, _)| &text[range]).collect()
     }
 
@@ -179,5 +188,19 @@ mod tests {
         let text = format!("{}x", " ".repeat(1_000_000));
         assert_eq!(pieces(QWEN2, &text).len(), 2);
         assert_eq!(pieces(GPT2, &text).len(), 2);
+    }
+
+    #[test]
+    fn a_pattern_that_gives_up_is_an_error() {
+        // Every way to cut the run in two parts is tried before it is known that none is followed
+        // by the sign. Lookahead keeps it from the automaton, which would not try.
+        let hostile = r"(?:(?=a)a+)+b|\w";
+        for pattern in [hostile.to_owned(), format!("{hostile}{SPACES}")] {
+            let split = Pattern::regex(&pattern).unwrap();
+            let text = format!("ab {}c", "a".repeat(40));
+            assert!(split.split("aab").is_ok());
+            let error = split.split(&text).unwrap_err();
+            assert!(matches!(error, Error::PatternGaveUp { .. }), "{error}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use crate::error::Error;
 use crate::pattern::Pattern;
 
 /// One step of cutting.
@@ -51,38 +52,44 @@ pub(crate) struct Piece<'a> {
 }
 
 /// Cuts a piece by all steps in order and hands on what is left.
-pub(crate) fn split(steps: &[Splitter], piece: Piece, emit: &mut dyn FnMut(&str)) {
+pub(crate) fn split(
+    steps: &[Splitter],
+    piece: Piece,
+    emit: &mut dyn FnMut(&str),
+) -> Result<(), Error> {
     if piece.text.is_empty() {
-        return;
+        return Ok(());
     }
     let Some((step, rest)) = steps.split_first() else {
-        return emit(piece.text);
+        emit(piece.text);
+        return Ok(());
     };
     match step {
         Splitter::Split { pattern, behaviour, invert } => {
-            for range in behaviour.cut(pattern, *invert, piece.text) {
+            for range in behaviour.cut(pattern, *invert, piece.text)? {
                 let first = piece.first && range.start == 0;
-                split(rest, Piece { text: &piece.text[range], first }, emit);
+                split(rest, Piece { text: &piece.text[range], first }, emit)?;
             }
         }
         Splitter::PrefixSpace if !piece.text.starts_with(' ') => {
-            split(rest, Piece { text: &format!(" {}", piece.text), ..piece }, emit);
+            split(rest, Piece { text: &format!(" {}", piece.text), ..piece }, emit)?;
         }
-        Splitter::PrefixSpace => split(rest, piece, emit),
+        Splitter::PrefixSpace => split(rest, piece, emit)?,
         Splitter::Metaspace { mark, prefix, split: cut } => {
             let text = marked(*mark, *prefix, piece);
             let pattern = Pattern::Literal(String::from(*mark));
             let ranges = if *cut {
-                Behaviour::MergedWithNext.cut(&pattern, false, &text)
+                Behaviour::MergedWithNext.cut(&pattern, false, &text)?
             } else {
                 std::iter::once(0..text.len()).collect()
             };
             for range in ranges {
                 let first = piece.first && range.start == 0;
-                split(rest, Piece { text: &text[range], first }, emit);
+                split(rest, Piece { text: &text[range], first }, emit)?;
             }
         }
     }
+    Ok(())
 }
 
 fn marked<'a>(mark: char, prefix: Prefix, piece: Piece<'a>) -> Cow<'a, str> {
@@ -98,8 +105,8 @@ fn marked<'a>(mark: char, prefix: Prefix, piece: Piece<'a>) -> Cow<'a, str> {
 }
 
 impl Behaviour {
-    fn cut(self, pattern: &Pattern, invert: bool, text: &str) -> Vec<Range<usize>> {
-        let parts = pattern.split(text).into_iter().map(|(range, found)| (range, found != invert));
+    fn cut(self, pattern: &Pattern, invert: bool, text: &str) -> Result<Vec<Range<usize>>, Error> {
+        let parts = pattern.split(text)?.into_iter().map(|(range, found)| (range, found != invert));
         let mut cuts: Vec<Range<usize>> = Vec::new();
         let mut before = false;
         match self {
@@ -136,7 +143,7 @@ impl Behaviour {
                 cuts.reverse();
             }
         }
-        cuts
+        Ok(cuts)
     }
 }
 
@@ -146,7 +153,12 @@ mod tests {
 
     fn cut(behaviour: Behaviour, text: &str) -> Vec<&str> {
         let pattern = Pattern::Literal("-".into());
-        behaviour.cut(&pattern, false, text).into_iter().map(|range| &text[range]).collect()
+        behaviour
+            .cut(&pattern, false, text)
+            .unwrap()
+            .into_iter()
+            .map(|range| &text[range])
+            .collect()
     }
 
     #[test]
@@ -163,7 +175,7 @@ mod tests {
     fn metaspace(prefix: Prefix, text: &str, first: bool) -> Vec<String> {
         let mut pieces = Vec::new();
         let steps = [Splitter::Metaspace { mark: '▁', prefix, split: true }];
-        split(&steps, Piece { text, first }, &mut |piece| pieces.push(piece.into()));
+        split(&steps, Piece { text, first }, &mut |piece| pieces.push(piece.into())).unwrap();
         pieces
     }
 

@@ -3,6 +3,7 @@
 
 use crate::added::{Finder, Specials, Stretch};
 use crate::decode::Decoder;
+use crate::error::Error;
 use crate::model::{Model, Scratch};
 use crate::normalise::{Normaliser, normalise};
 use crate::split::{Piece, Splitter, split};
@@ -104,8 +105,9 @@ impl Tokenizer {
         tokenizer
     }
 
-    /// The tokens of a text, without a beginning-of-sequence token.
-    pub fn encode(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
+    /// The tokens of a text, without a beginning-of-sequence token. An error if the file's rules
+    /// cannot be applied to this text; never other tokens than those of the rules.
+    pub fn encode(&self, text: &str, special: SpecialTokens) -> Result<Vec<u32>, Error> {
         self.encode_with(
             text,
             match special {
@@ -117,8 +119,8 @@ impl Tokenizer {
 
     /// The tokens of a text that a model is to continue: begins with the
     /// beginning-of-sequence token where the model expects one, and never with two.
-    pub fn encode_prompt(&self, text: &str, special: SpecialTokens) -> Vec<u32> {
-        self.with_bos(self.encode(text, special))
+    pub fn encode_prompt(&self, text: &str, special: SpecialTokens) -> Result<Vec<u32>, Error> {
+        Ok(self.with_bos(self.encode(text, special)?))
     }
 
     pub(crate) fn with_bos(&self, mut ids: Vec<u32>) -> Vec<u32> {
@@ -130,7 +132,7 @@ impl Tokenizer {
         ids
     }
 
-    pub(crate) fn encode_with(&self, text: &str, specials: Specials) -> Vec<u32> {
+    pub(crate) fn encode_with(&self, text: &str, specials: Specials) -> Result<Vec<u32>, Error> {
         let mut scratch = Scratch::default();
         let mut out = Vec::with_capacity(text.len() / 3);
         let raw = match (&self.parts.marked, specials) {
@@ -149,11 +151,11 @@ impl Tokenizer {
                         Specials::All => Specials::All,
                         _ => Specials::None,
                     };
-                    self.encode_stretch(piece, specials, &mut scratch, &mut out);
+                    self.encode_stretch(piece, specials, &mut scratch, &mut out)?;
                 }
             }
         }
-        out
+        Ok(out)
     }
 
     fn encode_stretch(
@@ -162,9 +164,9 @@ impl Tokenizer {
         specials: Specials,
         scratch: &mut Scratch,
         out: &mut Vec<u32>,
-    ) {
+    ) -> Result<(), Error> {
         let Parts { vocabulary, model, normalised, normalisers, splitters, .. } = &self.parts;
-        let text = normalise(normalisers, piece.text);
+        let text = normalise(normalisers, piece.text)?;
         let stretches = if normalised.is_empty() {
             vec![Stretch::Text(0..text.len())]
         } else {
@@ -178,10 +180,11 @@ impl Tokenizer {
                     let piece = Piece { text: &text[range], first };
                     split(splitters, piece, &mut |word| {
                         model.encode(vocabulary, word, scratch, out);
-                    });
+                    })?;
                 }
             }
         }
+        Ok(())
     }
 
     /// Whether the text begins with a special token's.

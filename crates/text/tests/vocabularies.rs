@@ -46,7 +46,7 @@ const PIECES: &[(&str, f32, i64)] = &[
 ];
 
 fn texts(tokenizer: &Tokenizer, text: &str, special: SpecialTokens) -> Vec<String> {
-    let ids = tokenizer.encode(text, special);
+    let ids = tokenizer.encode(text, special).unwrap();
     ids.iter().map(|&id| tokenizer.token_text(id).unwrap()).collect()
 }
 
@@ -63,18 +63,18 @@ fn sentence_piece_joins_by_score_and_then_from_the_left() {
     assert_eq!(texts(&tokenizer, "é", Plain), ["<0xC3>", "<0xA9>"]);
     assert_eq!(texts(&tokenizer, "<s>a", Parse), ["<s>", "a"]);
     assert_eq!(texts(&tokenizer, "<s>a", Plain), ["<0x3C>", "<0x73>", "<0x3E>", "a"]);
-    assert!(tokenizer.encode("", Parse).is_empty());
+    assert!(tokenizer.encode("", Parse).unwrap().is_empty());
 }
 
 #[test]
 fn a_prefix_space_comes_and_goes() {
     let tokenizer = sentence_piece(PIECES, true);
     assert_eq!(texts(&tokenizer, "ab", Plain), ["▁", "ab"]);
-    assert_eq!(tokenizer.decode(&tokenizer.encode("ab", Plain), false), "ab");
-    assert_eq!(tokenizer.decode(&tokenizer.encode(" ab", Plain), false), " ab");
+    assert_eq!(tokenizer.decode(&tokenizer.encode("ab", Plain).unwrap(), false), "ab");
+    assert_eq!(tokenizer.decode(&tokenizer.encode(" ab", Plain).unwrap(), false), " ab");
     assert!(tokenizer.adds_bos());
-    assert_eq!(tokenizer.encode_prompt("a", Plain), [0, 7]);
-    assert_eq!(tokenizer.encode_prompt("<s>a", Parse), [0, 7]);
+    assert_eq!(tokenizer.encode_prompt("a", Plain).unwrap(), [0, 7]);
+    assert_eq!(tokenizer.encode_prompt("<s>a", Parse).unwrap(), [0, 7]);
 }
 
 /// A tokenizer.json over all bytes, with a few merges.
@@ -280,7 +280,7 @@ fn every_component_agrees_with_the_reference() {
                     reference.set_encode_special_tokens(special == Plain);
                     let expected = reference.encode_fast(text.as_str(), false).unwrap();
                     prop_assert_eq!(
-                        ours.encode(&text, special),
+                        ours.encode(&text, special).unwrap(),
                         expected.get_ids(),
                         "{:?} {} {}",
                         special,
@@ -298,7 +298,7 @@ proptest! {
     #[test]
     fn a_stream_of_tokens_reads_like_the_whole(text in ".{0,40}", cuts in proptest::collection::vec(0u32..400, 0..40)) {
         let tokenizer = Tokenizer::from_tokenizer_json(byte_level().to_string().as_bytes(), None).unwrap();
-        let ids = tokenizer.encode(&text, Plain);
+        let ids = tokenizer.encode(&text, Plain).unwrap();
         prop_assert_eq!(&tokenizer.decode(&ids, true), &text);
         let (mut decoder, mut read) = (tokenizer.decoder(true), String::new());
         for id in ids {
@@ -329,7 +329,7 @@ proptest! {
         prop_assert!(Tokenizer::from_tokenizer_json(&text[..at], None).is_err());
         text[at] = byte;
         if let Ok(tokenizer) = Tokenizer::from_tokenizer_json(&text, None) {
-            let ids = tokenizer.encode("ab <|a|> é12", Parse);
+            let ids = tokenizer.encode("ab <|a|> é12", Parse).unwrap();
             tokenizer.decode(&ids, true);
         }
     }
@@ -397,7 +397,7 @@ fn damaged_vocabularies_are_errors() {
         (tokenizer.bos(), tokenizer.eos(), tokenizer.stop_tokens()),
         (None, None, [].as_slice())
     );
-    assert_eq!(tokenizer.encode_prompt("ab", Plain), [0, 1]);
+    assert_eq!(tokenizer.encode_prompt("ab", Plain).unwrap(), [0, 1]);
     assert_eq!(tokenizer.decode(&[2, 3, u32::MAX], true), "ab\u{fffd}\u{fffd}");
 }
 
@@ -429,7 +429,7 @@ fn long_runs_take_no_longer_than_text() {
     for unit in ["a", " ", "é", "<", "ab", "1", "<|a"] {
         let text = unit.repeat(1_000_000 / unit.len());
         for tokenizer in [&byte_level, &pieces] {
-            assert_eq!(tokenizer.decode(&tokenizer.encode(&text, Parse), true), text);
+            assert_eq!(tokenizer.decode(&tokenizer.encode(&text, Parse).unwrap(), true), text);
         }
     }
     // Quadratic would be hours.

@@ -170,9 +170,9 @@ fn encode(
     console: Console,
 ) -> Result<Vec<u32>, Failure> {
     let side = engine.text()?;
-    let raw = || side.tokenizer.encode_prompt(text, SpecialTokens::Parse);
+    let raw = || Ok(side.tokenizer.encode_prompt(text, SpecialTokens::Parse)?);
     if arguments.raw {
-        return Ok(raw());
+        return raw();
     }
     let base = catalogue::find(&arguments.model.model).is_some_and(|entry| entry.base);
     if base && arguments.system.is_none() {
@@ -180,7 +180,7 @@ fn encode(
             "{} is a base model, not made to chat: the prompt is continued as it is (as with --raw)",
             model.label
         ));
-        return Ok(raw());
+        return raw();
     }
     let Some((template, origin)) = &side.template else {
         if arguments.system.is_some() {
@@ -193,7 +193,7 @@ fn encode(
             "{} has no chat template: the prompt is continued as it is (as with --raw)",
             model.label
         ));
-        return Ok(raw());
+        return raw();
     };
     tell_origin(origin, console);
     let mut messages = Vec::new();

@@ -46,7 +46,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let located = model::locate(&arguments.model.model, console)?;
     let tokenizer = model::text(&located)?.tokenizer;
     let special = if arguments.special { SpecialTokens::Parse } else { SpecialTokens::Plain };
-    let mut tokens = tokenizer.encode(&text, special);
+    let mut tokens = tokenizer.encode(&text, special)?;
     if arguments.bos
         && let Some(bos) = tokenizer.bos()
         && tokens.first() != Some(&bos)

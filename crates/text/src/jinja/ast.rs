@@ -93,6 +93,8 @@ pub(super) enum Expression {
     Compare(Box<Expression>, Vec<(Comparison, Expression)>),
     /// Operators of one rank, from left to right.
     Arithmetic(Box<Expression>, Vec<(Operator, Expression)>),
+    /// `a ~ b ~ c`
+    Concatenation(Vec<Expression>),
     If(Box<Conditional>),
     Suffixed(Box<Expression>, Vec<Suffix>),
 }
@@ -125,7 +127,6 @@ pub(super) enum Operator {
     FloorDivide,
     Modulo,
     Power,
-    Concatenate,
 }
 
 #[derive(Debug)]

@@ -11,9 +11,9 @@ use super::value::{List, Map, Value};
 /// own length.
 pub(super) const MEMORY: u64 = 256 << 20;
 
-/// Nodes of the program evaluated, and stretches of [`STRETCH`] bytes read or written. A
-/// conversation of thousands of messages takes less than a hundredth.
-pub(super) const WORK: u64 = 10_000_000;
+/// Steps: nodes of the program evaluated, items of lists visited, and bytes read or written by the
+/// [`STRETCH`]. A conversation of a thousand messages takes a hundredth.
+pub(super) const WORK: u64 = 5_000_000;
 
 /// Expressions, blocks and calls inside one another while the program runs. The stack holds many
 /// times as many.
@@ -25,7 +25,11 @@ pub(super) const DEEPEST_VALUE: usize = 100;
 /// Bytes of the whole text, several times the longest context.
 pub(super) const LONGEST_OUTPUT: usize = 64 << 20;
 
+/// Bytes that are copied or compared in the time of a step.
 const STRETCH: usize = 64;
+
+/// Bytes that are looked at one by one in the time of a step.
+const GLANCE: usize = 8;
 
 /// What is left of both.
 pub(super) struct Budget {
@@ -41,6 +45,11 @@ impl Budget {
     /// Pays for some steps.
     pub(super) fn work(&self, steps: usize) -> Result<(), Fault> {
         take(&self.work, steps).ok_or(Fault::limit(Limit::Work))
+    }
+
+    /// Pays for looking at every character of a text.
+    pub(super) fn scan(&self, text: &str) -> Result<(), Fault> {
+        self.work(1 + text.len() / GLANCE)
     }
 
     /// Pays for reading some bytes.
@@ -150,7 +159,9 @@ impl<'b> Writer<'b> {
         self.text
     }
 
+    /// The text as a value. It was paid for; its other copy goes at once.
     pub(super) fn into_value(self) -> Result<Value, Fault> {
-        self.budget.text(&self.text)
+        self.budget.memory(16)?;
+        Ok(Value::Text(Arc::from(self.text)))
     }
 }

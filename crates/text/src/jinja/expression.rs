@@ -1,11 +1,12 @@
 //! Evaluates expressions.
 
 use super::ast::{CallArguments, Expression, Suffix};
+use super::budget::Writer;
 use super::evaluate::Evaluator;
 use super::fault::Fault;
 use super::operators::{self, compare, equal};
 use super::value::{Function, LoopState, Value};
-use super::{filters, lists, tests};
+use super::{filters, lists, python, tests};
 use std::sync::Arc;
 
 /// The arguments of a call.
@@ -105,6 +106,13 @@ impl Evaluator<'_> {
                     value = operators::apply(self.budget, *operator, &value, &right)?;
                 }
                 Ok(value)
+            }
+            Expression::Concatenation(parts) => {
+                let mut text = Writer::new(self.budget);
+                for part in parts {
+                    python::print(&self.evaluate(part)?, &mut text)?;
+                }
+                text.into_value()
             }
             Expression::If(parts) => match self.evaluate(&parts.condition)?.is_true() {
                 true => self.evaluate(&parts.then),

@@ -30,16 +30,11 @@ pub(crate) enum Limit {
 
 impl fmt::Display for Limit {
     fn fmt(&self, out: &mut fmt::Formatter) -> fmt::Result {
-        use super::budget::{DEEPEST, DEEPEST_VALUE, LONGEST_OUTPUT, MEMORY, WORK};
+        use super::budget::{LONGEST_OUTPUT, MEMORY, WORK};
         match self {
             Limit::Memory => write!(out, "it takes more than {} MiB of memory", MEMORY >> 20),
             Limit::Work => write!(out, "it takes more than {} million steps", WORK / 1_000_000),
-            Limit::Depth => {
-                write!(
-                    out,
-                    "its calls nest deeper than {DEEPEST} or its lists than {DEEPEST_VALUE}"
-                )
-            }
+            Limit::Depth => write!(out, "its blocks, calls or lists nest too deeply"),
             Limit::Output => write!(out, "it writes more than {} MiB", LONGEST_OUTPUT >> 20),
         }
     }

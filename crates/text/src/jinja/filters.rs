@@ -98,6 +98,7 @@ fn text_filter(
         "escape" | "e" => return super::format::escape(budget, &printed(budget)?),
         "wordcount" => {
             let text = printed(budget)?;
+            budget.scan(&text)?;
             return Ok(Value::Int(text.split_whitespace().count() as i64));
         }
         _ => return Err(Fault::failed(format!("the filter '{name:.40}' is unknown"))),
@@ -188,6 +189,7 @@ fn folded(budget: &Budget, value: Value, exact: bool) -> Result<Value, Fault> {
     match &value {
         Value::Text(text) if !exact => {
             budget.memory(2 * text.len())?;
+            budget.scan(text)?;
             budget.text(&text.to_lowercase())
         }
         _ => Ok(value),

@@ -132,6 +132,7 @@ pub(super) fn indent(budget: &Budget, text: &str, arguments: &Arguments) -> Resu
     let (first, blank) = (arguments.flag(1, "first"), arguments.flag(2, "blank"));
     let mut out = Writer::new(budget);
     for (place, line) in text.split('\n').enumerate() {
+        budget.read(line.len())?;
         out.push(if place > 0 { "\n" } else { "" })?;
         let indented = if place == 0 { first } else { blank || !line.is_empty() };
         out.push(if indented { &blanks } else { "" })?;
@@ -142,6 +143,7 @@ pub(super) fn indent(budget: &Budget, text: &str, arguments: &Arguments) -> Resu
 
 /// The five characters that mean something in HTML, escaped.
 pub(super) fn escape(budget: &Budget, text: &str) -> Result<Value, Fault> {
+    budget.scan(text)?;
     let mut out = Writer::new(budget);
     for character in text.chars() {
         match character {

@@ -29,7 +29,7 @@ pub(super) fn item(budget: &Budget, value: &Value, item: &Value) -> Result<Value
             Ok(place(list.items.len()).map_or(Value::Undefined, |place| list.items[place].clone()))
         }
         Value::Text(text) => {
-            budget.read(text.len())?;
+            budget.scan(text)?;
             let found = place(text.chars().count()).and_then(|place| text.chars().nth(place));
             found.map_or(Ok(Value::Undefined), |it| budget.text(it.encode_utf8(&mut [0; 4])))
         }
@@ -52,6 +52,7 @@ pub(super) fn slice(
         Value::Text(text) => {
             // The characters and their places.
             budget.memory(12 * text.len())?;
+            budget.scan(text)?;
             let characters: Vec<char> = text.chars().collect();
             let places = places(characters.len(), bounds)?;
             let sliced: String = places.into_iter().map(|place| characters[place]).collect();

@@ -71,8 +71,8 @@ fn string(
     name: &str,
     arguments: &Arguments,
 ) -> Result<Option<Value>, Fault> {
-    // Every method reads the text, and most make one of about its length.
-    budget.read(text.len())?;
+    // Whatever the method, it reads the text at most a few times.
+    budget.scan(text)?;
     let all = |test: fn(char) -> bool| Value::Bool(!text.is_empty() && text.chars().all(test));
     let cased = |wanted: fn(char) -> bool, other: fn(char) -> bool| {
         Value::Bool(text.chars().any(wanted) && !text.chars().any(other))
@@ -187,6 +187,7 @@ fn replace(budget: &Budget, text: &str, arguments: &Arguments) -> Result<Value, 
     let mut replaced = Writer::new(budget);
     let mut end = 0;
     for (start, found) in text.match_indices(from).take(most) {
+        budget.work(1)?;
         replaced.push(&text[end..start])?;
         replaced.push(to)?;
         end = start + found.len();

@@ -5,7 +5,6 @@ use std::cmp::Ordering;
 use super::ast::{Comparison, Operator};
 use super::budget::{Budget, Writer};
 use super::fault::Fault;
-use super::python;
 use super::value::Value;
 
 /// Whether two values are equal: integers and floats by their value, lists and maps by their
@@ -151,12 +150,6 @@ pub(super) fn apply(
     right: &Value,
 ) -> Result<Value, Fault> {
     match (operator, left, right) {
-        (Operator::Concatenate, ..) => {
-            let mut text = Writer::new(budget);
-            python::print(left, &mut text)?;
-            python::print(right, &mut text)?;
-            text.into_value()
-        }
         (Operator::Add, Value::Text(left), Value::Text(right)) => {
             let mut text = Writer::new(budget);
             text.push(left)?;
@@ -240,7 +233,6 @@ fn floats(operator: Operator, left: f64, right: f64) -> Result<Value, Fault> {
         Operator::FloorDivide => (left / right).floor(),
         Operator::Modulo => left - right * (left / right).floor(),
         Operator::Power => left.powf(right),
-        Operator::Concatenate => return Err(Fault::failed("numbers are concatenated as texts")),
     }))
 }
 

@@ -113,7 +113,11 @@ impl Parser {
     }
 
     fn concatenation(&mut self) -> Result<Expression, Fault> {
-        self.chain(&[("~", Operator::Concatenate)], Parser::product)
+        let mut parts = vec![self.product()?];
+        while self.operator("~") {
+            parts.push(self.product()?);
+        }
+        Ok(one_or(parts, Expression::Concatenation))
     }
 
     fn product(&mut self) -> Result<Expression, Fault> {

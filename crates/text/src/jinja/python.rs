@@ -74,6 +74,7 @@ fn float(value: f64) -> String {
 }
 
 fn quote(text: &str, out: &mut Writer) -> Result<(), Fault> {
+    out.budget().scan(text)?;
     let mark = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
     out.push_char(mark)?;
     for character in text.chars() {
@@ -212,6 +213,7 @@ impl Json<'_, '_> {
     }
 
     fn string(&mut self, text: &str) -> Result<(), Fault> {
+        self.out.budget().scan(text)?;
         self.out.push("\"")?;
         for character in text.chars() {
             match character {

@@ -32,8 +32,9 @@ pub(super) fn holds(
         value.as_integer().ok_or_else(wrong)
     };
     let text = || {
-        budget.read(value.as_text().map_or(0, str::len))?;
-        Ok(value.as_text().unwrap_or_default())
+        let text = value.as_text().unwrap_or_default();
+        budget.scan(text)?;
+        Ok(text)
     };
     Ok(match name {
         "defined" => !matches!(value, Value::Undefined),

@@ -133,7 +133,7 @@ fn byte_level(source: VocabularySource) -> Result<Tokenizer, Error> {
         .map(|(rank, merge)| split_merge(rank, merge))
         .collect::<Result<Vec<_>, _>>()?;
     let model = BytePair::over_bytes(&vocabulary, &merges, rules.whole_pieces)?;
-    let (raw, normalised, marked) = finders(listed, &rules.normalisers);
+    let (raw, normalised, marked) = finders(listed, &rules.normalisers)?;
     Ok(Tokenizer::new(Parts {
         vocabulary,
         model: Model::BytePair(model),
@@ -181,7 +181,7 @@ fn sentence_piece(source: VocabularySource) -> Result<Tokenizer, Error> {
         .push(Normaliser::Replace { pattern: Pattern::Literal(" ".into()), with: "▁".into() });
     let model = SentencePiece::new(&vocabulary, scores, source.unknown);
     // The prefix goes before the text, not before every token looked for in it.
-    let (raw, normalised, marked) = finders(listed, &normalisers[usize::from(prefix)..]);
+    let (raw, normalised, marked) = finders(listed, &normalisers[usize::from(prefix)..])?;
     Ok(Tokenizer::new(Parts {
         vocabulary,
         model: Model::SentencePiece(model),

@@ -8,6 +8,7 @@ mod tokenizer_json;
 pub use gguf::VocabularySource;
 
 use crate::added::{Added, Finder};
+use crate::error::Error;
 use crate::normalise::{Normaliser, normalise};
 
 /// An added token and where it is found.
@@ -17,8 +18,10 @@ struct Listed {
     normalised: bool,
 }
 
+type Finders = (Finder, Finder, Option<Finder>);
+
 /// The finders for raw text, normalised text, and both.
-fn finders(tokens: Vec<Listed>, normalisers: &[Normaliser]) -> (Finder, Finder, Option<Finder>) {
+fn finders(tokens: Vec<Listed>, normalisers: &[Normaliser]) -> Result<Finders, Error> {
     let hidden = tokens.iter().any(|token| token.normalised && token.added.special);
     let marked =
         hidden.then(|| Finder::new(tokens.iter().map(|token| token.added.clone()).collect()));
@@ -27,10 +30,10 @@ fn finders(tokens: Vec<Listed>, normalisers: &[Normaliser]) -> (Finder, Finder, 
     let normalised = normalised
         .into_iter()
         .map(|Listed { mut added, .. }| {
-            added.content = normalise(normalisers, &added.content).into_owned();
-            added
+            added.content = normalise(normalisers, &added.content)?.into_owned();
+            Ok(added)
         })
-        .collect();
+        .collect::<Result<_, Error>>()?;
     let raw = raw.into_iter().map(|token| token.added).collect();
-    (Finder::new(raw), Finder::new(normalised), marked)
+    Ok((Finder::new(raw), Finder::new(normalised), marked))
 }

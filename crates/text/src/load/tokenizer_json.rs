@@ -61,8 +61,10 @@ impl Tokenizer {
             let unknown = Unknown { bytes, token, fuse };
             BytePair::over_characters(&vocabulary, &merges, whole_pieces, unknown)?
         };
+        check_steps("normalizer", steps.len())?;
+        check_steps("pre_tokenizer", pre.splitters.len())?;
         let roles = roles(&file, &config, &vocabulary)?;
-        let (raw, normalised, marked) = finders(listed, &steps);
+        let (raw, normalised, marked) = finders(listed, &steps)?;
         Ok(Tokenizer::new(Parts {
             vocabulary,
             model: Model::BytePair(model),
@@ -74,6 +76,17 @@ impl Tokenizer {
             strip: spelling.strip,
             roles,
         }))
+    }
+}
+
+/// Real files have three or four; each is a level of recursion.
+fn check_steps(field: &'static str, found: usize) -> Result<(), Error> {
+    const MOST: usize = 64;
+    match found {
+        0..=MOST => Ok(()),
+        _ => {
+            Err(Error::Invalid { field, problem: format!("has {found} steps, {MOST} are allowed") })
+        }
     }
 }
 

@@ -39,7 +39,7 @@ impl ChatTemplate {
             sentinels.ranges(&rendered.ok()?, &text)
         });
         let plain = plain.ok_or(Error::Inseparable)?;
-        Ok(tokenizer.with_bos(tokenizer.encode_with(&text, Specials::Outside(&plain))))
+        Ok(tokenizer.with_bos(tokenizer.encode_with(&text, Specials::Outside(&plain))?))
     }
 }
 
