@@ -14,6 +14,7 @@
 //! Unsafe code lies in the modules that allow it below: kernels on raw pointers (`simd`), an arena
 //! that workers divide by jobs (`stage`, `record`, `recording`), and the memory under both.
 
+mod available;
 mod check;
 mod device;
 #[allow(unsafe_code)]

@@ -16,7 +16,8 @@ pub struct CpuDescription {
     pub cores: usize,
     /// Levels this processor has, best first.
     pub levels: Vec<crate::Level>,
-    /// Memory in bytes, in all and available, where the system reports it.
+    /// Memory in bytes that this process may use, in all and available, where the system reports
+    /// it: the machine's, or less where a control group has a limit.
     pub memory: Option<(u64, u64)>,
 }
 
@@ -27,16 +28,12 @@ pub fn describe() -> CpuDescription {
         let line = text.lines().find(|line| line.starts_with(key))?;
         Some(line.split_once(':')?.1.trim().to_string())
     };
-    let kilobytes = |key: &str| {
-        let value = field("/proc/meminfo", key)?;
-        Some(value.trim_end_matches(" kB").trim().parse::<u64>().ok()? * 1024)
-    };
     CpuDescription {
         name: field("/proc/cpuinfo", "model name")
             .unwrap_or_else(|| std::env::consts::ARCH.to_string()),
         cores: CpuOptions::default().threads,
         levels: crate::Level::ALL.into_iter().filter(|level| level.available()).collect(),
-        memory: kilobytes("MemTotal").zip(kilobytes("MemAvailable")),
+        memory: crate::available::memory(),
     }
 }
 

@@ -120,7 +120,8 @@ fn smollm2_answers_and_the_second_turn_keeps_the_first() {
 #[test]
 fn a_seed_decides_the_text_and_stop_texts_end_it() {
     let mut engine = load("smollm2.gguf", Numeric::Fast);
-    let prompt = engine.text().unwrap().tokenizer.encode("Once upon a time", SpecialTokens::Plain).unwrap();
+    let prompt =
+        engine.text().unwrap().tokenizer.encode("Once upon a time", SpecialTokens::Plain).unwrap();
     let seeded = |seed| {
         let sampling = Sampling { temperature: 1.0, ..Sampling::default() };
         Request { seed: Some(seed), ..request(prompt.clone(), sampling, 40) }
