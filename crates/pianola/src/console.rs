@@ -2,6 +2,7 @@
 //! control characters instead of passing them on, since words may quote a file or a model.
 
 use std::borrow::Cow;
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
@@ -125,12 +126,13 @@ pub fn print_usage(name: &str, text: &StyledStr) {
     let _ = writeln!(io::stderr(), "{name}{}", text.trim_end());
 }
 
-/// The parser's own colours are for a terminal, unless its text quotes what a terminal acts on.
+/// The parser's colours are for a terminal, unless its text may quote an argument that a terminal
+/// would act on, which cannot be told from them.
 fn coloured(text: &StyledStr, terminal: bool) -> String {
-    let plain = text.to_string();
-    match (visible(&plain), terminal) {
-        (Cow::Borrowed(_), true) => text.ansi().to_string(),
-        (shown, _) => shown.into_owned(),
+    let acts = |argument: OsString| matches!(visible(&argument.to_string_lossy()), Cow::Owned(_));
+    match terminal && !std::env::args_os().any(acts) {
+        true => text.ansi().to_string(),
+        false => visible(&text.to_string()).into_owned(),
     }
 }
 

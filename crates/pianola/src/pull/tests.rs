@@ -4,7 +4,7 @@
 use std::io::Write;
 
 use super::*;
-use crate::catalogue::{Source, Terms};
+use crate::catalogue::{Source, Terms, TermsText};
 use crate::store::tests::Folder;
 use crate::store::{Resolved, State};
 
@@ -27,11 +27,15 @@ const FAKE: Entry = Entry {
     },
     terms: Terms {
         summary: "Be kind.",
-        text: Some(Source {
-            package: "fake-terms",
-            version: "1.0",
-            file: "fake/terms.html",
-            parts: 1,
+        text: Some(TermsText {
+            source: Source {
+                package: "fake-terms",
+                version: "1.0",
+                file: "fake/terms.html",
+                parts: 1,
+            },
+            bytes: 11,
+            sha256: "736d1894d7e8323bd77fca68e5fcf099be00341135c3263e795055502a7ea7e7",
         }),
     },
 };
@@ -125,6 +129,26 @@ impl Scene {
         let mut names: Vec<String> = names.filter(|name| name.ends_with(".whl")).collect();
         names.sort();
         names
+    }
+}
+
+/// Terms are held to their size and their sum before anything large is fetched.
+#[test]
+fn other_terms_are_refused() {
+    for other in [&b"<p>Be rude."[..], b"<p>Be kind. Or not.", b"", &[b' '; 9 << 20]] {
+        let scene = Scene::new();
+        scene.package("fake-terms", "fake/terms.html", other);
+        match scene.failure("") {
+            PullError::WrongSum { name, found_bytes, .. } => {
+                assert_eq!(name, "the terms of fake:2p");
+                // Not read to its end.
+                assert!(found_bytes <= 1 << 20);
+            }
+            error => panic!("{error}"),
+        }
+        assert!(!scene.store.terms_of(&FAKE).exists());
+        assert_eq!(scene.calls(), ["fake-terms"]);
+        assert!(scene.staged().is_empty());
     }
 }
 

@@ -163,6 +163,11 @@ fn alphabet() -> Vec<String> {
     (0..256).map(spell).collect()
 }
 
+/// The vocabulary.
+pub fn tokens() -> Vec<String> {
+    [alphabet(), MARKERS.map(String::from).to_vec()].concat()
+}
+
 /// The keys of a two-layer llama, without vocabulary or weights.
 pub fn keys() -> GgufWriter<'static> {
     let config = config();
@@ -186,12 +191,11 @@ pub fn keys() -> GgufWriter<'static> {
 pub fn tiny() -> GgufWriter<'static> {
     let config = config();
     let mut writer = keys();
-    let markers = MARKERS.map(String::from);
     let kinds: Vec<i32> = (0..VOCABULARY).map(|id| if id < 256 { 1 } else { 3 }).collect();
     writer
         .set("tokenizer.ggml.model", "gpt2")
         .set("tokenizer.ggml.pre", "gpt-2")
-        .set("tokenizer.ggml.tokens", [alphabet(), markers.to_vec()].concat())
+        .set("tokenizer.ggml.tokens", tokens())
         .set("tokenizer.ggml.token_type", kinds)
         .set("tokenizer.ggml.merges", Vec::<String>::new())
         .set("tokenizer.ggml.bos_token_id", 256u32)

@@ -17,7 +17,7 @@ pub(super) const WORK: u64 = 5_000_000;
 
 /// Expressions, blocks and calls inside one another while the program runs. The stack holds many
 /// times as many.
-pub(super) const DEEPEST: usize = 400;
+pub(super) const DEEPEST: usize = 256;
 
 /// Lists and maps inside one another; definitions of tools have ten or so.
 pub(super) const DEEPEST_VALUE: usize = 100;

@@ -39,12 +39,14 @@ impl Evaluator<'_> {
         let variables: usize = closure.frames.iter().map(Frame::len).sum();
         self.budget.memory((closure.frames.len() + variables + parameters.len()) * 64)?;
         if arguments.positional.len() > parameters.len() {
-            return Err(Fault::failed(format!("the macro '{name}' takes fewer arguments")));
+            return Err(Fault::failed(format!("the macro '{name:.40}' takes fewer arguments")));
         }
         let known =
             |given: &str| given == "caller" || parameters.iter().any(|(it, _)| **it == *given);
         if let Some((unknown, _)) = arguments.named.iter().find(|(given, _)| !known(given)) {
-            return Err(Fault::failed(format!("the macro '{name}' takes no argument '{unknown}'")));
+            return Err(Fault::failed(format!(
+                "the macro '{name:.40}' takes no argument '{unknown:.40}'"
+            )));
         }
         let outside = std::mem::replace(&mut self.frames, closure.frames.clone());
         self.frames.push(Frame::new());
@@ -103,7 +105,9 @@ impl Evaluator<'_> {
                 if let Some(Value::Map(map)) = arguments.positional.first() {
                     for (key, value) in &map.entries {
                         self.budget.memory(64)?;
-                        frame.insert(key.as_text().unwrap_or_default().into(), value.clone());
+                        if let Value::Text(name) = key {
+                            frame.insert(name.clone(), value.clone());
+                        }
                     }
                 }
                 self.budget.memory(64 * (1 + arguments.named.len()))?;
@@ -169,7 +173,7 @@ impl Evaluator<'_> {
             Arguments { positional: arguments.positional.clone(), named: arguments.named.clone() };
         match callee {
             Value::Undefined => {
-                Err(Fault::failed(format!("{} has no method '{name}'", value.kind())))
+                Err(Fault::failed(format!("{} has no method '{name:.40}'", value.kind())))
             }
             callee => self.call(&callee, arguments, name),
         }
@@ -196,7 +200,7 @@ impl Evaluator<'_> {
                 let same = before.map(|before| equal(self.budget, &before, &given)).transpose()?;
                 Ok(Value::Bool(same != Some(true)))
             }
-            _ => Err(Fault::failed(format!("a loop has no method '{name}' that takes this"))),
+            _ => Err(Fault::failed(format!("a loop has no method '{name:.40}' that takes this"))),
         }
     }
 }

@@ -275,7 +275,7 @@ impl<'b> Evaluator<'b> {
             Target::Attribute(name, attribute) => {
                 let Some(Value::Namespace(space)) = self.variable(name) else {
                     return Err(Fault::failed(format!(
-                        "'{name}' is no namespace to set '{attribute}' in"
+                        "'{name:.40}' is no namespace to set '{attribute:.40}' in"
                     )));
                 };
                 if !value.is_plain() {

@@ -234,7 +234,7 @@ impl Evaluator<'_> {
         self.budget.work(1)?;
         match value {
             Value::Undefined => {
-                Err(Fault::failed(format!("an undefined value has no attribute '{name}'")))
+                Err(Fault::failed(format!("an undefined value has no attribute '{name:.40}'")))
             }
             Value::Namespace(space) => {
                 Ok(space.borrow().get(name).cloned().unwrap_or(Value::Undefined))

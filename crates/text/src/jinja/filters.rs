@@ -51,11 +51,15 @@ pub(super) fn apply(
             Some(integer) => Ok(Value::Int(integer.saturating_abs())),
             None => float(value).map(|float| Value::Float(float.abs())),
         },
-        "int" => Ok(integer(value, arguments)),
-        "float" => Ok(parsed(value).map_or_else(
-            || arguments.get(0, "default").cloned().unwrap_or(Value::Float(0.0)),
-            Value::Float,
-        )),
+        "int" => {
+            budget.scan(value.as_text().unwrap_or_default())?;
+            Ok(integer(value, arguments))
+        }
+        "float" => {
+            budget.scan(value.as_text().unwrap_or_default())?;
+            let default = || arguments.get(0, "default").cloned().unwrap_or(Value::Float(0.0));
+            Ok(parsed(value).map_or_else(default, Value::Float))
+        }
         "bool" => Ok(Value::Bool(value.is_true())),
         "round" => round(value, arguments),
         "attr" => lists::attribute(budget, value, arguments.required_text(0, "name")?),
@@ -69,7 +73,7 @@ pub(super) fn apply(
         "map" => map(budget, value, arguments),
         "select" | "reject" => choose(budget, value, arguments, None, name == "select"),
         "selectattr" | "rejectattr" => {
-            let attribute = arguments.required_text(0, "attribute")?;
+            let attribute = arguments.required(0, "attribute")?;
             choose(budget, value, arguments, Some(attribute), name == "selectattr")
         }
         "batch" => batch(budget, value, arguments),
@@ -117,7 +121,7 @@ fn text_of<'v>(value: &'v Value, filter: &str) -> Result<&'v str, Fault> {
         .ok_or_else(|| Fault::failed(format!("'{filter}' is for strings, not {}", value.kind())))
 }
 
-pub(super) fn length(budget: &Budget, value: &Value) -> Result<i64, Fault> {
+fn length(budget: &Budget, value: &Value) -> Result<i64, Fault> {
     let length = match value {
         Value::Undefined => 0,
         Value::Text(text) => {
@@ -321,7 +325,7 @@ fn choose(
     budget: &Budget,
     value: &Value,
     arguments: &Arguments,
-    attribute: Option<&str>,
+    attribute: Option<&Value>,
     wanted: bool,
 ) -> Result<Value, Fault> {
     let place = usize::from(attribute.is_some());
@@ -330,10 +334,9 @@ fn choose(
         positional: arguments.positional.iter().skip(place + 1).cloned().collect(),
         named: Vec::new(),
     };
-    let path = attribute.map(|name| Value::Text(name.into()));
     let mut chosen = Vec::new();
     for item in &value.iterate(budget)?.items {
-        let tested = part(budget, item, path.as_ref())?;
+        let tested = part(budget, item, attribute)?;
         let found = match test {
             Some(test) => holds(budget, test, &tested, &rest)?,
             None => tested.is_true(),

@@ -10,6 +10,7 @@ use super::{lists, operators::lookup};
 /// Python's `%`: `%s`, `%r`, `%d`, `%f` and `%x`, with a width, zeros, a side and a precision.
 pub(super) fn percent(budget: &Budget, pattern: &str, values: &[Value]) -> Result<Value, Fault> {
     const WIDEST: usize = 1000;
+    budget.scan(pattern)?;
     let mut out = Writer::new(budget);
     let mut values = values.iter();
     let mut rest = pattern;
@@ -121,7 +122,10 @@ pub(super) fn braces(
 /// Every line but the first behind some spaces, empty ones left as they are.
 pub(super) fn indent(budget: &Budget, text: &str, arguments: &Arguments) -> Result<Value, Fault> {
     let blanks = match arguments.get(0, "width") {
-        Some(Value::Text(text)) => text.to_string(),
+        Some(Value::Text(text)) => {
+            budget.memory(text.len())?;
+            text.to_string()
+        }
         _ => {
             let width = arguments.integer(0, "width")?.unwrap_or(4);
             let width = usize::try_from(width).unwrap_or(0);

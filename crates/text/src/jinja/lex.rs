@@ -25,6 +25,9 @@ pub(super) struct Located {
     pub(super) line: u32,
 }
 
+/// Looking up a name takes as long as it is.
+const LONGEST_NAME: usize = 256;
+
 /// Longer ones first.
 const OPERATORS: [&str; 26] = [
     "//", "**", "==", "!=", ">=", "<=", "+", "-", "/", "*", "%", "~", "[", "]", "(", ")", "{", "}",
@@ -202,6 +205,9 @@ impl<'a> Lexer<'a> {
         let word = |more: fn(char) -> bool| rest.find(|c| !more(c)).unwrap_or(rest.len());
         if first.is_alphabetic() || first == '_' {
             let length = word(|c| c.is_alphanumeric() || c == '_');
+            if length > LONGEST_NAME {
+                return Err(Fault::failed(format!("a name of {length} bytes")));
+            }
             self.advance(length);
             return Ok(Token::Name(rest[..length].to_owned()));
         }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 /// `value.name`; undefined where there is none.
 pub(super) fn attribute(budget: &Budget, value: &Value, name: &str) -> Result<Value, Fault> {
     let Value::Map(map) = value else { return Ok(Value::Undefined) };
+    budget.read(name.len())?;
     let key = Value::Text(Arc::from(name));
     Ok(lookup(budget, &map.entries, &key)?.cloned().unwrap_or(Value::Undefined))
 }
@@ -108,5 +109,7 @@ pub(super) fn range(budget: &Budget, arguments: &Arguments) -> Result<Value, Fau
     let width = i128::from(step).abs();
     let count = usize::try_from((distance.max(0) + width - 1) / width).unwrap_or(usize::MAX);
     budget.items(count)?;
-    budget.list((0..count as i64).map(|place| Value::Int(start + place * step)).collect())
+    // The last number is within the bounds, but its distance from the first need not be.
+    let number = |place: i128| Value::Int((i128::from(start) + place * i128::from(step)) as i64);
+    budget.list((0..count as i128).map(number).collect())
 }

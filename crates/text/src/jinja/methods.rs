@@ -4,7 +4,6 @@
 use super::budget::{Budget, Writer};
 use super::expression::Arguments;
 use super::fault::Fault;
-use super::filters;
 use super::operators::{equal, lookup};
 use super::python;
 use super::value::Value;
@@ -106,8 +105,8 @@ fn string(
         "isalpha" => all(char::is_alphabetic),
         "isdigit" | "isnumeric" | "isdecimal" => all(char::is_numeric),
         "isascii" => Value::Bool(text.is_ascii()),
-        "startswith" => affix(arguments, |part| text.starts_with(part))?,
-        "endswith" => affix(arguments, |part| text.ends_with(part))?,
+        "startswith" => affix(budget, arguments, |part| text.starts_with(part))?,
+        "endswith" => affix(budget, arguments, |part| text.ends_with(part))?,
         "removeprefix" => {
             let part = arguments.required_text(0, "prefix")?;
             budget.text(text.strip_prefix(part).unwrap_or(text))?
@@ -162,7 +161,11 @@ fn string(
 }
 
 /// Whether one of the given parts is there: a string, or a list of them.
-fn affix(arguments: &Arguments, test: impl Fn(&str) -> bool) -> Result<Value, Fault> {
+fn affix(
+    budget: &Budget,
+    arguments: &Arguments,
+    test: impl Fn(&str) -> bool,
+) -> Result<Value, Fault> {
     let part = arguments.required(0, "prefix")?;
     let one = |part: &Value| {
         part.as_text()
@@ -171,6 +174,7 @@ fn affix(arguments: &Arguments, test: impl Fn(&str) -> bool) -> Result<Value, Fa
     };
     match part {
         Value::List(parts) => {
+            budget.work(parts.items.len())?;
             let found = parts.items.iter().map(one).collect::<Result<Vec<bool>, Fault>>()?;
             Ok(Value::Bool(found.contains(&true)))
         }
@@ -239,8 +243,7 @@ fn split(budget: &Budget, text: &str, arguments: &Arguments, last: bool) -> Resu
 fn padded(budget: &Budget, text: &str, name: &str, arguments: &Arguments) -> Result<Value, Fault> {
     let width = usize::try_from(arguments.integer(0, "width")?.unwrap_or(0)).unwrap_or(0);
     let fill = if name == "zfill" { "0" } else { arguments.text(1, "fillchar")?.unwrap_or(" ") };
-    let length = filters::length(budget, &Value::Text(text.into()))?;
-    let missing = width.saturating_sub(usize::try_from(length).unwrap_or(0));
+    let missing = width.saturating_sub(text.chars().count());
     budget.memory(missing.saturating_mul(fill.len()))?;
     let left = match name {
         "ljust" => 0,

@@ -103,7 +103,10 @@ pub(super) fn to_json(
     const WIDEST: i64 = 64;
     let indent = match arguments.get(1, "indent") {
         None | Some(Value::None) => None,
-        Some(Value::Text(text)) => Some(text.to_string()),
+        Some(Value::Text(text)) => {
+            budget.memory(text.len())?;
+            Some(text.to_string())
+        }
         Some(_) => {
             let width = arguments.integer(1, "indent")?.unwrap_or(0).clamp(0, WIDEST);
             Some(" ".repeat(width as usize))
