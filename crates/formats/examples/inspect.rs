@@ -17,16 +17,16 @@ fn main() -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     let source: Box<dyn TensorSource> = if model.is_dir() {
         let folder = HuggingFaceFolder::open(model)?;
-        println!("config {:#}", folder.config());
-        folder.unsupported().for_each(|(name, dtype)| println!("not decoded: {name} {dtype}"));
+        println!("config {:#?}", folder.config());
+        folder.unsupported().for_each(|(name, dtype)| println!("not decoded: {name:?} {dtype:?}"));
         Box::new(folder)
     } else {
         let gguf = Gguf::open(model)?;
         println!("GGUF version {}, opened in {:?}", gguf.version(), start.elapsed());
         for (key, value) in gguf.metadata() {
             match value {
-                Value::Array(array) => println!("{key} = array of {}", array.len()),
-                value => println!("{key} = {value:?}"),
+                Value::Array(array) => println!("{key:?} = array of {}", array.len()),
+                value => println!("{key:?} = {value:?}"),
             }
         }
         Box::new(gguf)
@@ -41,7 +41,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let mut types = BTreeMap::new();
     for info in source.tensor_infos() {
-        println!("{:6} {:20} {}", info.ty, format!("{:?}", info.shape), info.name);
+        println!("{:6} {:20} {:?}", info.ty, format!("{:?}", info.shape), info.name);
         let (count, bytes) = types.entry(info.ty).or_insert((0, 0));
         *count += 1;
         *bytes += info.bytes;
