@@ -61,9 +61,12 @@ pub(super) struct For {
 #[derive(Debug)]
 pub(super) struct Macro {
     pub(super) name: Arc<str>,
-    pub(super) parameters: Vec<(Arc<str>, Option<Expression>)>,
+    pub(super) parameters: Vec<Parameter>,
     pub(super) body: Block,
 }
+
+/// The name of a parameter, and its default.
+pub(super) type Parameter = (Arc<str>, Option<Expression>);
 
 /// What is assigned to.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::ast::{Expression, Macro, Suffix};
+use super::ast::{Expression, Macro, Parameter, Suffix};
 use super::evaluate::Evaluator;
 use super::expression::Arguments;
 use super::fault::Fault;
@@ -57,11 +57,7 @@ impl Evaluator<'_> {
     }
 
     /// Gives a macro's parameters their values, defaults where nothing is given.
-    fn bind(
-        &mut self,
-        parameters: &[(Arc<str>, Option<Expression>)],
-        arguments: &Arguments,
-    ) -> Result<(), Fault> {
+    fn bind(&mut self, parameters: &[Parameter], arguments: &Arguments) -> Result<(), Fault> {
         if let Some(caller) = arguments.get(usize::MAX, "caller") {
             self.store(&"caller".into(), caller.clone());
         }

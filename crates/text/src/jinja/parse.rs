@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::ast::{Block, CallArguments, Expression, For, Line, Macro, Statement, Suffix, Target};
+use super::ast::{Block, CallArguments, For, Line, Macro, Parameter, Statement, Suffix, Target};
 use super::fault::{Fault, Limit};
 use super::lex::{Located, Token};
 
@@ -325,7 +325,7 @@ impl Parser {
         }
     }
 
-    fn parameters(&mut self) -> Result<Vec<(Arc<str>, Option<Expression>)>, Fault> {
+    fn parameters(&mut self) -> Result<Vec<Parameter>, Fault> {
         self.expect("(")?;
         let mut parameters = Vec::new();
         while !self.operator(")") {
