@@ -50,6 +50,7 @@ impl MatrixShape {
         MatrixShape {
             rows_each: scaled(self.rows_each),
             tokens_each: scaled(self.tokens_each),
+            step: scaled(self.step).max(1),
             ..self
         }
     }
