@@ -69,7 +69,9 @@ fn matrix_rate(lab: &mut Lab, sink: Region, limits: &Limits) -> Result<f64, Devi
 pub(crate) fn fragments(gpu: &Arc<Gpu>) -> Result<Option<Fragments>, DeviceError> {
     let Limits { subgroup, matrices: side, .. } = Limits::of(gpu);
     let elements = side * side;
-    if side == 0 || elements < subgroup {
+    // A driver that only compiles has no memory to answer into.
+    let has_memory = gpu.memory.memory_heaps_as_slice().iter().any(|heap| heap.size > 0);
+    if side == 0 || elements < subgroup || !has_memory {
         return Ok(None);
     }
     let mut lab = Lab::new(gpu)?;
