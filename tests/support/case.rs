@@ -101,6 +101,7 @@ pub fn plan_graph(
         sequences: 2,
         kv_bytes: None,
         fusion: true,
+        reproducible: false,
     };
     let placement = Placement::single(&graph, device);
     Plan::new(graph, options, placement).unwrap()

@@ -147,7 +147,10 @@ impl KvPages {
             unsafe {
                 match self.group.ty {
                     KvType::F32 => *start.cast::<f32>().add(offset(at)) = x,
-                    KvType::F16 => *start.cast::<f16>().add(offset(at)) = f16::from_f32(x),
+                    KvType::F16 => {
+                        let within = x.clamp(f16::MIN.to_f32(), f16::MAX.to_f32());
+                        *start.cast::<f16>().add(offset(at)) = f16::from_f32(within);
+                    }
                     KvType::Q8 => {
                         let code = if scale > 0.0 { (x / scale).round_ties_even() } else { 0.0 };
                         *start.cast::<i8>().add(offset(at)) = code as i8;

@@ -317,6 +317,7 @@ fn plan(
         sequences: options.lanes,
         kv_bytes: options.kv_memory,
         fusion: options.fusion,
+        reproducible: options.reproducible,
     };
     split::plan(graph, plan_options, options)
 }

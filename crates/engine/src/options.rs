@@ -43,6 +43,9 @@ pub struct LoadOptions {
     pub quantize: Option<TensorType>,
     /// Whether operations are fused; see [`pianola_plan::PlanOptions::fusion`].
     pub fusion: bool,
+    /// Whether an answer must not depend on what else runs; see
+    /// [`pianola_plan::PlanOptions::reproducible`].
+    pub reproducible: bool,
 }
 
 impl Default for LoadOptions {
@@ -63,6 +66,7 @@ impl Default for LoadOptions {
             kv_memory: None,
             quantize: None,
             fusion: true,
+            reproducible: false,
         }
     }
 }

@@ -16,6 +16,7 @@ const OPTIONS: PlanOptions = PlanOptions {
     sequences: 1,
     kv_bytes: None,
     fusion: true,
+    reproducible: false,
 };
 
 fn spec(name: &str) -> DeviceSpec {

@@ -64,6 +64,11 @@ pub struct ComputeOptions {
     /// Meet quantised weights with 8-bit activations. Default for quantised weights
     #[arg(long)]
     pub fast: bool,
+    /// Compute every row with the same kernels, however many there are: an answer then does not
+    /// depend on what else runs, on how its prompt was cut, or on guesses. Slower on a GPU; on the
+    /// processor it is always so
+    #[arg(long)]
+    pub reproducible: bool,
     /// Type to store keys and values in: f32, f16 or q8_0, which takes half of f16's
     /// memory [default: f32 in exact mode, f16 in fast mode]
     #[arg(long, value_name = "TYPE")]
@@ -100,8 +105,7 @@ impl ComputeOptions {
             .map(|gpu| VulkanOptions {
                 tuning: tuned::load(&gpu, console),
                 memory: self.gpu_memory,
-                parallelism: None,
-                gpu,
+                ..VulkanOptions::new(gpu)
             })
             .collect();
         if gpus.is_empty() {
@@ -122,6 +126,7 @@ impl ComputeOptions {
             quantize: self.quantize,
             kv_memory: self.kv_memory,
             tokens_per_submit: self.tokens_per_submit,
+            reproducible: self.reproducible,
             ..LoadOptions::default()
         })
     }

@@ -48,6 +48,9 @@ pub struct PlanOptions {
     /// Whether operations are fused into larger kernels where a device has them. Without fusion
     /// every node is a kernel of its own: slow, for checks.
     pub fusion: bool,
+    /// Whether a row's result has the same bits whatever other rows are in its play. Devices then
+    /// compute all row counts with one choice of kernels, which is slower.
+    pub reproducible: bool,
 }
 
 /// Why a graph cannot be planned.

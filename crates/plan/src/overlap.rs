@@ -106,6 +106,7 @@ mod tests {
             sequences: 64,
             kv_bytes: None,
             fusion: true,
+            reproducible: false,
         };
         Plan::new(graph, options, placement).unwrap()
     }

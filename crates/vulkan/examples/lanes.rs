@@ -58,6 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         context: most(|step| step.context + step.rows).next_multiple_of(PAGE_TOKENS),
         sequences: most(|step| step.lanes),
         fusion: true,
+        reproducible: false,
         kv_bytes: None,
         kv_type: None,
     };

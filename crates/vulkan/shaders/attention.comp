@@ -81,7 +81,7 @@ void quantise_newest() {
         float most = 0.0;
         [[unroll]] for (uint first = 0; first < HEAD_DIM; first += SUBGROUP) {
             const uint d = min(first + gl_SubgroupInvocationID, HEAD_DIM - 1);
-            most = max(most, abs(uintBitsToFloat(newest[which][d])));
+            most = max(most, magnitude(uintBitsToFloat(newest[which][d])));
         }
         most = subgroupMax(most);
         const float inverse = inverse_of(most);

@@ -59,7 +59,7 @@ void main() {
     if (KV_BYTES) {
         vec2 most = vec2(0.0);
         [[unroll]] for (uint d = gl_LocalInvocationIndex; d < HEAD_DIM; d += WORKGROUP) {
-            most = max(most, abs(vec2(head[d], values[value_start + d])));
+            most = max(most, vec2(magnitude(head[d]), magnitude(values[value_start + d])));
         }
         most = subgroupMax(most);
         if (subgroupElect()) {

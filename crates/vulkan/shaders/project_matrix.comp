@@ -12,16 +12,11 @@
 #include "include/epilogue.glsl"
 
 layout(constant_id = 11) const uint STEP = 2;
-// With two, a step is filled while others still multiply the one before.
-layout(constant_id = 12) const uint BUFFERS = 1;
-// The operand, [row][column], comes straight from memory, not through the tile.
-layout(constant_id = 13) const bool DIRECT = false;
 
 // Vectors of eight half floats. An odd stride spreads the same columns of eight rows, which a
 // matrix is loaded from at once, over all banks.
 #define STRIDE (4 * STEP + 1)
-#define TILE_ROWS (DIRECT ? ROWS : ROWS + TOKENS)
-#define TILE_VECTORS (BUFFERS * TILE_ROWS * STRIDE)
+#define TILE_VECTORS ((ROWS + TOKENS) * STRIDE)
 #include "include/matrix.glsl"
 
 // Columns of a step that a subgroup multiplies.
@@ -29,9 +24,9 @@ const uint DEPTH = STEP * 32 / SPLIT;
 
 // What an invocation fetches in a step.
 const uint STEP_BLOCKS = ROWS * STEP;
-const uint STEP_VECTORS = DIRECT ? 0 : TOKENS * STEP * 4;
+const uint STEP_VECTORS = TOKENS * STEP * 4;
 const uint BLOCK_FETCHES = (STEP_BLOCKS + WORKGROUP - 1) / WORKGROUP;
-const uint VECTOR_FETCHES = DIRECT ? 1 : (STEP_VECTORS + WORKGROUP - 1) / WORKGROUP;
+const uint VECTOR_FETCHES = (STEP_VECTORS + WORKGROUP - 1) / WORKGROUP;
 
 // Whether a row of the tile belongs to the second part of a gate.
 bool is_up(uint tile_row) { return GATE != 0 && tile_row / SIDE % 2 == 1; }
@@ -57,7 +52,7 @@ void fetch(uint part, uint first_row, uint first_token, uint first_block, out Ra
     }
     [[unroll]] for (uint i = 0; i < VECTOR_FETCHES; i++) {
         const uint at = i * WORKGROUP + gl_LocalInvocationIndex;
-        if (!DIRECT && (STEP_VECTORS % WORKGROUP == 0 || at < STEP_VECTORS)) {
+        if (STEP_VECTORS % WORKGROUP == 0 || at < STEP_VECTORS) {
             const uint token = first_token + at / (4 * STEP);
             const uint vector = first_block * 4 + at % (4 * STEP);
             // Weights past the end of a row are zero, and so must be what meets them: it could
@@ -68,21 +63,21 @@ void fetch(uint part, uint first_row, uint first_token, uint first_block, out Ra
     }
 }
 
-void store(uint part, uint base, Raw raws[BLOCK_FETCHES], uvec4 vectors[VECTOR_FETCHES]) {
+void store(uint part, Raw raws[BLOCK_FETCHES], uvec4 vectors[VECTOR_FETCHES]) {
     [[unroll]] for (uint i = 0; i < BLOCK_FETCHES; i++) {
         const uint at = i * WORKGROUP + gl_LocalInvocationIndex;
         if (STEP_BLOCKS % WORKGROUP == 0 || at < STEP_BLOCKS) {
             const uint tile_row = at / STEP;
             [[unroll]] for (uint k = 0; k < 4; k++) {
                 const uvec4 halves = decode_block(part, is_up(tile_row), raws[i], k);
-                tile[base + tile_row * STRIDE + at % STEP * 4 + k] = halves;
+                tile[tile_row * STRIDE + at % STEP * 4 + k] = halves;
             }
         }
     }
     [[unroll]] for (uint i = 0; i < VECTOR_FETCHES; i++) {
         const uint at = i * WORKGROUP + gl_LocalInvocationIndex;
-        if (!DIRECT && (STEP_VECTORS % WORKGROUP == 0 || at < STEP_VECTORS)) {
-            tile[base + (ROWS + at / (4 * STEP)) * STRIDE + at % (4 * STEP)] = vectors[i];
+        if (STEP_VECTORS % WORKGROUP == 0 || at < STEP_VECTORS) {
+            tile[(ROWS + at / (4 * STEP)) * STRIDE + at % (4 * STEP)] = vectors[i];
         }
     }
 }
@@ -111,44 +106,29 @@ void main() {
     Raw raws[BLOCK_FETCHES];
     uvec4 vectors[VECTOR_FETCHES];
     fetch(part, first_row, first_token, 0, raws, vectors);
-    uint base = 0;
     for (uint first_block = 0; first_block < BLOCKS; first_block += STEP) {
-        if (BUFFERS == 1) {
-            barrier();
-        }
-        store(part, base, raws, vectors);
+        barrier();
+        store(part, raws, vectors);
         barrier();
         if (first_block + STEP < BLOCKS) {
             fetch(part, first_row, first_token, first_block + STEP, raws, vectors);
         }
         [[unroll]] for (uint k = 0; k < DEPTH / SIDE; k++) {
             const uint column = slice * DEPTH + k * SIDE;
-            // The operand's rows end here; beyond, the weights in the tile are zero.
-            if (DIRECT && BLOCKS % STEP != 0 && first_block + column / 32 >= BLOCKS) {
-                break;
-            }
             coopmat<float16_t, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseA> inputs[COUNT];
             [[unroll]] for (uint n = 0; n < COUNT; n++) {
                 const uint token = piece_token + n * SIDE;
-                if (DIRECT) {
-                    const uint at = ((first_token + token) * BLOCKS + first_block) * 4 + column / 8;
-                    coopMatLoad(inputs[n], operand, at, 4 * BLOCKS, gl_CooperativeMatrixLayoutRowMajor);
-                } else {
-                    const uint at = base + (ROWS + token) * STRIDE + column / 8;
-                    coopMatLoad(inputs[n], tile, at, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
-                }
+                const uint at = (ROWS + token) * STRIDE + column / 8;
+                coopMatLoad(inputs[n], tile, at, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
             }
             [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
                 coopmat<float16_t, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseB> weights;
-                const uint at = base + (piece_row + r * SIDE) * STRIDE + column / 8;
+                const uint at = (piece_row + r * SIDE) * STRIDE + column / 8;
                 coopMatLoad(weights, tile, at, STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
                 [[unroll]] for (uint n = 0; n < COUNT; n++) {
                     sums[n * HEIGHT + r] = coopMatMulAdd(inputs[n], weights, sums[n * HEIGHT + r]);
                 }
             }
-        }
-        if (BUFFERS == 2) {
-            base = TILE_ROWS * STRIDE - base;
         }
     }
 

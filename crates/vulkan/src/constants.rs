@@ -41,9 +41,10 @@ constants! {
         TYPE_A = 0, TYPE_B = 1, TOKENS = 2, GATE = 3, INTEGER = 4, REFINED = 5, LOGITS = 6,
         BLOCKS = 7
     }
-    "project_matrix.comp" project_matrix { STEP = 11, BUFFERS = 12, DIRECT = 13 }
+    "project_matrix.comp" project_matrix { STEP = 11 }
     "project_fragments.comp" project_fragments {
-        OPERAND_ROWS = 11, OPERAND_ROWS_FIRST = 12, WEIGHTS_ROWS_FIRST = 13, EARLY = 15
+        OPERAND_ROWS = 11, OPERAND_ROWS_FIRST = 12, WEIGHTS_ROWS_FIRST = 13, EARLY = 15,
+        SHARERS = 16
     }
     "attention.comp" attention {
         HEADS = 6, SPLITS = 7, LEAST_PAGES = 14, FUSED = 8, SINGLE = 13, CODES = 9, EARLY = 10,
@@ -57,6 +58,7 @@ constants! {
     "sample_whole.comp" sample_whole { SLICE_KEYS = 1 }
     "probe.comp" probe { KIND = 0 }
     "probe_matrix.comp" probe_matrix { SIDE = 0 }
+    "probe_fragments.comp" probe_fragments { SUBGROUP = 0, SIDE = 1 }
 }
 
 #[cfg(test)]
@@ -70,7 +72,7 @@ mod tests {
     fn named(shader: Shader) -> Vec<&'static [(&'static str, u32)]> {
         match shader {
             Shader::Embed => vec![embed::NAMED],
-            Shader::RopeAngles | Shader::ProbeFragments => vec![],
+            Shader::RopeAngles => vec![],
             Shader::Prologue => vec![prologue::NAMED, prologue_input::NAMED],
             Shader::ProjectRows => vec![project_rows::NAMED, prologue_input::NAMED],
             Shader::ProjectTiles => vec![project_tiles::NAMED],
@@ -85,6 +87,7 @@ mod tests {
             Shader::Gate => vec![plain::NAMED, gate::NAMED],
             Shader::Probe => vec![probe::NAMED],
             Shader::ProbeMatrix => vec![probe_matrix::NAMED],
+            Shader::ProbeFragments => vec![probe_fragments::NAMED],
             Shader::SampleCut | Shader::SampleBest | Shader::SampleShape | Shader::SampleWeigh => {
                 vec![sample::NAMED]
             }

@@ -22,12 +22,16 @@ pub struct VulkanOptions {
     pub tuning: Tuning,
     /// Invocations that keep the device busy; none leaves it to a guess from the device's kind.
     pub parallelism: Option<u32>,
+    /// Whether `project_fragments` is used where the device allows it; without it
+    /// `project_matrix` takes its place.
+    pub fragments: bool,
 }
 
 impl VulkanOptions {
     /// A GPU as it is, without measured choices.
     pub fn new(gpu: Arc<Gpu>) -> VulkanOptions {
-        VulkanOptions { gpu, memory: None, tuning: Tuning::default(), parallelism: None }
+        let (memory, parallelism) = (None, None);
+        VulkanOptions { gpu, memory, tuning: Tuning::default(), parallelism, fragments: true }
     }
 }
 

@@ -1,9 +1,11 @@
 //! Programs without memory: what would be launched, before anything is loaded.
 
+use crate::constants::matrix;
 use crate::gpu::Gpu;
 use crate::memory::Region;
+use crate::pipeline::{Shader, Variant};
 use crate::policy::Limits;
-use crate::program::{Body, Programmer, Resources};
+use crate::program::{Body, Dispatch, Programmer, Resources};
 use crate::recording::{check_heads, logit_bucket};
 use crate::tuning::Tuning;
 use crate::weights::{Weights, slice_limit};
@@ -50,8 +52,46 @@ pub struct OpLaunch {
     pub op: usize,
     /// Name of the source in `shaders/`.
     pub kernel: &'static str,
+    /// Specialisation constants.
+    pub constants: Vec<(u32, u32)>,
+    /// Weight rows and rows of the operand of a workgroup, of a product on matrix units.
+    pub tile: Option<[u32; 2]>,
     /// Whether it waits for those before it.
     pub barrier: bool,
+}
+
+impl OpLaunch {
+    fn of(dispatch: &Dispatch) -> OpLaunch {
+        let Variant { shader, constants } = &dispatch.variant;
+        let units = matches!(shader, Shader::ProjectMatrix | Shader::ProjectFragments);
+        let value = |id: u32| constants.iter().find(|constant| constant.0 == id).map_or(1, |c| c.1);
+        let rows = value(matrix::ROWS_EACH) * value(matrix::ACROSS);
+        let tokens = value(matrix::TOKENS_EACH) * value(matrix::ALONG);
+        OpLaunch {
+            op: dispatch.op,
+            kernel: shader.name(),
+            constants: constants.clone(),
+            tile: units.then_some([rows, tokens]),
+            barrier: dispatch.barrier,
+        }
+    }
+}
+
+impl Programmer<'_> {
+    /// What a play of `rows` rows with `logits` rows of logits launches, in order.
+    pub fn launches(&self, rows: usize, logits: usize) -> Result<Vec<OpLaunch>, DeviceError> {
+        // Where each row has logits, each is of another sequence.
+        let one_row_per_sequence = rows == logits;
+        let rows = bucket(rows).unwrap_or(rows) as u32;
+        let mut program = Vec::new();
+        for segment in self.segments() {
+            program.extend(self.body(Body { segment, rows, one_row_per_sequence })?);
+            if logits > 0 {
+                program.extend(self.head(segment, logit_bucket(logits, self.plan))?);
+            }
+        }
+        Ok(program.iter().map(OpLaunch::of).collect())
+    }
 }
 
 /// What device `device`'s part of a play of `rows` rows with `logits` rows of logits would launch,
@@ -64,21 +104,5 @@ pub fn launches(
     logits: usize,
 ) -> Result<Vec<OpLaunch>, DeviceError> {
     let (dry_run, tuning) = (DryRun::new(gpu, plan, device)?, Tuning::default());
-    let programmer = dry_run.programmer(gpu, plan, device, &tuning);
-    // Where each row has logits, each is of another sequence.
-    let one_row_per_sequence = rows == logits;
-    let rows = bucket(rows).unwrap_or(rows) as u32;
-    let mut program = Vec::new();
-    for segment in programmer.segments() {
-        program.extend(programmer.body(Body { segment, rows, one_row_per_sequence })?);
-        if logits > 0 {
-            program.extend(programmer.head(segment, logit_bucket(logits, plan))?);
-        }
-    }
-    let launch = |dispatch: crate::program::Dispatch| OpLaunch {
-        op: dispatch.op,
-        kernel: dispatch.variant.shader.name(),
-        barrier: dispatch.barrier,
-    };
-    Ok(program.into_iter().map(launch).collect())
+    dry_run.programmer(gpu, plan, device, &tuning).launches(rows, logits)
 }

@@ -78,5 +78,7 @@ pub use recording::VulkanRecording;
 #[cfg(feature = "test-hooks")]
 pub use sample::bench::{SampleBench, Sampled};
 pub use statistics::{KernelStatistics, compile_plan};
+#[cfg(feature = "test-hooks")]
+pub use tune::tune_spoiled;
 pub use tune::{Trial, tune};
 pub use tuning::{Stale, Tuning};

@@ -7,7 +7,7 @@ use crate::lab::Lab;
 use crate::memory::{Purpose, Region};
 use crate::pipeline::{Shader, Variant};
 use crate::policy::Limits;
-use crate::policy::fragments::{self, Fragments};
+use crate::policy::fragments::{Fragments, Places};
 use crate::program::Dispatch;
 use pianola_plan::{Ceilings, DeviceError, Numeric};
 use std::sync::Arc;
@@ -62,22 +62,37 @@ fn matrix_rate(lab: &mut Lab, sink: Region, limits: &Limits) -> Result<f64, Devi
 }
 
 /// Where the elements of matrices lie in registers, if that is as `ProjectFragments` needs it.
-/// Vulkan leaves it to the driver. NVIDIA's devices are probed; others are known to differ.
+/// Vulkan leaves it to the driver, so every device that has matrices is asked, in a kernel of its
+/// own. What is trusted is that the driver lays matrices of one type and size out alike in every
+/// kernel it compiles: nothing promises it. A driver that does not would compute wrong products,
+/// which a check of this kernel against the reference shows and nothing else would.
 pub(crate) fn fragments(gpu: &Arc<Gpu>) -> Result<Option<Fragments>, DeviceError> {
-    let asked = gpu.description().driver.contains("NVIDIA")
-        && gpu.subgroup() == 32
-        && Limits::of(gpu).matrices == fragments::SIDE;
-    if !asked {
+    let Limits { subgroup, matrices: side, .. } = Limits::of(gpu);
+    let elements = side * side;
+    // A driver that only compiles has no memory to answer into.
+    let has_memory = gpu.memory.memory_heaps_as_slice().iter().any(|heap| heap.size > 0);
+    if side == 0 || elements < subgroup || !has_memory {
         return Ok(None);
     }
     let mut lab = Lab::new(gpu)?;
-    let places = lab.memory.allocate(Purpose::Readback, 4 * 512, "a measurement")?;
-    let variant = Variant { shader: Shader::ProbeFragments, constants: vec![] };
+    let words = 2 + 2 * elements as usize;
+    let places = lab.memory.allocate(Purpose::Readback, 4 * words as u64, "a measurement")?;
+    let constants = vec![
+        (constants::probe_fragments::SUBGROUP, subgroup),
+        (constants::probe_fragments::SIDE, side),
+    ];
+    let variant = Variant { shader: Shader::ProbeFragments, constants };
     lab.play(&[Dispatch::new(variant, vec![places], &[], [1, 1, 1], 0)])?;
     let start = lab.memory.mapped(places).expect("visible to the host");
     // SAFETY: mapped, as large, and the submission that wrote it is done.
-    let found = unsafe { std::slice::from_raw_parts(start.cast::<u32>(), 512) };
-    Ok(Fragments::of(&found[..256], &found[256..]))
+    let found = unsafe { std::slice::from_raw_parts(start.cast::<u32>(), words) };
+    let (lengths, places) = found.split_at(2);
+    // Where invocations hold copies, as on RDNA 3, an invocation has more elements.
+    if lengths != [elements / subgroup; 2] {
+        return Ok(None);
+    }
+    let (operand, weights) = places.split_at(elements as usize);
+    Ok(Fragments::of(&Places { subgroup, side, operand, weights }))
 }
 
 /// Operations a second of the arithmetic that `numeric` rests on, roughly, for predictions.

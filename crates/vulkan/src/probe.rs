@@ -11,7 +11,7 @@ use pianola_plan::{
 
 impl VulkanRecording {
     /// Plays a program once, alone.
-    fn play_program(&mut self, program: &[Dispatch]) -> Result<(), DeviceError> {
+    pub(crate) fn play_program(&mut self, program: &[Dispatch]) -> Result<(), DeviceError> {
         let commands = self.record(0, program)?;
         self.submit_one(Some(0), commands)?;
         self.finish(0)?;
@@ -20,7 +20,7 @@ impl VulkanRecording {
     }
 
     /// Bytes of device memory.
-    fn read(&mut self, region: Region) -> Result<Vec<u8>, DeviceError> {
+    pub(crate) fn read(&mut self, region: Region) -> Result<Vec<u8>, DeviceError> {
         // The fence may belong to a play that was not waited for.
         self.idle()?;
         let mut memory = Memory::new(self.gpu.clone(), None);

@@ -13,7 +13,7 @@ pub(crate) use resources::{Allocate, Resources, page_bytes};
 
 use crate::memory::Region;
 use crate::pipeline::{PUSH_BYTES, Variant};
-use crate::policy::{Limits, rows};
+use crate::policy::{Limits, REPRODUCIBLE_ROWS, rows};
 use crate::tuning::{RowsKey, Tuning};
 use crate::weights::Weights;
 use pianola_formats::TensorType;
@@ -155,6 +155,7 @@ impl Programmer<'_> {
     /// kernel before wherever that is one launch and this one multiplies integers; some rows by
     /// attention.
     fn input(&self, op: usize, rows: u32) -> InputFrom {
+        let rows = self.policy_rows(rows);
         let Kernel::Project(project) = &self.plan.ops[op].kernel else { return InputFrom::Own };
         // What another device computed comes as it is.
         if op == 0 || self.plan.ops[op - 1].device != self.device {
@@ -214,6 +215,13 @@ impl Programmer<'_> {
             Some(next) if next.device == self.device => self.input(op + 1, rows),
             _ => InputFrom::Own,
         }
+    }
+
+    /// The number of rows that kernels of a play of `rows` rows are chosen for. Where results must
+    /// be reproducible it is always the same: all plays then run the same pipelines with the same
+    /// constants, and differ in the number of workgroups only.
+    fn policy_rows(&self, rows: u32) -> u32 {
+        if self.plan.options.reproducible { REPRODUCIBLE_ROWS } else { rows }
     }
 
     /// The buffer a tensor lies in, and its stride and first column in floats.

@@ -11,6 +11,7 @@ pub(crate) use slot::{FrameSlot, Recorded};
 use crate::ablate::{Ablated, Ablation};
 use crate::commands::Recorder;
 use crate::device::VulkanOptions;
+use crate::dry_run::OpLaunch;
 use crate::gpu::Gpu;
 use crate::measure::rough_rate;
 use crate::memory::{HeapUse, Memory, Purpose, Region};
@@ -195,6 +196,11 @@ impl VulkanRecording {
         }
     }
 
+    /// What a play of `rows` rows with `logits` rows of logits launches, in order.
+    pub fn launches(&self, rows: usize, logits: usize) -> Result<Vec<OpLaunch>, DeviceError> {
+        self.programmer(0, &self.tuning).launches(rows, logits)
+    }
+
     pub(crate) fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -297,11 +303,11 @@ impl Recording for VulkanRecording {
     }
 
     fn sampler(&self) -> Option<&dyn DeviceSampler> {
-        if self.samplers.is_empty() { None } else { Some(self) }
+        if self.samples() { Some(self) } else { None }
     }
 
     fn sampler_mut(&mut self) -> Option<&mut dyn DeviceSampler> {
-        if self.samplers.is_empty() { None } else { Some(self) }
+        if self.samples() { Some(self) } else { None }
     }
 
     fn map_page(&mut self, group: usize, sequence: usize, index: usize, page: u32) {

@@ -27,7 +27,7 @@ pub(crate) mod bench;
 mod room;
 pub(crate) mod whole;
 
-pub(crate) use room::{Paths, SampleRoom};
+pub(crate) use room::{Paths, SampleRoom, changes_path};
 
 use crate::constants::sample;
 use crate::memory::{Memory, Purpose, Region};

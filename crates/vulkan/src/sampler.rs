@@ -6,7 +6,9 @@ mod report;
 use crate::memory::{Memory, Purpose, Region};
 use crate::recording::{VulkanRecording, info, logit_bucket};
 use crate::sample::whole::Stage;
-use crate::sample::{MOST_PLAYS, MOST_ROWS, Outcome, Paths, SampleBuffers, SampleRoom};
+use crate::sample::{
+    MOST_PLAYS, MOST_ROWS, Outcome, Paths, SampleBuffers, SampleRoom, changes_path,
+};
 use crate::step::write_step;
 use ash::vk;
 use pianola_plan::{
@@ -155,6 +157,9 @@ impl DeviceSampler for VulkanRecording {
         if self.profiler.is_some() || self.ablation.is_some() {
             return Some("its kernels are being timed");
         }
+        if self.plan.options.reproducible && changes_path(row) {
+            return Some("it would depend on the number of tokens that are sampled at once");
+        }
         self.samplers.first().and_then(|sampler| sampler.buffers.room.unsupported(row))
     }
 
@@ -236,6 +241,14 @@ impl DeviceSampler for VulkanRecording {
 }
 
 impl VulkanRecording {
+    /// Whether tokens are sampled here. Host and device sum in different precisions: where results
+    /// must be reproducible, which of them samples may not depend on the rows of a play.
+    pub(crate) fn samples(&self) -> bool {
+        let options = &self.plan.options;
+        let always = options.max_logit_rows <= MOST_ROWS;
+        !self.samplers.is_empty() && (always || !options.reproducible)
+    }
+
     /// What samples the logits of a slot.
     fn sampler_of(&self, slot: usize) -> &Sampler {
         &self.samplers[slot % self.samplers.len()]

@@ -135,6 +135,7 @@ impl Model {
             sequences: 1,
             kv_bytes: None,
             fusion: true,
+            reproducible: false,
         };
         let placement = Placement::single(&graph, VulkanDevice::spec_named("vulkan"));
         let plan = Plan::new(graph, options, placement).unwrap();

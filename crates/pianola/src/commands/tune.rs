@@ -14,7 +14,8 @@ use crate::tuned;
 /// Measure how kernels are best cut on this GPU, and keep the result.
 ///
 /// Every product of a generated token is timed in the ways it can be divided among the GPU's
-/// lanes, with the model's own weights. The fastest are kept beside the models, for this device,
+/// lanes, with the model's own weights, once it has computed the same as the usual way. The fastest
+/// are kept beside the models, for this device,
 /// driver and version of the kernels; whatever loads a model of the same shape uses them.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -42,7 +43,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         ));
     };
     tuned::prepare(&gpu)?;
-    let engine = match arguments.shape.shape {
+    let mut engine = match arguments.shape.shape {
         Some(shape) => {
             let mut bar =
                 console.bar("drawing weights [{bar:24}] {decimal_bytes} of {decimal_total_bytes}");
@@ -55,7 +56,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             model::load(&located, options, console)?
         }
     };
-    let recording = engine.recording::<VulkanRecording>().ok_or_else(|| {
+    let recording = engine.recording_mut::<VulkanRecording>().ok_or_else(|| {
         Failure::failed("no part of the model is on the GPU, so its kernels cannot be measured")
     })?;
     // Of several GPUs the one whose kernels are measured.
@@ -64,6 +65,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let mut table = vec![head.map(String::from).to_vec()];
     let mut bar = console.bar("measuring [{bar:24}] {pos} of {len} products");
     let mut done = 0;
+    let mut refused: Vec<String> = Vec::new();
     let found = pianola_vulkan::tune(recording, &mut |trial, all| {
         done += 1;
         bar.reach(done, all as u64);
@@ -75,6 +77,8 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             format!("{:.0} %", 100.0 * (trial.before / trial.after - 1.0)),
             trial.choice.clone(),
         ]);
+        let refusals = trial.refused.iter();
+        refused.extend(refusals.map(|refusal| format!("{}: {refusal}", trial.product)));
     })
     .map_err(pianola_engine::EngineError::from)?;
     drop(bar);
@@ -82,6 +86,9 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     all.merge(&found);
     let path = tuned::save(&gpu, &all)?;
     console::print(&console::table(&table))?;
+    for refusal in refused {
+        console.notice(&format!("refused, because it computes something else: {refusal}"));
+    }
     console.notice(&format!("kept in {}", path.display()));
     Ok(())
 }

@@ -77,10 +77,18 @@ void unpack(uvec4 bits, out float x[LENGTH]) {
     }
 }
 
+// As on the processor: beyond the range of half floats, infinities included, their largest is
+// stored; of bytes, one that is infinite makes the scale no number; what is no number stays none.
+const float LARGEST_HALF = 65504.0;
+vec2 in_range(vec2 x) { return mix(clamp(x, -LARGEST_HALF, LARGEST_HALF), x, isnan(x)); }
+const float INFINITE = uintBitsToFloat(0x7f800000u);
+const float NO_NUMBER = uintBitsToFloat(0x7fc00000u);
+float magnitude(float x) { return isnan(x) ? INFINITE : abs(x); }
+
 // A value as it is stored, and back. The bits pass through shared memory in between: a compiler
 // that sees both at once may take them for nothing and skip the rounding.
 uint stored_bits(float x) {
-    return KV_BYTES ? uint(int(roundEven(x))) : KV_HALF ? packHalf2x16(vec2(x, 0.0)) : floatBitsToUint(x);
+    return KV_BYTES ? uint(int(roundEven(x))) : KV_HALF ? packHalf2x16(in_range(vec2(x, 0.0))) : floatBitsToUint(x);
 }
 float from_bits(uint bits) {
     return KV_BYTES ? float(int(bits)) : KV_HALF ? unpackHalf2x16(bits).x : uintBitsToFloat(bits);
@@ -88,7 +96,7 @@ float from_bits(uint bits) {
 
 // The scale of a head whose largest magnitude is given, and what brings its values to units of it:
 // below this it would overflow, and such values are rounded to zero.
-float scale_of(float largest) { return largest / 127.0; }
+float scale_of(float largest) { return largest < INFINITE ? largest / 127.0 : NO_NUMBER; }
 float inverse_of(float largest) { return largest > 1e-30 ? 127.0 / largest : 0.0; }
 
 // Values in units of their scale.
@@ -100,7 +108,7 @@ uvec4 pack(float x[LENGTH]) {
         }
     } else if (KV_HALF) {
         [[unroll]] for (uint i = 0; i < LENGTH / 2; i++) {
-            bits[i % 4] = packHalf2x16(vec2(x[2 * i], x[2 * i + 1]));
+            bits[i % 4] = packHalf2x16(in_range(vec2(x[2 * i], x[2 * i + 1])));
         }
     } else {
         [[unroll]] for (uint i = 0; i < LENGTH; i++) {

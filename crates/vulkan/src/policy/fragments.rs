@@ -4,45 +4,101 @@
 use super::Limits;
 use crate::constants::matrix as id;
 
-/// Side of the matrices that the kernel knows.
-pub(crate) const SIDE: u32 = 16;
 /// Fewest rows of the operand that it is faster with than `ProjectRows`.
 pub(crate) const LEAST_ROWS: u32 = 3;
-/// Most rows of the operand that the kernel takes.
+/// Most rows of the operand that it is used for.
 pub(crate) const MOST_ROWS: u32 = 64;
 
-/// Where the elements of matrices of 16 by 16 half floats lie: invocation i holds of rows
-/// i / 4 and i / 4 + 8 the columns 2 (i % 4), the next one, and those 8 further on. These are four
-/// pairs; their order is given here for each operand of a product.
+/// Where the elements of matrices lie in the registers of a subgroup: neighbouring invocations
+/// share a row, so that an invocation holds the same columns of every so many rows. Which columns
+/// does not matter, as long as they are the same in both operands of a product.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Fragments {
-    /// Of the first operand, both rows' pairs come before the next columns'.
+    /// Invocations that share a row.
+    pub sharers: u32,
+    /// Of the first operand, a pair of columns of all rows comes before the next pair.
     pub operand_rows_first: bool,
     /// Of the second, where weight rows are its columns.
     pub weights_rows_first: bool,
 }
 
+/// What a device answered: the place, side * row + column, of each invocation's elements.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Places<'a> {
+    pub subgroup: u32,
+    pub side: u32,
+    /// Of the first operand.
+    pub operand: &'a [u32],
+    /// Of the second, rows and columns swapped.
+    pub weights: &'a [u32],
+}
+
 impl Fragments {
-    /// From the place, 16 row + column, of each invocation's eight elements.
-    pub fn of(operand: &[u32], weights: &[u32]) -> Option<Fragments> {
-        Some(Fragments {
-            operand_rows_first: rows_first(operand)?,
-            weights_rows_first: rows_first(weights)?,
-        })
+    /// From a device's answer, if it is an order that the kernel knows.
+    pub fn of(places: &Places<'_>) -> Option<Fragments> {
+        let &Places { subgroup, side, operand, weights } = places;
+        // An invocation holds part of a vector of eight columns.
+        let candidates = (0..=side.ilog2()).map(|power| 1 << power).filter(|sharers| {
+            side / sharers <= 8 && sharers * side >= subgroup && *sharers <= subgroup
+        });
+        for sharers in candidates {
+            let order = Order { subgroup, side, sharers };
+            if let (Some(operand), Some(weights)) = (order.find(operand), order.find(weights))
+                && operand.1 == weights.1
+            {
+                let (operand_rows_first, weights_rows_first) = (operand.0, weights.0);
+                return Some(Fragments { sharers, operand_rows_first, weights_rows_first });
+            }
+        }
+        None
     }
 }
 
-fn rows_first(places: &[u32]) -> Option<bool> {
-    let place = |rows_first: bool, at: u32| {
-        let (invocation, pair, second) = (at / 8, at % 8 / 2, at % 2);
-        let (outer, inner) = (pair / 2, pair % 2);
-        let (row, column) = if rows_first { (inner, outer) } else { (outer, inner) };
-        SIDE * (invocation / 4 + 8 * row) + 2 * (invocation % 4) + 8 * column + second
-    };
-    [true, false].into_iter().find(|&rows_first| {
-        places.len() == 256
-            && (0..256).zip(places).all(|(at, &found)| found == place(rows_first, at))
-    })
+/// An order that places may have.
+struct Order {
+    subgroup: u32,
+    side: u32,
+    sharers: u32,
+}
+
+impl Order {
+    /// Whether places have this order, with rows first or not; and the columns of each invocation
+    /// of a neighbourhood, one after another.
+    fn find(&self, places: &[u32]) -> Option<(bool, Vec<u32>)> {
+        let &Order { subgroup, side, sharers } = self;
+        let groups = subgroup / sharers;
+        let (rows, columns) = (side / groups, side / sharers);
+        if places.len() != (side * side) as usize {
+            return None;
+        }
+        let at = |rows_first: bool, invocation: u32, row: u32, column: u32| {
+            let element = match rows_first {
+                true => (column / 2 * rows + row) * 2 + column % 2,
+                false => row * columns + column,
+            };
+            places[(invocation * rows * columns + element) as usize]
+        };
+        // A single column has no pairs.
+        let orders = [false, true].into_iter().filter(|rows_first| !rows_first || columns > 1);
+        orders.into_iter().find_map(|rows_first| {
+            let held: Vec<u32> = (0..sharers)
+                .flat_map(|sharer| (0..columns).map(move |column| (sharer, column)))
+                .map(|(sharer, column)| at(rows_first, sharer, 0, column))
+                .collect();
+            let mut all = held.clone();
+            all.sort_unstable();
+            let whole = all.into_iter().eq(0..side);
+            let regular = (0..subgroup).all(|invocation| {
+                (0..rows * columns).all(|index| {
+                    let (row, column) = (index / columns, index % columns);
+                    let expected = held[(invocation % sharers * columns + column) as usize];
+                    at(rows_first, invocation, row, column)
+                        == side * (invocation / sharers + groups * row) + expected
+                })
+            });
+            (whole && regular).then_some((rows_first, held))
+        })
+    }
 }
 
 /// What a workgroup computes.
@@ -65,9 +121,9 @@ impl FragmentsShape {
     }
 
     /// Constants of the tile, which is a single piece.
-    pub fn constants(self) -> [(u32, u32); 6] {
+    pub fn constants(self, limits: &Limits) -> [(u32, u32); 6] {
         [
-            (id::SIDE, SIDE),
+            (id::SIDE, limits.matrices),
             (id::ROWS_EACH, self.rows_each),
             (id::TOKENS_EACH, self.tokens_each),
             (id::ACROSS, 1),
@@ -98,9 +154,11 @@ pub(crate) fn choose(limits: &Limits, rows: u32, count: u32, gate: bool) -> Frag
     let few = if tokens_each == 16 { limits.parallelism } else { limits.parallelism / 2 };
     // A gate's parts alternate within a piece.
     let narrow = !gate && tokens_each < 64 && invocations < few;
+    // As many matrices of another side.
+    let scaled = |each: u32| each * limits.matrices / 16;
     FragmentsShape {
-        rows_each: if narrow { SIDE } else { 2 * SIDE },
-        tokens_each,
+        rows_each: scaled(if narrow { 16 } else { 32 }),
+        tokens_each: scaled(tokens_each),
         split,
         early: tokens_each == 16,
     }
@@ -122,10 +180,10 @@ mod tests {
         for count in 2..=MOST_ROWS {
             for (rows, gate) in [(5376, false), (43_008, true), (256, true), (262_144, false)] {
                 let shape = choose(&limits, rows, count, gate);
-                assert!(shape.tokens_each >= count && shape.tokens_each.is_multiple_of(SIDE));
-                assert!(shape.rows_each.is_multiple_of(if gate { 2 * SIDE } else { SIDE }));
+                assert!(shape.tokens_each >= count && shape.tokens_each.is_multiple_of(16));
+                assert!(shape.rows_each.is_multiple_of(if gate { 32 } else { 16 }));
                 // Sums pass through shared memory.
-                let sums = 16 * shape.split * SIDE * (shape.rows_each / 4 + 1);
+                let sums = 16 * shape.split * 16 * (shape.rows_each / 4 + 1);
                 assert!(sums <= limits.shared_memory);
             }
         }
@@ -135,26 +193,48 @@ mod tests {
         assert_eq!(choose(&limits, 8192, 32, false).rows_each, 32);
     }
 
+    /// Places of matrices of 16 by 16 in 32 invocations, as NVIDIA's cards have them.
+    fn pairs(rows_first: bool) -> Vec<u32> {
+        let mut places = Vec::new();
+        for invocation in 0..32 {
+            for (outer, inner) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+                let (row, column) = if rows_first { (inner, outer) } else { (outer, inner) };
+                let first = 16 * (invocation / 4 + 8 * row) + 2 * (invocation % 4) + 8 * column;
+                places.extend([first, first + 1]);
+            }
+        }
+        places
+    }
+
+    fn found(subgroup: u32, side: u32, operand: &[u32], weights: &[u32]) -> Option<Fragments> {
+        Fragments::of(&Places { subgroup, side, operand, weights })
+    }
+
     #[test]
     fn places_are_told_apart() {
-        // As NVIDIA's cards have them: operands rows first, weights columns first.
-        let place = |rows_first: bool| -> Vec<u32> {
-            let mut places = Vec::new();
-            for invocation in 0..32 {
-                for (outer, inner) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
-                    let (row, column) = if rows_first { (inner, outer) } else { (outer, inner) };
-                    let first = 16 * (invocation / 4 + 8 * row) + 2 * (invocation % 4) + 8 * column;
-                    places.extend([first, first + 1]);
-                }
-            }
-            places
-        };
-        let found = Fragments::of(&place(true), &place(false));
-        let expected = Fragments { operand_rows_first: true, weights_rows_first: false };
-        assert_eq!(found, Some(expected));
-        let mut other = place(true);
+        let expected =
+            Fragments { sharers: 4, operand_rows_first: true, weights_rows_first: false };
+        assert_eq!(found(32, 16, &pairs(true), &pairs(false)), Some(expected));
+        // A column for each of eight invocations, as Mesa's software driver has them.
+        let columns: Vec<u32> = (0..64).map(|at| at % 8 * 8 + at / 8).collect();
+        let expected =
+            Fragments { sharers: 8, operand_rows_first: false, weights_rows_first: false };
+        assert_eq!(found(8, 8, &columns, &columns), Some(expected));
+    }
+
+    #[test]
+    fn other_places_are_refused() {
+        let mut other = pairs(true);
         other.swap(0, 1);
-        assert_eq!(Fragments::of(&other, &place(false)), None);
-        assert_eq!(Fragments::of(&[0; 256], &[0; 256]), None);
+        // Both operands' columns would have to change places.
+        assert_eq!(found(32, 16, &other, &pairs(false)), None);
+        let mut swapped = pairs(true);
+        swapped.swap(0, 8);
+        assert_eq!(found(32, 16, &swapped, &swapped), None);
+        assert_eq!(found(32, 16, &[0; 256], &[0; 256]), None);
+        assert_eq!(found(32, 16, &[], &[]), None);
+        // Rows for each of 16 invocations and again for the other 16, as RDNA 3 has them.
+        let copies: Vec<u32> = (0..256).map(|at| at / 8 % 16 * 16 + at % 8).collect();
+        assert_eq!(found(32, 16, &copies, &copies), None);
     }
 }

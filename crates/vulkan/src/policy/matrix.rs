@@ -18,10 +18,6 @@ pub(crate) struct MatrixShape {
     pub split: u32,
     /// Blocks of 32 columns that are in shared memory at once.
     pub step: u32,
-    /// Steps that are in shared memory at once.
-    pub buffers: u32,
-    /// The operand comes straight from memory.
-    pub direct: bool,
 }
 
 impl MatrixShape {
@@ -42,15 +38,25 @@ impl MatrixShape {
 
     /// Bytes that a workgroup shares: a step's tiles, and later the sums of a row of matrices.
     pub fn shared_memory(self, limits: &Limits) -> u32 {
-        let rows = self.rows() + if self.direct { 0 } else { self.tokens() };
-        let tiles = self.buffers * rows * (4 * self.step + 1);
+        let tiles = (self.rows() + self.tokens()) * (4 * self.step + 1);
         let subgroups = self.across * self.along * self.split;
         let sums = subgroups * limits.matrices * (self.rows_each / 4 + 1);
         16 * tiles.max(sums)
     }
 
+    /// The same with as many matrices of another side than 16.
+    fn of_side(self, side: u32) -> MatrixShape {
+        let scaled = |each: u32| each * side / 16;
+        MatrixShape {
+            rows_each: scaled(self.rows_each),
+            tokens_each: scaled(self.tokens_each),
+            step: scaled(self.step).max(1),
+            ..self
+        }
+    }
+
     /// Constants of the tile.
-    pub fn constants(self, limits: &Limits) -> [(u32, u32); 9] {
+    pub fn constants(self, limits: &Limits) -> [(u32, u32); 7] {
         [
             (id::SIDE, limits.matrices),
             (id::ROWS_EACH, self.rows_each),
@@ -59,13 +65,12 @@ impl MatrixShape {
             (id::ALONG, self.along),
             (id::SPLIT, self.split),
             (project_matrix::STEP, self.step),
-            (project_matrix::BUFFERS, self.buffers),
-            (project_matrix::DIRECT, u32::from(self.direct)),
         ]
     }
 }
 
-/// A tile of `pieces` of `each`, rows first, whose subgroups see all columns.
+/// A tile of `pieces` of `each`, rows first, whose subgroups see all columns. Here and below pieces
+/// are of matrices of 16 by 16, and their sums are registers: 16 matrices, the most, are 128 of them.
 const fn tile(each: [u32; 2], pieces: [u32; 2], step: u32) -> MatrixShape {
     MatrixShape {
         rows_each: each[0],
@@ -74,8 +79,6 @@ const fn tile(each: [u32; 2], pieces: [u32; 2], step: u32) -> MatrixShape {
         along: pieces[1],
         split: 1,
         step,
-        buffers: 1,
-        direct: false,
     }
 }
 
@@ -112,26 +115,23 @@ pub(crate) fn choose(limits: &Limits, rows: u32, count: u32) -> MatrixShape {
     // Pieces of 64 by 64 read half as much shared memory for a product, and leave room for two
     // workgroups on a unit of a large card: it needs many outputs to be full.
     let outputs = u64::from(rows) * u64::from(count);
+    let large = LARGE.of_side(limits.matrices);
+    let fits = |shape: &MatrixShape| shape.shared_memory(limits) <= limits.shared_memory;
     if limits.parallelism >= 1 << 16
-        && LARGE.shared_memory(limits) <= limits.shared_memory
-        && limits.matrices == 16
+        && fits(&large)
         && outputs > 16 * u64::from(limits.parallelism)
         && count > 64
     {
-        return LARGE;
+        return large;
     }
-    // The sums of a piece are registers: 16 matrices are 128 of them.
-    let sums = |shape: &MatrixShape| shape.rows_each * shape.tokens_each / limits.matrices.pow(2);
-    let fits = |shape: &&MatrixShape| {
-        sums(shape) <= 16 && shape.shared_memory(limits) <= limits.shared_memory
-    };
-    let shapes: Vec<&MatrixShape> = candidates(count).iter().filter(fits).collect();
-    let enough = |shape: &&&MatrixShape| {
+    let candidates = candidates(count).iter().map(|shape| shape.of_side(limits.matrices));
+    let shapes: Vec<MatrixShape> = candidates.filter(fits).collect();
+    let enough = |shape: &&MatrixShape| {
         let tiles = rows.div_ceil(shape.rows()) * count.div_ceil(shape.tokens());
         tiles * shape.workgroup(limits) >= limits.parallelism / 2
     };
     let found = shapes.iter().find(enough).or(shapes.last());
-    found.map_or(tile([32, 32], [2, 1], 1), |shape| **shape)
+    found.copied().unwrap_or(tile([32, 32], [2, 1], 1).of_side(limits.matrices))
 }
 
 #[cfg(test)]

@@ -31,7 +31,11 @@ impl Limits {
     /// Those of a GPU, with what the options say of it.
     pub fn of_options(options: &VulkanOptions) -> Limits {
         let limits = Limits::of(&options.gpu);
-        Limits { parallelism: options.parallelism.unwrap_or(limits.parallelism), ..limits }
+        Limits {
+            parallelism: options.parallelism.unwrap_or(limits.parallelism),
+            fragments: limits.fragments.filter(|_| options.fragments),
+            ..limits
+        }
     }
 
     pub fn of(gpu: &Gpu) -> Limits {
@@ -58,6 +62,11 @@ impl Limits {
         }
     }
 }
+
+/// The number of rows that choices are made for where a row's result must not depend on how many
+/// others are in its play ([`pianola_plan::PlanOptions::reproducible`]): a kernel of many rows, at
+/// the size that costs a single row least.
+pub(crate) const REPRODUCIBLE_ROWS: u32 = 16;
 
 /// Rows of the operand in a tile of `ProjectTiles`.
 pub(crate) fn tile_tokens(rows: u32) -> u32 {

@@ -1,6 +1,5 @@
 //! Attention: the KV store of several rows, and the kernel that attends.
 
-use super::project::fragment_rows;
 use super::{Body, Dispatch, InputFrom, Programmer};
 use crate::constants::{attention as attention_id, heads as id};
 use crate::memory::Region;
@@ -82,7 +81,9 @@ impl HeadInputs {
 impl Programmer<'_> {
     pub(super) fn attend(&self, op: usize, attend: &Attend, body: Body, out: &mut Vec<Dispatch>) {
         let heads = HeadInputs::of(attend);
-        let Body { rows, one_row_per_sequence: fused, .. } = body;
+        let rows = body.rows;
+        // A row whose key and value are still in registers would be summed in another order.
+        let fused = body.one_row_per_sequence && !self.plan.options.reproducible;
         if !fused {
             out.push(self.kv_write(op, &heads, rows));
         }
@@ -148,22 +149,20 @@ impl Programmer<'_> {
     ) -> Dispatch {
         let (mut constants, mut bindings, heads) = self.heads(heads);
         let (output, output_stride, _) = self.tensor(output);
-        let queries = attention::heads(&self.limits, rows, (spec.heads / spec.kv_heads) as u32);
+        let cut = attention::choose(&self.limits, &self.plan.options, rows, spec);
         let next = self.output_for_next(op, rows);
         let (next_operand, next_metas) = self.handed(next);
-        let groups = spec.heads as u32 / queries;
-        let splits = attention::splits(&self.limits, rows, groups, self.resources.entries);
         constants.extend([
-            (attention_id::HEADS, queries),
-            (attention_id::SPLITS, splits),
+            (attention_id::HEADS, cut.heads),
+            (attention_id::SPLITS, cut.splits),
             (attention_id::FUSED, u32::from(fused)),
             (attention_id::CODES, u32::from(next == InputFrom::Codes)),
-            (attention_id::EARLY, u32::from(attention::early(&self.limits, rows))),
-            (attention_id::SINGLE, u32::from(rows == 1)),
-            (attention_id::LEAST_PAGES, attention::least_pages(rows)),
+            (attention_id::EARLY, u32::from(cut.early)),
+            (attention_id::SINGLE, u32::from(self.policy_rows(rows) == 1)),
+            (attention_id::LEAST_PAGES, cut.least_pages),
             (
                 attention_id::FRAGMENT_ROWS,
-                if next == InputFrom::Fragments { fragment_rows(rows) } else { 0 },
+                if next == InputFrom::Fragments { self.fragment_rows(rows) } else { 0 },
             ),
         ]);
         bindings.extend([output, self.resources.partials, self.resources.arrivals]);
@@ -177,7 +176,7 @@ impl Programmer<'_> {
             cap: spec.soft_cap.unwrap_or(0.0),
         };
         let variant = Variant { shader: Shader::Attention, constants };
-        let groups = [rows, groups, splits];
+        let groups = [rows, spec.heads as u32 / cut.heads, cut.splits];
         Dispatch::new(variant, bindings, bytemuck::bytes_of(&push), groups, op)
     }
 }

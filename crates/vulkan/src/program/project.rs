@@ -69,7 +69,8 @@ impl Programmer<'_> {
                 _ => OperandForm::Floats,
             };
             let shared = 40 * blocks * count + 1024;
-            let fused = rows == 1 && group.integer && shared <= self.limits.shared_memory;
+            let fused =
+                self.policy_rows(rows) == 1 && group.integer && shared <= self.limits.shared_memory;
             if !fused && ready != Some(form) {
                 out.push(self.prologue(op, project, rows, form, keep)?);
                 keep = false;
@@ -92,6 +93,7 @@ impl Programmer<'_> {
 
     /// The kernel for a product of `rows` rows, in integers or not.
     pub(super) fn product_kernel(&self, rows: u32, logits: bool, integer: bool) -> ProductKernel {
+        let rows = self.policy_rows(rows);
         let Limits { matrices, fragments, .. } = self.limits;
         let some = fragments::LEAST_ROWS..=fragments::MOST_ROWS;
         if integer && fragments.is_some() && some.contains(&rows) {
@@ -113,9 +115,14 @@ impl Programmer<'_> {
     fn blocks(&self, project: &Project) -> u32 {
         (self.plan.graph.tensor(project.input).width / 32) as u32
     }
-}
 
-/// Rows that an operand in fragments has room for: halves of matrices.
-pub(super) fn fragment_rows(rows: u32) -> u32 {
-    rows.next_multiple_of(fragments::SIDE / 2)
+    /// Rows that the operand of a play of `rows` rows has room for, as fragments.
+    pub(super) fn fragment_rows(&self, rows: u32) -> u32 {
+        let options = &self.plan.options;
+        let rows = match options.reproducible {
+            true => options.max_rows.max(options.max_logit_rows) as u32,
+            false => rows,
+        };
+        rows.next_multiple_of(8)
+    }
 }

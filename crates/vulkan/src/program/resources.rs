@@ -4,7 +4,7 @@ use crate::memory::Region;
 use crate::policy::{Limits, attention};
 use pianola_plan::{
     Allocation, AttentionSpec, BUCKETS, DeviceError, DeviceId, Kernel, KvSlot, Op, PAGE_TOKENS,
-    Plan, PlanOp,
+    Plan, PlanOp, bucket,
 };
 
 /// Finds memory for an allocation.
@@ -115,15 +115,12 @@ impl Scratch {
         // Tiles read whole tiles of rows, and fragments come in fours; refined rows are two.
         let rows = (options.max_rows.max(2 * options.max_logit_rows) as u64).next_multiple_of(64);
         let widest = widest.next_multiple_of(128);
-        let pages = options.context.div_ceil(PAGE_TOKENS) as u32;
         let attention = ops().filter_map(|op| attention_of(plan, op));
         let partials = attention.flat_map(|spec| {
-            BUCKETS.map(|rows| {
-                let rows = rows as u32;
-                let queries = attention::heads(limits, rows, (spec.heads / spec.kv_heads) as u32);
-                let groups = spec.heads as u32 / queries;
-                u64::from(rows * attention::splits(limits, rows, groups, pages))
-                    * (spec.heads * (spec.head_dim + 2)) as u64
+            let most = bucket(options.max_rows).unwrap_or(options.max_rows);
+            BUCKETS.into_iter().filter(move |&rows| rows <= most).map(move |rows| {
+                let cut = attention::choose(limits, options, rows as u32, &spec);
+                (rows * cut.splits as usize * spec.heads * (spec.head_dim + 2)) as u64
             })
         });
         let heads = ops().filter_map(|op| attention_of(plan, op)).map(|spec| spec.heads);

@@ -65,6 +65,12 @@ pub(super) fn needs_whole(row: &SampleRow<'_>) -> bool {
     has_wide_options(row) || (is_long && has_wide_window(row))
 }
 
+/// Whether a row looks at the whole vocabulary once its history, that of the plays in one submission
+/// included, is long.
+pub(crate) fn changes_path(row: &SampleRow<'_>) -> bool {
+    has_wide_window(row) && !has_wide_options(row)
+}
+
 fn has_wide_window(row: &SampleRow<'_>) -> bool {
     row.sampling.penalises() && row.sampling.penalty_window > HISTORY
 }

@@ -1,8 +1,8 @@
 //! Products of several rows: `project_tiles`, `project_matrix`, `project_fragments`.
 
 use super::super::{Dispatch, Programmer};
+use super::Group;
 use super::product::{ProductConstants, gate_code};
-use super::{Group, fragment_rows};
 use crate::constants::{matrix as unit, project_fragments, project_tiles as id};
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
@@ -32,7 +32,7 @@ impl Programmer<'_> {
     ) -> Dispatch {
         let logits = self.is_head(project);
         let (bindings, product, types, workgroups) = self.product_of_many(project, group, 64);
-        let tokens = policy::tile_tokens(count);
+        let tokens = policy::tile_tokens(self.policy_rows(count));
         let constants = vec![
             (id::TYPE_A, types[0]),
             (id::TYPE_B, types[1]),
@@ -67,7 +67,7 @@ impl Programmer<'_> {
         group: &Group<'_>,
         count: u32,
     ) -> Dispatch {
-        let shape = matrix::choose(&self.limits, group.rows(), count);
+        let shape = matrix::choose(&self.limits, group.rows(), self.policy_rows(count));
         // A gate's tile holds as many rows of each part as it has outputs.
         let outputs = if project.gate.is_some() { shape.rows() / 2 } else { shape.rows() };
         let (bindings, product, types, workgroups) = self.product_of_many(project, group, outputs);
@@ -86,20 +86,21 @@ impl Programmer<'_> {
         count: u32,
     ) -> Dispatch {
         let gate = project.gate.is_some();
-        let shape = fragments::choose(&self.limits, group.rows(), count, gate);
+        let shape = fragments::choose(&self.limits, group.rows(), self.policy_rows(count), gate);
         let outputs = if gate { shape.rows_each / 2 } else { shape.rows_each };
         let (bindings, product, types, workgroups) = self.product_of_many(project, group, outputs);
         let order = self.limits.fragments.expect("the kernel was chosen by it");
         let mut constants = self.unit_specials(project, types, shape.workgroup(&self.limits));
-        constants.extend(shape.constants());
+        constants.extend(shape.constants(&self.limits));
         constants.extend([
-            (project_fragments::OPERAND_ROWS, fragment_rows(count)),
+            (project_fragments::OPERAND_ROWS, self.fragment_rows(count)),
             (project_fragments::OPERAND_ROWS_FIRST, u32::from(order.operand_rows_first)),
             (project_fragments::WEIGHTS_ROWS_FIRST, u32::from(order.weights_rows_first)),
             (project_fragments::EARLY, u32::from(shape.early)),
+            (project_fragments::SHARERS, order.sharers),
         ]);
         let variant = Variant { shader: Shader::ProjectFragments, constants };
-        debug_assert!(count <= shape.tokens_each);
-        Dispatch::new(variant, bindings, bytemuck::bytes_of(&product), [1, workgroups, 1], op)
+        let groups = [count.div_ceil(shape.tokens_each), workgroups, 1];
+        Dispatch::new(variant, bindings, bytemuck::bytes_of(&product), groups, op)
     }
 }

@@ -1,7 +1,6 @@
 //! The prologue of a product: what its input rows go through first.
 
 use super::super::{Dispatch, Programmer};
-use super::fragment_rows;
 use crate::constants::{prologue as id, prologue_input as input};
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
@@ -107,9 +106,10 @@ impl Programmer<'_> {
             (id::KEEP, u32::from(keep)),
         ];
         if form == OperandForm::Fragments {
-            constants.push((id::OPERAND_ROWS, fragment_rows(rows)));
+            constants.push((id::OPERAND_ROWS, self.fragment_rows(rows)));
             // Rows beyond the plan's have no place.
-            let all = !logits && rows as usize <= self.plan.options.max_rows;
+            let options = &self.plan.options;
+            let all = !logits && !options.reproducible && rows as usize <= options.max_rows;
             constants.push((id::ALL, u32::from(all)));
         }
         constants.extend(self.prologue_specials(project, sum, workgroup));

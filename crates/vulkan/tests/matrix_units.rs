@@ -1,0 +1,209 @@
+//! Kernels for matrix units against the plain reference, on a device that has cooperative matrices:
+//! `project_fragments`, and `project_matrix` with all of its tiles. Debian 12's Mesa has none, so
+//! `scripts/acceptance` runs these with a newer one; a device without matrices fails them.
+//!
+//! Compiling a kernel for a software driver takes seconds, so that types and sizes are not combined.
+
+#[path = "../../../tests/support/case.rs"]
+mod case;
+#[path = "../../../tests/support/gpu.rs"]
+mod gpu;
+
+use case::{Case, Runs, check_logits, map_pages, plan, plan_of_types, square, usual};
+use pianola_cpu::ReferenceModel;
+use pianola_formats::TensorType;
+use pianola_model::RandomWeights;
+use pianola_plan::{DeviceId, Numeric, Placement, Plan, PlanOptions};
+use pianola_vulkan::{Gpu, VulkanDevice, VulkanOptions, VulkanRecording};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Rows and logits of a play.
+const MOST_ROWS: usize = 512;
+const MOST_LOGITS: usize = 72;
+
+/// Opens a device with matrices.
+fn open() -> Arc<Gpu> {
+    let gpu = gpu::open();
+    let description = gpu.description();
+    assert!(
+        description.matrices.iter().any(|shape| shape.types == ["f16", "f32"]),
+        "{} ({}) has no cooperative matrices, and these tests are of nothing else: \
+         scripts/acceptance runs them with a driver that has",
+        description.name,
+        description.driver
+    );
+    gpu
+}
+
+/// Side of the matrices that kernels use.
+fn side(gpu: &Gpu) -> u32 {
+    let mut sizes = gpu.description().matrices.iter().map(|shape| shape.size);
+    if sizes.any(|size| size == [16; 3]) { 16 } else { 8 }
+}
+
+/// A recording with room for long prompts beside the reference, and the launches that it was seen
+/// to make.
+struct Bench {
+    recording: VulkanRecording,
+    reference_model: ReferenceModel,
+    seen: BTreeSet<(&'static str, [u32; 2])>,
+}
+
+impl Bench {
+    fn new(options: VulkanOptions, (plan, weights): (Plan, RandomWeights)) -> Bench {
+        let plan_options =
+            PlanOptions { max_rows: MOST_ROWS, max_logit_rows: MOST_LOGITS, ..plan.options };
+        let placement = Placement::single(&plan.graph, VulkanDevice::spec_named("vulkan"));
+        let plan = Plan::new(plan.graph, plan_options, placement).unwrap();
+        let reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
+        let plan = Arc::new(plan);
+        let mut recording =
+            VulkanRecording::new(plan, DeviceId(0), &weights, options, &mut |_, _| ()).unwrap();
+        map_pages(&mut recording);
+        Bench { recording, reference_model, seen: BTreeSet::new() }
+    }
+
+    /// Plays steps of one run beside the reference, and checks that every product of theirs is
+    /// computed by `kernel`, unless it is the head of a few rows.
+    fn check(&mut self, kernel: &str, steps: &[(&Runs, u32)]) {
+        for &(runs, logits) in steps {
+            let rows: u32 = runs.iter().map(|run| run.2).sum();
+            let launches = self.recording.launches(rows as usize, logits as usize).unwrap();
+            let head = |op: usize| self.recording.plan().is_head(op);
+            for launch in launches.iter().filter(|launch| launch.kernel.starts_with("project")) {
+                assert!(
+                    launch.kernel == kernel || (head(launch.op) && logits < rows),
+                    "{rows} rows: {launch:?} instead of {kernel}"
+                );
+                self.seen.extend(launch.tile.map(|tile| (launch.kernel, tile)));
+            }
+            let (recording, model) = (&mut self.recording, &mut self.reference_model);
+            let report = check_logits(recording, model, &[runs], logits)
+                .unwrap_or_else(|reason| panic!("{kernel}, {rows} rows: {reason}"));
+            let share = 100.0 * report.worst_share;
+            println!("{kernel}, {rows} rows, {logits} with logits: {share:.0} % of the bound");
+        }
+    }
+}
+
+fn quantised() -> impl Iterator<Item = TensorType> {
+    TensorType::ALL.iter().copied().filter(|ty| ty.is_quantized())
+}
+
+/// Which of a device's answers the kernel rests on is in `policy/fragments.rs`.
+#[test]
+#[ignore = "needs cooperative matrices: scripts/acceptance"]
+fn fragments_of_every_type() {
+    let gpu = open();
+    for ty in quantised() {
+        let made = plan(&square(ty, Numeric::Fast), VulkanDevice::spec_named("vulkan"));
+        let mut bench = Bench::new(gpu::options(&gpu), made);
+        println!("{ty}");
+        bench.check("project_fragments", &[(&[(0, 0, 9), (1, 0, 2)], 1)]);
+    }
+}
+
+/// Every size of tile, the last rows of each in the middle of one, and columns and rows of weights
+/// that no tile divides.
+#[test]
+#[ignore = "needs cooperative matrices: scripts/acceptance"]
+fn fragments_of_every_size() {
+    let gpu = open();
+    for parallelism in [1, 1 << 17] {
+        let options = VulkanOptions { parallelism: Some(parallelism), ..gpu::options(&gpu) };
+        let mut bench = Bench::new(options, ragged());
+        bench.check(
+            "project_fragments",
+            &[(&[(0, 0, 3)], 3), (&[(0, 3, 20)], 20), (&[(0, 23, 63), (1, 0, 1)], 64)],
+        );
+        let tokens: BTreeSet<u32> = bench.seen.iter().map(|seen| seen.1[1]).collect();
+        // One, two and four matrices.
+        assert!(
+            tokens.into_iter().eq([1, 2, 4].map(|count| count * side(&gpu))),
+            "{:?}",
+            bench.seen
+        );
+    }
+}
+
+/// A model of biases and two types in which no number is a whole number of tiles.
+fn ragged() -> (Plan, RandomWeights) {
+    use TensorType::{Q4_1, Q8_0};
+    let (hidden, feed_forward) = (288, 416);
+    let (kv_heads, group, head_dim) = (3, 1, 32);
+    let case = Case {
+        family: "llama",
+        biases: true,
+        hidden,
+        feed_forward,
+        kv_heads,
+        group,
+        head_dim,
+        ..usual(Q8_0)
+    };
+    let differs = |name: &str| ["attn_v", "ffn_up"].iter().any(|part| name.contains(part));
+    let type_of = |name: &str| if differs(name) { Q4_1 } else { Q8_0 };
+    plan_of_types(&case, VulkanDevice::spec_named("vulkan"), type_of)
+}
+
+#[test]
+#[ignore = "needs cooperative matrices: scripts/acceptance"]
+fn tiles_of_every_type() {
+    let gpu = open();
+    for ty in quantised() {
+        let made = plan(&square(ty, Numeric::Fast), VulkanDevice::spec_named("vulkan"));
+        let mut bench = Bench::new(gpu::options(&gpu), made);
+        println!("{ty}");
+        bench.check("project_matrix", &[(&[(0, 0, 100)], 72)]);
+    }
+}
+
+/// Both tiles of every number of rows, where no number is a whole number of them.
+#[test]
+#[ignore = "needs cooperative matrices: scripts/acceptance"]
+fn tiles_of_every_size() {
+    let gpu = open();
+    let mut seen = BTreeSet::new();
+    // With room for nothing more the larger tile is chosen, with room for much the smaller.
+    for parallelism in [1, 1 << 15] {
+        let options = VulkanOptions {
+            parallelism: Some(parallelism),
+            fragments: false,
+            ..gpu::options(&gpu)
+        };
+        let mut bench = Bench::new(options, ragged());
+        let kernel = "project_matrix";
+        bench.check(kernel, &[(&[(0, 0, 13)], 13), (&[(0, 13, 30)], 30), (&[(1, 0, 50)], 50)]);
+        bench.check(kernel, &[(&[(1, 50, 200), (0, 43, 1)], 1), (&[(0, 44, 301)], 1)]);
+        seen.extend(bench.seen);
+    }
+    assert_eq!(seen.len(), 8, "{seen:?}");
+}
+
+/// The tile of many outputs on a large card, in a gate and in a product of three parts, beside the
+/// smaller ones of products with fewer.
+#[test]
+#[ignore = "needs cooperative matrices: scripts/acceptance"]
+fn large_tile() {
+    use TensorType::{Q4_0, Q4K, Q6K, Q8_0};
+    let gpu = open();
+    let options = VulkanOptions { parallelism: Some(1 << 16), ..gpu::options(&gpu) };
+    for (ty, other) in [(Q4_0, Q4_0), (Q8_0, Q8_0), (Q4K, Q6K)] {
+        let case = Case {
+            feed_forward: 1280,
+            kv_heads: 16,
+            group: 3,
+            head_dim: 32,
+            ..square(ty, Numeric::Fast)
+        };
+        let type_of = |name: &str| if name.contains("attn_v") { other } else { ty };
+        let made = plan_of_types(&case, VulkanDevice::spec_named("vulkan"), type_of);
+        let mut bench = Bench::new(options.clone(), made);
+        println!("{ty}, {other}");
+        bench.check("project_matrix", &[(&[(0, 0, 512)], 1), (&[(1, 0, 430)], 1)]);
+        // Two pieces by two, each of four matrices by four.
+        assert!(bench.seen.contains(&("project_matrix", [8 * side(&gpu); 2])), "{:?}", bench.seen);
+        assert!(bench.seen.len() > 1, "{:?}", bench.seen);
+    }
+}
