@@ -29,6 +29,7 @@ mod shapes;
 mod statistics;
 mod store;
 mod tuned;
+mod version;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
