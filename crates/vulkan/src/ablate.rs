@@ -69,7 +69,7 @@ impl VulkanRecording {
         let commands = self.recorder.allocate()?;
         let set = self.slots[slot].set;
         let mut memory = Memory::new(self.gpu.clone(), None);
-        let mut replaced: HashMap<Region, Region> = HashMap::new();
+        let mut replaced = Replaced::new();
         let mut bytes = 0;
         let anew = match ablated.kind {
             Ablation::Nothing | Ablation::Record => None,
@@ -87,7 +87,7 @@ impl VulkanRecording {
             recorder.launches(commands, set, anew.as_ref().unwrap_or(launches), |_, _| ());
             if let Some((from, to)) = copy {
                 // The logits may lie in a buffer of this play.
-                let new = replaced.get(&logits_region).copied();
+                let new = replaced.get(&logits_region).map(|&(_, new)| new);
                 recorder.copy(commands, new.map_or(from, |new| new.slice(0, from.size)), to);
             }
         })?;
@@ -105,6 +105,9 @@ impl VulkanRecording {
         Ok(())
     }
 }
+
+/// Outputs by the regions of the arena that they stand for, and the kernel of the plan that each is of.
+type Replaced = HashMap<Region, (usize, Region)>;
 
 /// How large the outputs of a play's kernels are.
 struct Outputs<'a> {
@@ -142,20 +145,23 @@ fn reallocate(
     dispatch: &mut Dispatch,
     outputs: &Outputs<'_>,
     memory: &mut Memory,
-    replaced: &mut HashMap<Region, Region>,
+    replaced: &mut Replaced,
 ) -> Result<u64, DeviceError> {
     let slot = output_slot(dispatch.variant.shader);
     let mut allocated = 0;
     for (index, binding) in dispatch.bindings.iter_mut().enumerate() {
-        if Some(index) == slot {
+        let known = replaced.get(binding).copied();
+        // Launches of one kernel of the plan write parts of one output.
+        let new = known.filter(|&(op, _)| op == dispatch.op || Some(index) != slot);
+        if let Some((_, new)) = new {
+            *binding = new;
+        } else if Some(index) == slot {
             let bytes = outputs.bytes(dispatch.op, *binding);
             let new = memory.allocate_alone(Purpose::OnePlay, bytes, "an output")?;
             let new = new.slice(0, bytes);
-            replaced.insert(*binding, new);
+            replaced.insert(*binding, (dispatch.op, new));
             *binding = new;
             allocated += bytes;
-        } else if let Some(new) = replaced.get(binding) {
-            *binding = *new;
         }
     }
     Ok(allocated)

@@ -6,22 +6,32 @@ mod case;
 #[path = "../../../tests/support/gpu.rs"]
 mod gpu;
 
-use case::{map_pages, plan, square};
+use case::{Case, map_pages, plan, square};
 use pianola_formats::TensorType;
 use pianola_plan::{
     DeviceId, LogitsTo, Numeric, PlayStatistics, Recording, SLOTS, Step, WAIT_LIMIT,
 };
-use pianola_vulkan::{Ablation, VulkanDevice, VulkanRecording};
+use pianola_vulkan::{Ablation, Gpu, GpuDescription, Instance, VulkanDevice, VulkanRecording};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-fn record() -> VulkanRecording {
-    let case = square(TensorType::Q8_0, Numeric::Fast);
+/// A model with this many tokens, on a device that binds no more than `binding` bytes at once.
+fn record(vocabulary: usize, binding: Option<u64>) -> VulkanRecording {
+    let case = Case { vocabulary, ..square(TensorType::Q8_0, Numeric::Fast) };
     let (plan, weights) = plan(&case, VulkanDevice::spec_named("vulkan"));
-    let options = gpu::options(&gpu::open());
-    let mut recording =
-        VulkanRecording::new(Arc::new(plan), DeviceId(0), &weights, options, &mut |_, _| ())
-            .unwrap();
+    let mut gpu = gpu::open();
+    if let Some(binding) = binding {
+        let description = GpuDescription { largest_binding: binding, ..gpu.description().clone() };
+        gpu = Gpu::open_described(Instance::load().unwrap(), description).unwrap();
+    }
+    let mut recording = VulkanRecording::new(
+        Arc::new(plan),
+        DeviceId(0),
+        &weights,
+        gpu::options(&gpu),
+        &mut |_, _| (),
+    )
+    .unwrap();
     map_pages(&mut recording);
     recording
 }
@@ -45,7 +55,7 @@ fn play(recording: &mut VulkanRecording, position: u32, pause: Duration) -> Play
 #[test]
 fn busy_is_the_devices_time_and_not_the_hosts_wait() {
     const PAUSE: Duration = Duration::from_millis(300);
-    let mut recording = record();
+    let mut recording = record(100, None);
     // The first play of its kind records.
     play(&mut recording, 0, Duration::ZERO);
     assert_eq!(recording.statistics().busy_seconds, 0.0, "not counted unless asked for");
@@ -70,12 +80,7 @@ fn busy_is_the_devices_time_and_not_the_hosts_wait() {
 
 #[test]
 fn an_engine_that_allocates_allocates_one_row_for_one_row() {
-    let mut recording = record();
-    play(&mut recording, 0, Duration::ZERO);
-    let expected = recording.logits(0, 0).to_vec();
-    recording.ablate(Some(Ablation::Allocate)).unwrap();
-    let spent = play(&mut recording, 0, Duration::ZERO);
-    assert_eq!(recording.logits(0, 0), expected, "the same computation");
+    let (recording, spent) = play_allocating(100, None);
     let plan = recording.plan();
     let output = |op: &pianola_plan::PlanOp| {
         let outputs = op.nodes.iter().filter_map(|&node| plan.graph.nodes[node].output);
@@ -84,4 +89,23 @@ fn an_engine_that_allocates_allocates_one_row_for_one_row() {
     let widths = plan.ops.iter().filter_map(output).map(|buffer| plan.buffers[buffer].width as u64);
     assert_eq!(spent.allocations, plan.ops.len() as u64);
     assert_eq!(spent.allocated_bytes, 4 * widths.sum::<u64>());
+}
+
+/// A head that is bound in parts: its launches write one output, and not each one of its own.
+#[test]
+fn an_output_of_several_launches_is_allocated_once() {
+    let (recording, spent) = play_allocating(16_384, Some(6 << 20));
+    let ops = recording.plan().ops.len() as u64;
+    assert_eq!((spent.allocations, spent.dispatches), (ops, ops + 1));
+}
+
+/// Plays a token with everything allocated anew: the same computation.
+fn play_allocating(vocabulary: usize, binding: Option<u64>) -> (VulkanRecording, PlayStatistics) {
+    let mut recording = record(vocabulary, binding);
+    play(&mut recording, 0, Duration::ZERO);
+    let expected = recording.logits(0, 0).to_vec();
+    recording.ablate(Some(Ablation::Allocate)).unwrap();
+    let spent = play(&mut recording, 0, Duration::ZERO);
+    assert!(recording.logits(0, 0) == expected, "logits differ");
+    (recording, spent)
 }
