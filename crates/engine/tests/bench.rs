@@ -1,7 +1,6 @@
 //! Measurements: what is played behind a context, what its ceiling counts, what is said of the time.
 
 #[path = "../../../tests/support/tiny.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
 mod tiny;
 
 use pianola_engine::{BenchOptions, BenchRow, Engine, EngineError, LoadOptions, bench};

@@ -144,7 +144,9 @@ pub trait Recording: Probe + Send {
 
     /// From now on, also count how long the device computes ([`PlayStatistics::busy_seconds`]), which
     /// costs a little speed; or no longer. Returns whether it is counted: not every device can.
-    fn measure_busy(&mut self, on: bool) -> bool;
+    fn measure_busy(&mut self, _on: bool) -> bool {
+        false
+    }
 
     /// From now on, time every kernel of every play, at the cost of speed. False where the device
     /// cannot.
