@@ -81,7 +81,6 @@ fn warm_up(
     /// A GPU that was idle needs as long to reach its clock.
     const LEAST: Duration = Duration::from_millis(300);
     const MOST: Duration = Duration::from_secs(20);
-    const ROUNDS: usize = 10;
     let start = Instant::now();
     let counted = engine.executor.measure_busy(true);
     let mut before: Option<Vec<Time>> = None;
@@ -94,7 +93,7 @@ fn warm_up(
         rounds += 1;
         let agreed = before.is_some_and(|before| agree(&before, &times));
         let enough = agreed && start.elapsed() >= LEAST;
-        if enough || rounds == ROUNDS || start.elapsed() >= MOST {
+        if enough || rounds >= options.warm_up || start.elapsed() >= MOST {
             break Ok((WarmUp { rounds, agreed }, times));
         }
         before = Some(times);

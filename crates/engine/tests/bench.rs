@@ -12,6 +12,7 @@ const OPTIONS: BenchOptions = BenchOptions {
     prompt: 40,
     generate: 8,
     repeat: 2,
+    warm_up: BenchOptions::WARM_UP,
     lanes: Vec::new(),
     mixed: false,
     depths: Vec::new(),

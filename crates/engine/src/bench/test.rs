@@ -7,8 +7,10 @@ pub struct BenchOptions {
     pub prompt: usize,
     /// Tokens to generate; 0 leaves that test out.
     pub generate: usize,
-    /// Repetitions.
+    /// Repetitions that count.
     pub repeat: usize,
+    /// Most rounds before them; fewer if two in succession agree.
+    pub warm_up: usize,
     /// Numbers of requests at once: each a prompt, then its generation. Empty: a prompt, and a
     /// generation, each for itself.
     pub lanes: Vec<usize>,
@@ -19,6 +21,9 @@ pub struct BenchOptions {
 }
 
 impl BenchOptions {
+    /// Rounds of warming up after which a machine is not steady.
+    pub const WARM_UP: usize = 10;
+
     /// Tokens of context that the tests need.
     pub fn context(&self) -> usize {
         let deepest = self.depths.iter().copied().max().unwrap_or(0);
@@ -114,6 +119,7 @@ mod tests {
             prompt: 100,
             generate: 20,
             repeat: 1,
+            warm_up: 1,
             lanes: Vec::new(),
             mixed: false,
             depths: vec![0],

@@ -106,6 +106,7 @@ impl Arguments {
             prompt: self.prompt,
             generate: self.generate,
             repeat: self.repeat,
+            warm_up: BenchOptions::WARM_UP,
             lanes: self.lanes.clone(),
             mixed: self.mixed,
             depths: self.depth.clone(),
@@ -175,7 +176,9 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     if let Some(path) = &arguments.profile {
         const TOKENS: usize = 16;
         profile::start(engine, path)?;
-        let timed = BenchOptions { repeat: 1, generate: bench.generate.min(TOKENS), ..bench };
+        // Warm from what came before.
+        let generate = bench.generate.min(TOKENS);
+        let timed = BenchOptions { repeat: 1, warm_up: 1, generate, ..bench };
         pianola_engine::bench(engine, &timed, &mut |_| Some(ceilings.clone()), &mut |_, _| ())?;
         profile::finish(engine, path, console)?;
     }
