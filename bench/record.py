@@ -33,8 +33,12 @@ def store():
 
 def model_file(model):
     """The file of a name from the catalogue, or the file itself."""
-    path = Path(model)
-    return path if path.suffix == ".gguf" else store() / (model.replace(":", "-") + ".gguf")
+    return Path(model) if model.endswith(".gguf") else store() / (model.replace(":", "-") + ".gguf")
+
+
+def model_name(model):
+    """A name from the catalogue, or that of a file."""
+    return Path(model).stem if model.endswith(".gguf") else model
 
 
 def stripped(words):
