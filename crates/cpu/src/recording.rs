@@ -248,6 +248,7 @@ impl Recording for CpuRecording {
         let start = Instant::now();
         let slot = self.slot(slot);
         self.prepare(step)?;
+        let prepared = start.elapsed().as_secs_f64();
         let ops = self.plan.segments[segment].ops.clone();
         if self.level == Level::Reference {
             Reference::new(self, slot).play(segment, step);
@@ -259,7 +260,9 @@ impl Recording for CpuRecording {
         }
         let workers = self.pool.workers() as f64;
         self.statistics.plays += 1;
-        self.statistics.seconds += start.elapsed().as_secs_f64();
+        let seconds = start.elapsed().as_secs_f64();
+        self.statistics.seconds += seconds;
+        self.statistics.waited_seconds += seconds - prepared;
         self.statistics.busy_seconds =
             self.busy_nanoseconds.load(Ordering::Relaxed) as f64 * 1e-9 / workers;
         Ok(())
@@ -308,8 +311,9 @@ impl Recording for CpuRecording {
     }
 
     /// Costs two clock reads a stage.
-    fn measure_busy(&mut self, on: bool) {
-        self.measure_busy = on;
+    fn measure_busy(&mut self, on: bool) -> bool {
+        self.measure_busy = on && self.level != Level::Reference;
+        self.measure_busy
     }
 
     /// The reference level has no kernels to time.

@@ -339,8 +339,10 @@ impl Executor {
     }
 
     /// See [`Recording::measure_busy`].
-    pub fn measure_busy(&mut self, on: bool) {
-        self.recordings.iter_mut().for_each(|recording| recording.measure_busy(on));
+    pub fn measure_busy(&mut self, on: bool) -> bool {
+        let counted: Vec<bool> =
+            self.recordings.iter_mut().map(|recording| recording.measure_busy(on)).collect();
+        !counted.contains(&false)
     }
 
     /// Times every kernel of every play from now on; false where a device cannot.

@@ -54,7 +54,7 @@ mod split;
 mod stop;
 mod text;
 
-pub use bench::{BenchOptions, BenchRow, Launches, Test, bench};
+pub use bench::{BenchOptions, BenchRow, Launches, Repetition, Test, TestKind, WarmUp, bench};
 pub use cache::CacheUse;
 pub use constraint::Constraint;
 pub use embed::Pooling;

@@ -8,13 +8,14 @@ use crate::commands::{
 };
 use crate::console::Console;
 use crate::failure::Failure;
+use crate::version::BUILD;
 
 /// Runs language models on this machine.
 ///
 /// A model is recorded once, as kernels with every weight in place, and then played back, a token
 /// at a time. Results go to standard output; progress and notices go to standard error.
 #[derive(Parser, Debug)]
-#[command(name = "pianola", version, propagate_version = true)]
+#[command(name = "pianola", version = BUILD, propagate_version = true)]
 #[command(after_help = "\
 Examples:
   pianola run \"Why is the sky blue?\"

@@ -29,6 +29,7 @@ mod shapes;
 mod statistics;
 mod store;
 mod tuned;
+mod version;
 mod visible;
 
 use std::process::ExitCode;

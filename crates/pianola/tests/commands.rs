@@ -283,6 +283,22 @@ fn bench_has_the_keys_of_a_table() {
             assert!(row[key].as_f64().unwrap() > 0.0, "{key}: {row}");
         }
         assert!(row["stddev"].is_number());
+        // All that is needed to repeat it.
+        assert_eq!(row["version"], env!("CARGO_PKG_VERSION"));
+        let commit = row["commit"].as_str().unwrap();
+        assert!(folder.pianola(["--version"]).output().contains(commit));
+        assert_eq!((&row["command"][0], &row["command"][1]), (&"pianola".into(), &"bench".into()));
+        assert_eq!(row["command"].as_array().unwrap().last().unwrap(), "--json");
+        assert_eq!(row["options"]["kv_types"][0], "f16");
+        assert_eq!(row["options"]["tuned"], false);
+        assert!(row["ceilings"][0]["bytes_per_second"].as_f64().unwrap() > 1e8);
+        // Raw repetitions are kept, also those that would not count.
+        let speeds = row["repetitions"].as_array().unwrap();
+        let speed = |at: usize| speeds[at]["tokens_per_second"].as_f64().unwrap();
+        let mean = row["tokens_per_second"].as_f64().unwrap();
+        assert_eq!((speeds.len(), &row["left_out"]), (2, &0.into()));
+        assert!(((speed(0) + speed(1)) / 2.0 / mean - 1.0).abs() < 1e-9, "{row}");
+        assert!(row["warm_up_rounds"].as_u64().unwrap() >= 2);
     }
     let run = folder.pianola(base);
     assert!(run.err.contains("kernels against the reference, worst error"), "{run:#?}");
@@ -302,6 +318,11 @@ fn bench_measures_lanes_and_a_scenario() {
     let tests: Vec<&str> = rows.iter().map(|row| row["test"].as_str().unwrap()).collect();
     assert_eq!(tests, ["pp12 x 1", "tg6 x 1", "pp12 x 3", "tg6 x 3"]);
     assert_eq!((&rows[0]["lanes"], &rows[3]["lanes"]), (&1.into(), &3.into()));
+    let rows = folder.pianola(more(&["-d", "0,64", "--json"])).json();
+    let tests: Vec<&str> =
+        rows.as_array().unwrap().iter().map(|row| row["test"].as_str().unwrap()).collect();
+    assert_eq!(tests, ["pp12", "tg6", "pp12 @ d64", "tg6 @ d64"]);
+    assert_eq!((&rows[1]["depth"], &rows[3]["depth"]), (&0.into(), &64.into()));
     let run = folder.pianola(more(&["-b", "3", "--speculate"]));
     assert!(run.err.contains("keys and values:") && run.err.contains("3 requests"), "{run:#?}");
     assert!(run.output().contains("tg6 x 3"));
@@ -484,5 +505,11 @@ fn help_teaches() {
         let help = folder.pianola([command, "--help"]).output();
         assert!(help.contains("Example"), "{command}: {help}");
     }
-    assert!(folder.pianola(["--version"]).output().starts_with("pianola "));
+    // The version, and the commit of the build: seven digits, or a word for what is not known.
+    let version = folder.pianola(["--version"]).output();
+    let build = version.trim().strip_prefix(concat!("pianola ", env!("CARGO_PKG_VERSION"), " ("));
+    let commit = build.and_then(|build| build.strip_suffix(')')).expect("a commit");
+    let digits = commit.strip_suffix("-dirty").unwrap_or(commit);
+    let hexadecimal = digits.len() >= 7 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
+    assert!(hexadecimal || commit == "unknown", "{version}");
 }

@@ -86,7 +86,16 @@ fn benchmarks_count_what_a_step_costs_and_ablate() {
     assert!(share > 0.0 && share < 1.0, "{share}");
     let ablated: Vec<&str> = rows.iter().filter_map(|row| row["ablation"].as_str()).collect();
     assert_eq!(ablated.len(), 3, "{ablated:?}");
-    assert_eq!(rows.last().unwrap()["allocations_per_step"], 13.0);
+    let last = rows.last().unwrap();
+    assert_eq!(last["allocations_per_step"], 13.0);
+    // Outputs of one row, the largest of which are the logits: far from room for 512 rows.
+    let bytes = last["allocated_bytes_per_step"].as_f64().unwrap();
+    assert!(bytes > 1000.0 && bytes < 100_000.0, "{bytes}");
+    for row in rows {
+        let busy = row["busy_share"].as_f64().unwrap();
+        assert!(busy > 0.0 && busy < 1.0, "{row}");
+    }
+    assert!(!generate["options"]["drivers"][0].as_str().unwrap().is_empty());
     let trace: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(trace).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();

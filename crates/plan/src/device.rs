@@ -142,9 +142,11 @@ pub trait Recording: Probe + Send {
     /// Forgets that entry: no row may see it any more.
     fn unmap_page(&mut self, group: usize, sequence: usize, index: usize);
 
-    /// From now on, also count how long the device computes rather than waits, where counting
-    /// costs anything.
-    fn measure_busy(&mut self, _on: bool) {}
+    /// From now on, also count how long the device computes ([`PlayStatistics::busy_seconds`]), which
+    /// costs a little speed; or no longer. Returns whether it is counted: not every device can.
+    fn measure_busy(&mut self, _on: bool) -> bool {
+        false
+    }
 
     /// From now on, time every kernel of every play, at the cost of speed. False where the device
     /// cannot.

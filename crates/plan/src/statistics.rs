@@ -30,8 +30,12 @@ pub struct PlayStatistics {
     pub plays: u64,
     /// Wall-clock seconds inside plays.
     pub seconds: f64,
-    /// Seconds of `seconds` that the device computed: workers' time divided by their number, or
-    /// the time between a submission and its end.
+    /// Seconds of `seconds` that the host had nothing of its own to do: it waited for the device, or
+    /// was itself one of the workers that compute.
+    pub waited_seconds: f64,
+    /// Seconds that the device computed, while [`crate::Recording::measure_busy`] was on: the time in
+    /// kernels of all workers, divided by their number; on a GPU from the start of a submission to
+    /// its end by the device's own clock, gaps between its kernels included.
     pub busy_seconds: f64,
     /// Submissions to a queue.
     pub submits: u64,
@@ -39,6 +43,8 @@ pub struct PlayStatistics {
     pub dispatches: u64,
     /// Device memory allocated while playing; none, unless an experiment asks for it.
     pub allocations: u64,
+    /// Bytes of them.
+    pub allocated_bytes: u64,
 }
 
 impl std::ops::Sub for PlayStatistics {
@@ -47,10 +53,12 @@ impl std::ops::Sub for PlayStatistics {
         PlayStatistics {
             plays: self.plays - before.plays,
             seconds: self.seconds - before.seconds,
+            waited_seconds: self.waited_seconds - before.waited_seconds,
             busy_seconds: self.busy_seconds - before.busy_seconds,
             submits: self.submits - before.submits,
             dispatches: self.dispatches - before.dispatches,
             allocations: self.allocations - before.allocations,
+            allocated_bytes: self.allocated_bytes - before.allocated_bytes,
         }
     }
 }
@@ -59,9 +67,11 @@ impl std::ops::AddAssign for PlayStatistics {
     fn add_assign(&mut self, more: PlayStatistics) {
         self.plays += more.plays;
         self.seconds += more.seconds;
+        self.waited_seconds += more.waited_seconds;
         self.busy_seconds += more.busy_seconds;
         self.submits += more.submits;
         self.dispatches += more.dispatches;
         self.allocations += more.allocations;
+        self.allocated_bytes += more.allocated_bytes;
     }
 }

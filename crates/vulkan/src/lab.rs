@@ -122,22 +122,10 @@ impl Lab {
         Ok(())
     }
 
-    /// Seconds of the whole list on the device, the best of `rounds` after one that does not count.
-    pub fn time(&mut self, program: &[Dispatch], rounds: usize) -> Result<f64, DeviceError> {
-        self.time_for(program, rounds, false)
-    }
-
-    /// As [`Lab::time`], but on a GPU that is kept busy long enough to run at its full clock.
+    /// Seconds of the whole list on the device, the best of `rounds` after one that does not count, on
+    /// a GPU that is kept busy long enough to run at its full clock.
     pub fn time_awake(&mut self, program: &[Dispatch], rounds: usize) -> Result<f64, DeviceError> {
-        self.time_for(program, rounds, self.gpu.description().kind != GpuKind::Software)
-    }
-
-    fn time_for(
-        &mut self,
-        program: &[Dispatch],
-        rounds: usize,
-        warm: bool,
-    ) -> Result<f64, DeviceError> {
+        let warm = self.gpu.description().kind != GpuKind::Software;
         let commands = self.recorder.allocate()?;
         let (gpu, set, queries) = (self.gpu.clone(), self.set, self.queries);
         let launches = self.recorder.realise(&mut self.pipelines, program)?;

@@ -21,6 +21,8 @@
 mod ablate;
 mod budget;
 #[allow(unsafe_code)]
+mod busy;
+#[allow(unsafe_code)]
 mod commands;
 mod constants;
 #[allow(unsafe_code)]

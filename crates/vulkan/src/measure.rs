@@ -26,11 +26,11 @@ pub fn measure(gpu: &Arc<Gpu>, numeric: Numeric) -> Result<Ceilings, DeviceError
     let sink = lab.buffer(4096, 0)?;
     let groups = (source.size / GROUP_BYTES) as u32;
     let read = probe(0, source, sink, (GROUP_BYTES / 16) as u32, groups);
-    let read_seconds = lab.time(&[read], 5)?;
+    let read_seconds = lab.time_awake(&[read], 5)?;
     let (rounds, groups) = if software { (2_000, 64) } else { (20_000, 2048) };
     let kind = if numeric == Numeric::Fast { 1 } else { 2 };
     let compute = probe(kind, source, sink, rounds, groups);
-    let compute_seconds = lab.time(&[compute], 3)?;
+    let compute_seconds = lab.time_awake(&[compute], 3)?;
     // Eight operations a round and invocation; a dot is four multiply-adds, each two operations.
     let operations = 2.0 * 8.0 * if numeric == Numeric::Fast { 4.0 } else { 1.0 };
     let invocations = f64::from(groups) * 256.0;
@@ -56,7 +56,7 @@ fn matrix_rate(lab: &mut Lab, sink: Region, limits: &Limits) -> Result<f64, Devi
     let constants = vec![(constants::probe_matrix::SIDE, limits.matrices)];
     let variant = Variant { shader: Shader::ProbeMatrix, constants };
     let dispatch = Dispatch::new(variant, vec![sink], &rounds.to_ne_bytes(), [groups, 1, 1], 0);
-    let seconds = lab.time(&[dispatch], 3)?;
+    let seconds = lab.time_awake(&[dispatch], 3)?;
     let products = f64::from(groups * (WORKGROUP / limits.subgroup) * CHAINS) * f64::from(rounds);
     Ok(2.0 * f64::from(limits.matrices.pow(3)) * products / seconds)
 }

@@ -41,6 +41,9 @@ impl Region {
 pub(crate) enum Purpose {
     /// Weights, KV pages, activations: read and written by kernels.
     Resident,
+    /// Activations that are allocated for one play, with the driver's calls for that and nothing else:
+    /// no budget is asked for, and the host does not see them.
+    OnePlay,
     /// Written by the host, read by kernels, small.
     Step,
     /// Written by the device, read by the host.
@@ -177,7 +180,7 @@ impl Memory {
         };
         let mut order: Vec<u32> = match purpose {
             // Mapped where all of the device's memory can be: the file then goes straight in.
-            Purpose::Resident => {
+            Purpose::Resident | Purpose::OnePlay => {
                 let own = |index: &u32| {
                     let heap = types[*index as usize].heap_index as usize;
                     let largest = self.gpu.memory.memory_heaps_as_slice().iter();
@@ -234,11 +237,13 @@ impl Memory {
                 .create_buffer(&create, None)
                 .map_err(|error| gpu.failure("making a buffer", error))?;
             let needs = gpu.raw.get_buffer_memory_requirements(buffer);
-            let budgets = self.budgets();
+            let budgets = (purpose != Purpose::OnePlay).then(|| self.budgets());
             for index in self.types(purpose) {
                 let ty = gpu.memory.memory_types[index as usize];
-                let heap = &budgets[ty.heap_index as usize];
-                let fits = heap.used + needs.size <= heap.budget;
+                let fits = budgets.as_ref().is_none_or(|budgets| {
+                    let heap = &budgets[ty.heap_index as usize];
+                    heap.used + needs.size <= heap.budget
+                });
                 if needs.memory_type_bits & (1 << index) == 0 || !fits {
                     continue;
                 }
@@ -246,7 +251,8 @@ impl Memory {
                     .allocation_size(needs.size)
                     .memory_type_index(index);
                 let Ok(memory) = gpu.raw.allocate_memory(&allocate, None) else { continue };
-                let visible = ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE);
+                let visible = ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE)
+                    && purpose != Purpose::OnePlay;
                 let map = || {
                     let flags = vk::MemoryMapFlags::empty();
                     gpu.raw.map_memory(memory, 0, vk::WHOLE_SIZE, flags).map(<*mut _>::cast)

@@ -9,6 +9,7 @@ pub(crate) use play::info;
 pub(crate) use slot::{FrameSlot, Recorded};
 
 use crate::ablate::{Ablated, Ablation};
+use crate::busy::BusyClock;
 use crate::commands::Recorder;
 use crate::device::VulkanOptions;
 use crate::dry_run::OpLaunch;
@@ -65,6 +66,7 @@ pub struct VulkanRecording {
     pub(crate) statistics: PlayStatistics,
     pub(crate) profiler: Option<Profiler>,
     pub(crate) ablation: Option<Ablated>,
+    pub(crate) busy: Option<BusyClock>,
     /// One for each arena, where this device computes the logits.
     pub(crate) samplers: Vec<Sampler>,
     /// Command buffers of one submission, kept so that none is allocated again.
@@ -84,6 +86,9 @@ impl Drop for VulkanRecording {
         let _ = self.idle();
         if self.gpu.is_hung() {
             return;
+        }
+        if let Some(clock) = self.busy.take() {
+            clock.free(&self.gpu, &mut self.recorder);
         }
         for slot in &self.slots {
             // SAFETY: waited for, or the device is lost and no longer uses it.
@@ -158,6 +163,7 @@ impl VulkanRecording {
             statistics: PlayStatistics::default(),
             profiler: None,
             ablation: None,
+            busy: None,
             samplers,
             list: Vec::with_capacity(16),
             memory,
@@ -271,9 +277,7 @@ impl Recording for VulkanRecording {
     fn wait(&mut self, slot: usize, limit: Duration) -> Result<(), DeviceError> {
         let start = Instant::now();
         self.finish_within(slot, limit)?;
-        let waited = start.elapsed().as_secs_f64();
-        self.statistics.seconds += waited;
-        self.statistics.busy_seconds += waited;
+        self.statistics.seconds += start.elapsed().as_secs_f64();
         Ok(())
     }
 
@@ -328,6 +332,12 @@ impl Recording for VulkanRecording {
         let at = self.entry(group, sequence, index);
         self.mapped[at] = UNMAPPED;
         self.retired[at] = self.statistics.plays;
+    }
+
+    /// Timestamps around every submission, of which each costs two small command buffers. A failure
+    /// is reported by the next play.
+    fn measure_busy(&mut self, on: bool) -> bool {
+        self.set_busy_clock(on).unwrap_or(false)
     }
 
     fn start_profile(&mut self) -> bool {

@@ -187,13 +187,10 @@ impl DeviceSampler for VulkanRecording {
         let launched = self.launch_sampling(slot, step, plays, &mut list);
         self.sampler_mut_of(slot).list = list;
         launched?;
-        let submitted = start.elapsed().as_secs_f64();
         self.finish(slot)?;
         self.sampler_mut_of(slot).collect(rows.len());
-        let whole = start.elapsed().as_secs_f64();
         self.statistics.plays += plays as u64;
-        self.statistics.seconds += whole;
-        self.statistics.busy_seconds += whole - submitted;
+        self.statistics.seconds += start.elapsed().as_secs_f64();
         Ok(())
     }
 
@@ -223,9 +220,7 @@ impl DeviceSampler for VulkanRecording {
         self.statistics.dispatches += dispatches;
         self.finish(slot)?;
         self.sampler_mut_of(slot).collect(rows.len());
-        let waited = start.elapsed().as_secs_f64();
-        self.statistics.seconds += waited;
-        self.statistics.busy_seconds += waited;
+        self.statistics.seconds += start.elapsed().as_secs_f64();
         Ok(())
     }
 

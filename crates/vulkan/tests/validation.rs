@@ -70,6 +70,8 @@ fn play_small_models() {
         for step in steps {
             check_logits(&mut recording, &mut reference_model, &[step], 1).unwrap();
         }
+        // With timestamps around every submission.
+        assert!(recording.measure_busy(true));
         // Plays without logits are not waited for: the next one is submitted behind them.
         let mut position = 2;
         let mut slot = 0;

@@ -1,6 +1,6 @@
 //! The most tokens a second that the devices' bandwidth and arithmetic allow.
 
-use super::{BenchOptions, Test};
+use super::test::{BenchOptions, Test, TestKind, start_of_generation};
 use crate::load::Engine;
 use pianola_plan::{Ceilings, Cost, Work};
 use std::ops::Range;
@@ -12,22 +12,34 @@ pub(super) fn ceiling(
     options: &BenchOptions,
     ceilings: &[Ceilings],
 ) -> f64 {
-    let lengths = |lanes: usize| (0..lanes).map(|lane| options.prompt_of(lane));
-    match test {
-        Test::Prompt(count) => engine.ceiling(0..count, engine.plan().options.max_rows, ceilings),
-        Test::Generate(count) => engine.ceiling(0..count, 1, ceilings),
-        Test::Prompts { lanes, .. } => {
+    let Test { kind, tokens, lanes, depth } = test;
+    let Some(lanes) = lanes else {
+        return match kind {
+            TestKind::Prompt => {
+                let most = engine.plan().options.max_rows;
+                engine.ceiling(depth..depth + tokens, most, ceilings)
+            }
+            TestKind::Generate => {
+                let start = start_of_generation(depth);
+                engine.ceiling(start..start + tokens, 1, ceilings)
+            }
+        };
+    };
+    let lengths = |lanes: usize| (0..lanes).map(|lane| options.prompt_of(lane, depth));
+    match kind {
+        TestKind::Prompt => {
             // As full plays of whole prompts: the fewest reads of the weights that are possible.
-            let all: usize = lengths(lanes).sum();
+            let sequences: Vec<(usize, usize)> =
+                lengths(lanes).map(|length| (length - depth, length)).collect();
+            let all: usize = sequences.iter().map(|sequence| sequence.0).sum();
             let plays = all.div_ceil(engine.plan().options.max_rows);
-            let sequences: Vec<(usize, usize)> = lengths(lanes).map(|rows| (rows, rows)).collect();
             let work = |cost: &Cost| {
                 let once = cost.work_of(&sequences, lanes);
                 Work { bytes: once.bytes + cost.weight_bytes * (plays as u64 - 1), ..once }
             };
             all as f64 / engine.plan().best_seconds(ceilings, &work)
         }
-        Test::Lanes { lanes, tokens } => {
+        TestKind::Generate => {
             let seconds = |at: usize| -> f64 {
                 let sequences: Vec<(usize, usize)> =
                     lengths(lanes).map(|prompt| (1, prompt + at + 1)).collect();
@@ -40,13 +52,15 @@ pub(super) fn ceiling(
 
 impl Engine {
     /// Tokens a second for positions `tokens` of a sequence, `chunk` at a time, if every play took
-    /// exactly the time that its bytes or operations need.
+    /// exactly the time that its bytes or operations need. Logits are of the last token, or of each
+    /// where they come one by one.
     pub fn ceiling(&self, tokens: Range<usize>, chunk: usize, ceilings: &[Ceilings]) -> f64 {
         let count = tokens.len();
         let end = tokens.end;
         let seconds = |start: usize| -> f64 {
             let rows = chunk.min(end - start);
-            self.plan().best_seconds(ceilings, &|cost| cost.work(rows, 1, start + rows))
+            let logits = usize::from(chunk == 1 || start + rows == end);
+            self.plan().best_seconds(ceilings, &|cost| cost.work(rows, logits, start + rows))
         };
         count as f64 / tokens.step_by(chunk).map(seconds).sum::<f64>()
     }

@@ -1,6 +1,6 @@
 //! Runs the tests, and takes the time.
 
-use super::{BenchOptions, Test};
+use super::test::{BenchOptions, Test, TestKind, start_of_generation};
 use crate::error::EngineError;
 use crate::load::Engine;
 use crate::request::{Event, Request, RequestId};
@@ -12,25 +12,35 @@ use std::time::Instant;
 
 /// A run that measures one test, or a prompt and a generation together.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Round {
+pub(super) struct Round {
+    work: RoundWork,
+    /// Tokens of context before it.
+    depth: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum RoundWork {
     Prompt,
     Generate,
     Lanes(usize),
 }
 
 pub(super) fn rounds(options: &BenchOptions) -> Vec<Round> {
-    if !options.lanes.is_empty() {
-        return options.lanes.iter().map(|&lanes| Round::Lanes(lanes)).collect();
+    let mut works: Vec<RoundWork> = options.lanes.iter().copied().map(RoundWork::Lanes).collect();
+    if works.is_empty() {
+        works.extend((options.prompt > 0).then_some(RoundWork::Prompt));
+        works.extend((options.generate > 0).then_some(RoundWork::Generate));
     }
-    let prompt = (options.prompt > 0).then_some(Round::Prompt);
-    let generate = (options.generate > 0).then_some(Round::Generate);
-    prompt.into_iter().chain(generate).collect()
+    let all = options.depths.iter();
+    all.flat_map(|&depth| works.iter().map(move |&work| Round { work, depth })).collect()
 }
 
 /// One repetition of a test.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Time {
     pub tokens: usize,
+    /// Of prompts, tokens that were there already.
+    pub cached: usize,
     pub seconds: f64,
     pub spent: PlayStatistics,
     pub drafted: u64,
@@ -38,23 +48,33 @@ pub(super) struct Time {
     pub at_once: usize,
 }
 
+impl Time {
+    /// Tokens a second.
+    pub fn speed(&self) -> f64 {
+        self.tokens as f64 / self.seconds
+    }
+}
+
 impl Round {
     /// The tests that a run is the measurement of.
     pub fn tests(self, options: &BenchOptions) -> Vec<Test> {
-        let BenchOptions { prompt, generate, .. } = *options;
-        match self {
-            Round::Prompt => vec![Test::Prompt(prompt)],
-            Round::Generate => vec![Test::Generate(generate)],
-            Round::Lanes(lanes) => {
-                let prompts = Test::Prompts { tokens: prompt, lanes };
-                let generates = Test::Lanes { tokens: generate, lanes };
-                [(prompts, prompt), (generates, generate)]
-                    .into_iter()
-                    .filter(|(_, tokens)| *tokens > 0)
-                    .map(|(test, _)| test)
-                    .collect()
+        let lanes = match self.work {
+            RoundWork::Lanes(lanes) => Some(lanes),
+            RoundWork::Prompt | RoundWork::Generate => None,
+        };
+        let mut tests = Vec::new();
+        let mut add = |kind: TestKind, tokens: usize| {
+            if tokens > 0 {
+                tests.push(Test { kind, tokens, lanes, depth: self.depth });
             }
+        };
+        if !matches!(self.work, RoundWork::Generate) {
+            add(TestKind::Prompt, options.prompt);
         }
+        if !matches!(self.work, RoundWork::Prompt) {
+            add(TestKind::Generate, options.generate);
+        }
+        tests
     }
 
     pub fn run(
@@ -63,20 +83,30 @@ impl Round {
         options: &BenchOptions,
     ) -> Result<Vec<Time>, EngineError> {
         engine.reset();
-        match self {
-            Round::Prompt => {
-                let tokens = tokens(engine.config().vocabulary, 0, 0..options.prompt);
+        let depth = self.depth;
+        match self.work {
+            RoundWork::Prompt => {
+                let all = tokens(engine.config().vocabulary, 0, 0..depth + options.prompt);
+                let (before, prompt) = all.split_at(depth);
+                // With logits, so that the devices are done with it.
+                engine.feed(before, usize::MAX, LogitRows::Last, &mut |_, _| ())?;
                 let watch = Watch::start(engine);
-                engine.feed(&tokens, usize::MAX, LogitRows::Last, &mut |_, _| ())?;
-                Ok(vec![watch.stop(engine, tokens.len())])
+                engine.feed(prompt, usize::MAX, LogitRows::Last, &mut |_, _| ())?;
+                Ok(vec![watch.stop(engine, prompt.len())])
             }
-            Round::Generate => {
-                let times = run_lanes(engine, 1, &|_| 1, options.generate)?;
+            RoundWork::Generate => {
+                let prompt = |_| start_of_generation(depth);
+                let times = run_lanes(engine, 1, &prompt, options.generate)?;
                 Ok(vec![times[1]])
             }
-            Round::Lanes(lanes) => {
-                let prompt = |lane: usize| options.prompt_of(lane);
-                let times = run_lanes(engine, lanes, &prompt, options.generate)?;
+            RoundWork::Lanes(lanes) => {
+                if depth > 0 && options.prompt > 0 {
+                    // The pages stay, and the prompts go on from them.
+                    run_lanes(engine, lanes, &|_| depth, 0)?;
+                }
+                let prompt = |lane: usize| options.prompt_of(lane, depth);
+                let mut times = run_lanes(engine, lanes, &prompt, options.generate)?;
+                times[0].tokens -= times[0].cached.min(lanes * depth);
                 let wanted = [options.prompt > 0, options.generate > 0];
                 Ok(times.into_iter().zip(wanted).filter(|p| p.1).map(|p| p.0).collect())
             }
@@ -103,7 +133,8 @@ impl Watch {
         let (before, after) = (self.counters, engine.counters());
         let drafted = after.drafted_tokens - before.drafted_tokens;
         let accepted = after.accepted_tokens - before.accepted_tokens;
-        Time { tokens, seconds, spent, drafted, accepted, at_once: 1 }
+        let cached = (after.cached_tokens - before.cached_tokens) as usize;
+        Time { tokens, cached, seconds, spent, drafted, accepted, at_once: 1 }
     }
 }
 

@@ -22,7 +22,9 @@ use subject::{describe_check, of_file, of_shape};
 
 /// Measure tokens a second, beside the ceiling of this machine for the same work.
 ///
-/// pp is the processing of a prompt, tg the generation of tokens one by one from an empty context.
+/// pp is the processing of a prompt, tg the generation of tokens one by one, from an empty context or,
+/// with -d, behind that many tokens (`tg64 @ d512`). Each test is repeated until two rounds agree
+/// before the repetitions that count.
 /// The ceiling follows from the plan's bytes and operations and from bandwidth and arithmetic
 /// measured on the spot. With --shape the weights are random, and every kernel is first checked
 /// against the reference, on the same widths with fewer layers.
@@ -32,6 +34,7 @@ Examples:
   pianola bench -m smollm2:135m
   pianola bench -m gemma3:270m -p 0 -n 64 --threads 1 --json
   pianola bench -m smollm2:135m -p 128 -n 64 -b 1,4,8,16,32
+  pianola bench -m smollm2:135m -p 0 -n 64 -d 0,512,4096
   pianola bench -m smollm2:135m -p 200 -n 50 --scenario chat --rate 2
   pianola bench --shape gemma3:27b --quant q4_0 -p 0 -n 8 --repeat 1")]
 pub struct Arguments {
@@ -47,6 +50,16 @@ pub struct Arguments {
     /// generated in common
     #[arg(short = 'b', long = "lanes", value_name = "N,…", value_delimiter = ',', value_parser = positive)]
     lanes: Vec<usize>,
+    /// Tokens of context before each test, one or several numbers
+    #[arg(
+        short,
+        long,
+        value_name = "N,…",
+        value_delimiter = ',',
+        default_value = "0",
+        conflicts_with = "scenario"
+    )]
+    depth: Vec<usize>,
     /// With -b, prompts of a half to twice the length of -p instead of all alike
     #[arg(long, requires = "lanes")]
     mixed: bool,
@@ -59,7 +72,7 @@ pub struct Arguments {
     /// With --scenario, conversations in all
     #[arg(long, value_name = "N", default_value_t = 32, requires = "scenario", value_parser = positive)]
     conversations: usize,
-    /// Repetitions of each test, after one that does not count
+    /// Repetitions of each test that count, after those that warm up
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = positive)]
     repeat: usize,
     /// Check every kernel of a model from a file, too (shapes always are)
@@ -93,8 +106,10 @@ impl Arguments {
             prompt: self.prompt,
             generate: self.generate,
             repeat: self.repeat,
+            warm_up: BenchOptions::WARM_UP,
             lanes: self.lanes.clone(),
             mixed: self.mixed,
+            depths: self.depth.clone(),
         }
     }
 
@@ -161,14 +176,16 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     if let Some(path) = &arguments.profile {
         const TOKENS: usize = 16;
         profile::start(engine, path)?;
-        let timed = BenchOptions { repeat: 1, generate: bench.generate.min(TOKENS), ..bench };
+        // Warm from what came before.
+        let generate = bench.generate.min(TOKENS);
+        let timed = BenchOptions { repeat: 1, warm_up: 1, generate, ..bench };
         pianola_engine::bench(engine, &timed, &mut |_| Some(ceilings.clone()), &mut |_, _| ())?;
         profile::finish(engine, path, console)?;
     }
     if arguments.json {
-        let measured = rows.iter().map(|row| object(&subject, row));
+        let measured = rows.iter().map(|row| object(&subject, row, &ceilings));
         let ablated = ablations.iter().map(|(name, row)| {
-            let mut value = object(&subject, row);
+            let mut value = object(&subject, row, &ceilings);
             value["ablation"] = json!(name);
             value
         });

@@ -1,6 +1,7 @@
 //! Recording command buffers for row counts, and submitting them.
 
 use super::{Recorded, VulkanRecording, logit_bucket};
+use crate::busy::BusyClock;
 use crate::describe::GpuKind;
 use crate::memory::Region;
 use crate::policy::submissions::{self, Piece};
@@ -11,7 +12,7 @@ use ash::vk;
 use pianola_plan::{BUCKETS, DeviceError, LogitsTo, PlanOptions, Step, WAIT_LIMIT, bucket};
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 impl VulkanRecording {
     /// Where a body of `rows` rows is cut: by the time its kernels will take at worst.
@@ -257,11 +258,17 @@ impl VulkanRecording {
         slot: Option<usize>,
         list: &[vk::CommandBufferSubmitInfo<'_>],
     ) -> Result<(), DeviceError> {
+        let timed = match &mut self.busy {
+            Some(clock) if !list.is_empty() => clock.around(list),
+            _ => Vec::new(),
+        };
+        let list = if timed.is_empty() { list } else { &timed };
         let submit = [vk::SubmitInfo2::default().command_buffer_infos(list)];
         let fence = slot.map_or(vk::Fence::null(), |slot| self.slots[slot].fence);
         self.gpu.submit(&submit, fence, "a play")?;
         if let Some(slot) = slot {
             self.slots[slot].in_flight = true;
+            self.slots[slot].stamped = self.busy.as_ref().map_or(0, BusyClock::stamped);
         }
         self.statistics.submits += 1;
         Ok(())
@@ -283,15 +290,18 @@ impl VulkanRecording {
             self.samplers[at].forward[slot] = None;
             self.submit_list(Some(slot), &[])?;
         }
-        let slot = &mut self.slots[slot];
-        if !slot.in_flight {
+        if !self.slots[slot].in_flight {
             return Ok(());
         }
-        self.gpu.wait(slot.fence, limit, "a play")?;
-        slot.in_flight = false;
+        let start = Instant::now();
+        let fence = self.slots[slot].fence;
+        self.gpu.wait(fence, limit, "a play")?;
+        self.statistics.waited_seconds += start.elapsed().as_secs_f64();
+        self.slots[slot].in_flight = false;
         // SAFETY: signalled, and in no submission.
-        unsafe { self.gpu.raw.reset_fences(&[slot.fence]) }
-            .map_err(|error| self.gpu.failure("resetting a fence", error))
+        unsafe { self.gpu.raw.reset_fences(&[fence]) }
+            .map_err(|error| self.gpu.failure("resetting a fence", error))?;
+        self.count_busy(slot)
     }
 
     /// Waits until nothing plays.

@@ -22,6 +22,8 @@ pub(crate) struct FrameSlot {
     pub set: vk::DescriptorSet,
     pub fence: vk::Fence,
     pub in_flight: bool,
+    /// Submissions with timestamps up to the one that signals the fence.
+    pub stamped: u64,
     pub transfers: Transfers,
     pub bodies: BTreeMap<Body, Recorded>,
     /// By segment and rows with logits.
@@ -56,6 +58,7 @@ impl FrameSlot {
             set,
             fence,
             in_flight: false,
+            stamped: 0,
             transfers,
             bodies: BTreeMap::new(),
             heads: BTreeMap::new(),

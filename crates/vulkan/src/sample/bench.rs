@@ -159,7 +159,7 @@ impl SampleBench {
         self.lab.time_awake(&many, 1)?;
         // Two rounds, of which one counts.
         self.begin(&with(&[0.5; MOST_PLAYS]));
-        Ok(self.lab.time(&many, 1)? / half as f64)
+        Ok(self.lab.time_awake(&many, 1)? / half as f64)
     }
 
     fn begin(&mut self, rows: &[SampleRow<'_>]) {

@@ -24,7 +24,8 @@ pub(super) fn ablate(
     let mut rows = Vec::new();
     for (name, kind) in kinds {
         set_ablation(engine, Some(kind))?;
-        let options = BenchOptions { prompt: 0, lanes: Vec::new(), ..options.clone() };
+        let options =
+            BenchOptions { prompt: 0, lanes: Vec::new(), depths: vec![0], ..options.clone() };
         let (found, _) = pianola_engine::bench(
             engine,
             &options,
@@ -48,7 +49,15 @@ fn set_ablation(engine: &mut Engine, kind: Option<Ablation>) -> Result<(), Failu
 }
 
 pub(super) fn print_ablations(rows: &[(&'static str, BenchRow)]) -> Result<(), Failure> {
-    let head = ["generation", "tokens/s", "+/-", "of recorded once", "host us/step", "allocations"];
+    let head = [
+        "generation",
+        "tokens/s",
+        "+/-",
+        "of recorded once",
+        "host us/step",
+        "allocations",
+        "bytes",
+    ];
     let mut table = vec![head.map(String::from).to_vec()];
     for (name, row) in rows {
         table.push(vec![
@@ -58,6 +67,7 @@ pub(super) fn print_ablations(rows: &[(&'static str, BenchRow)]) -> Result<(), F
             format!("{:.1} %", 100.0 * row.tokens_per_second / rows[0].1.tokens_per_second),
             format!("{:.1}", row.host_microseconds),
             format!("{:.1}", row.launches.map_or(0.0, |launches| launches.allocations)),
+            format!("{:.0}", row.launches.map_or(0.0, |launches| launches.allocated_bytes)),
         ]);
     }
     console::print(&console::table(&table))
