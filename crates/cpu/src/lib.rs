@@ -42,7 +42,7 @@ mod weights;
 #[allow(unsafe_code)]
 mod work;
 
-pub use check::{CheckFailure, CheckReport, ReferenceModel};
+pub use check::{CheckFailure, CheckReport, Noise, ReferenceModel};
 pub use device::{CpuDevice, CpuOptions};
 pub use measure::{CpuDescription, describe, measure};
 pub use recording::CpuRecording;

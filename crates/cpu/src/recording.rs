@@ -372,7 +372,7 @@ impl Probe for CpuRecording {
         Ok([stored(false), stored(true)])
     }
 
-    fn rounding(&self, op: usize) -> Rounding {
+    fn rounding(&self, op: usize, _step: &Step) -> Rounding {
         match self.plan.options.numeric {
             Numeric::Exact => Rounding::None,
             Numeric::Fast if self.plan.is_head(op) => Rounding::Int8Twice,

@@ -1,14 +1,124 @@
 use crate::pack::PackedMatrix;
+use std::ops::Range;
 
 /// `x . weight^T + bias`, the weight dequantised row by row.
 pub(crate) fn matmul(x: &[f32], weight: &PackedMatrix, bias: Option<&[f32]>, out: &mut [f32]) {
-    let mut row = vec![0.0; weight.columns];
-    for output in 0..weight.rows {
-        weight.row(output, &mut row);
-        let start = bias.map_or(0.0, |bias| f64::from(bias[output]));
-        for (x, out) in x.chunks_exact(weight.columns).zip(out.chunks_exact_mut(weight.rows)) {
-            let products = x.iter().zip(&row).map(|(&x, &w)| f64::from(x) * f64::from(w));
-            out[output] = (start + products.sum::<f64>()) as f32;
+    let sums = sums(&Terms::new(x, weight.columns), weight);
+    for (row, out) in out.chunks_exact_mut(weight.rows).enumerate() {
+        for (output, out) in out.iter_mut().enumerate() {
+            let start = bias.map_or(0.0, |bias| f64::from(bias[output]));
+            *out = (start + sums[output * (x.len() / weight.columns) + row].product) as f32;
         }
     }
+}
+
+/// What the rows of a product's input bring to its sums, `[rows][columns]` each.
+pub(crate) struct Terms {
+    columns: usize,
+    values: Vec<f64>,
+    /// Met by the weights' magnitudes; empty where nobody asks for that sum.
+    pub magnitudes: Vec<f32>,
+    /// Met by the weights' squares; likewise.
+    pub squares: Vec<f32>,
+}
+
+impl Terms {
+    /// Those of the product alone.
+    pub fn new(x: &[f32], columns: usize) -> Terms {
+        let values = x.iter().map(|&x| f64::from(x)).collect();
+        Terms { columns, values, magnitudes: Vec::new(), squares: Vec::new() }
+    }
+
+    fn rows(&self) -> usize {
+        self.values.len() / self.columns
+    }
+}
+
+/// Sums over the columns of one row and one weight row.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Sum {
+    /// `w x`
+    pub product: f64,
+    /// `|w| magnitude`
+    pub magnitude: f32,
+    /// `w^2 square`
+    pub square: f32,
+}
+
+/// Weight rows that are dequantised together, and columns that they are multiplied in: what is in
+/// use at once stays in a core's first cache, and a row of the input is fetched once for all of them.
+const WEIGHT_ROWS: usize = 4;
+const COLUMNS: usize = 256;
+
+/// Products that are worth a thread.
+const WORTH_A_THREAD: usize = 1 << 21;
+
+/// Sums of every weight row with every row, `[weight rows][rows]`.
+pub(crate) fn sums(terms: &Terms, weight: &PackedMatrix) -> Vec<Sum> {
+    let work = weight.rows * terms.values.len() / WORTH_A_THREAD + 1;
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let threads = work.min(cores);
+    let each = weight.rows.div_ceil(threads).next_multiple_of(WEIGHT_ROWS);
+    let mut result = vec![Sum::default(); weight.rows * terms.rows()];
+    std::thread::scope(|scope| {
+        for (thread, out) in result.chunks_mut((each * terms.rows()).max(1)).enumerate() {
+            let rows = thread * each..weight.rows.min((thread + 1) * each);
+            scope.spawn(move || sums_of(terms, weight, rows, out));
+        }
+    });
+    result
+}
+
+/// [`sums`] of some weight rows.
+fn sums_of(terms: &Terms, weight: &PackedMatrix, rows: Range<usize>, out: &mut [Sum]) {
+    let (columns, count) = (terms.columns, terms.rows());
+    let mut decoded = vec![0.0; columns];
+    let mut values = vec![0.0f64; WEIGHT_ROWS * columns];
+    let mut magnitudes = vec![0.0f32; WEIGHT_ROWS * columns];
+    let mut squares = vec![0.0f32; WEIGHT_ROWS * columns];
+    for (group, out) in out.chunks_mut(WEIGHT_ROWS * count).enumerate() {
+        let weight_rows = out.len() / count;
+        for index in 0..weight_rows {
+            weight.row(rows.start + group * WEIGHT_ROWS + index, &mut decoded);
+            for (at, &w) in (index * columns..).zip(&decoded) {
+                (values[at], magnitudes[at], squares[at]) = (f64::from(w), w.abs(), w * w);
+            }
+        }
+        for start in (0..columns).step_by(COLUMNS) {
+            let width = COLUMNS.min(columns - start);
+            for (row, index) in (0..count).flat_map(|row| (0..weight_rows).map(move |i| (row, i))) {
+                let (x, w) = (row * columns + start, index * columns + start);
+                let sum = &mut out[index * count + row];
+                sum.product += dot(&terms.values[x..x + width], &values[w..w + width]);
+                if !terms.magnitudes.is_empty() {
+                    sum.magnitude += dot(&terms.magnitudes[x..x + width], &magnitudes[w..w + width]);
+                    sum.square += dot(&terms.squares[x..x + width], &squares[w..w + width]);
+                }
+            }
+        }
+    }
+}
+
+/// Sums that are kept side by side: enough for the compiler to fill vectors with.
+const LANES: usize = 16;
+
+/// `sum a b`
+fn dot<T>(a: &[T], b: &[T]) -> T
+where
+    T: Copy + Default + std::ops::AddAssign + std::ops::Mul<Output = T>,
+{
+    let mut lanes = [T::default(); LANES];
+    let (a, a_rest) = a.as_chunks::<LANES>();
+    let (b, b_rest) = b.as_chunks::<LANES>();
+    for (a, b) in a.iter().zip(b) {
+        for lane in 0..LANES {
+            lanes[lane] += a[lane] * b[lane];
+        }
+    }
+    for (lane, (&a, &b)) in a_rest.iter().zip(b_rest).enumerate() {
+        lanes[lane] += a * b;
+    }
+    let mut sum = T::default();
+    lanes.into_iter().for_each(|lane| sum += lane);
+    sum
 }
