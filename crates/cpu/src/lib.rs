@@ -16,6 +16,8 @@
 
 mod check;
 mod device;
+#[macro_use]
+mod fault;
 #[allow(unsafe_code)]
 mod kv;
 #[allow(unsafe_code)]

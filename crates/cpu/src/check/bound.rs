@@ -19,7 +19,7 @@ impl NodeError<'_> {
             Op::SoftCap { cap } => self.soft_cap_bound(f64::from(*cap)),
             Op::MatMul { .. } | Op::Attention(_) | Op::KvWrite { .. } => {
                 unreachable!("has functions of its own")
-            },
+            }
         }
     }
 

@@ -95,7 +95,9 @@ impl WorstValue {
         let (row, column) = (self.index / width, self.index % width);
         let (found, limit) = (self.found, self.limit);
         let value = values[self.index];
-        format!("{name}, row {row}, column {column}, is {found:e}, expected {value:e} within {limit:e}")
+        format!(
+            "{name}, row {row}, column {column}, is {found:e}, expected {value:e} within {limit:e}"
+        )
     }
 }
 

@@ -69,7 +69,8 @@ impl NodeError<'_> {
             let spread = &self.spread(0)[g * group..][..group];
             let squares: f64 = values.iter().map(|&x| f64::from(x).powi(2)).sum();
             let mean = squares / group as f64 + epsilon_of_norm;
-            let moved: f64 = values.iter().zip(spread).map(|(&x, v)| f64::from(x).powi(2) * v).sum();
+            let moved: f64 =
+                values.iter().zip(spread).map(|(&x, v)| f64::from(x).powi(2) * v).sum();
             // Of the root, half of that of the sum.
             let of_sum = sum_variance(group, 0.0, squares) / 4.0;
             let relative = (moved + of_sum) / squares.max(1e-60).powi(2) + EPSILON.powi(2);

@@ -91,7 +91,8 @@ fn sums_of(terms: &Terms, weight: &PackedMatrix, rows: Range<usize>, out: &mut [
                 let sum = &mut out[index * count + row];
                 sum.product += dot(&terms.values[x..x + width], &values[w..w + width]);
                 if !terms.magnitudes.is_empty() {
-                    sum.magnitude += dot(&terms.magnitudes[x..x + width], &magnitudes[w..w + width]);
+                    sum.magnitude +=
+                        dot(&terms.magnitudes[x..x + width], &magnitudes[w..w + width]);
                     sum.square += dot(&terms.squares[x..x + width], &squares[w..w + width]);
                 }
             }
@@ -121,4 +122,52 @@ where
     let mut sum = T::default();
     lanes.into_iter().for_each(|lane| sum += lane);
     sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pack::packed;
+    use pianola_formats::TensorType;
+
+    /// A matrix whose weights are not all alike, and rows to multiply it with.
+    fn product(
+        ty: TensorType,
+        weight_rows: usize,
+        columns: usize,
+        rows: usize,
+    ) -> (PackedMatrix, Terms) {
+        let bytes = ty.row_bytes(columns).unwrap();
+        let byte = |at: usize| (at * 37 + at / 7) as u8 & 0x3f;
+        let file: Vec<u8> = (0..weight_rows * bytes).map(byte).collect();
+        let x: Vec<f32> = (0..rows * columns).map(|at| (at as f32 * 0.7).sin()).collect();
+        let mut terms = Terms::new(&x, columns);
+        terms.magnitudes = x.iter().map(|x| x.abs()).collect();
+        terms.squares = x.iter().map(|x| x * x).collect();
+        (packed(ty, columns, &file), terms)
+    }
+
+    /// Widths, rows and weight rows that no chunk divides; enough of them for several threads.
+    #[test]
+    fn sums_are_those_of_a_plain_loop() {
+        for (weight_rows, columns, rows) in [(1, 7, 1), (6, 300, 3), (1027, 1031, 5)] {
+            let (matrix, terms) = product(TensorType::F16, weight_rows, columns, rows);
+            let sums = sums(&terms, &matrix);
+            let mut weights = vec![0.0; columns];
+            for output in 0..weight_rows {
+                matrix.row(output, &mut weights);
+                for row in 0..rows {
+                    let x = &terms.values[row * columns..][..columns];
+                    let terms = || x.iter().zip(&weights).map(|(x, &w)| x * f64::from(w));
+                    let sum = sums[output * rows + row];
+                    let close = |a: f64, b: f64, within: f64| (a - b).abs() <= within * b.abs();
+                    let magnitude: f64 = terms().map(f64::abs).sum();
+                    assert!((sum.product - terms().sum::<f64>()).abs() <= 1e-12 * magnitude);
+                    assert!(close(f64::from(sum.magnitude), magnitude, 1e-5));
+                    let squares = terms().map(|term| term * term).sum();
+                    assert!(close(f64::from(sum.square), squares, 1e-5));
+                }
+            }
+        }
+    }
 }
