@@ -27,19 +27,18 @@ fn record(ty: TensorType, numeric: Numeric) -> (CpuRecording, ReferenceModel) {
 fn bounds_of_rounded_products_are_at_most_twice_their_noise() {
     for ty in [TensorType::Q4_0, TensorType::Q6K, TensorType::Q4K] {
         let (mut recording, mut reference_model) = record(ty, Numeric::Fast);
-        let start = std::time::Instant::now();
         let report = report(&mut recording, &mut reference_model, &[(0, 0, 4)], 3);
-        println!("{:?}", start.elapsed());
         let (_, most) = looseness(&format!("{ty}"), &report);
         assert!(most <= 2.0, "{ty}: {most}");
     }
 }
 
-/// In f32 the order of a sum decides, and the bound is for the worst in use.
+/// In f32 the order of a sum decides, and the bound is for the worst in use: one piece, as here. The
+/// first product's inputs are embeddings, few different values whose sums are often exact.
 #[test]
-fn bounds_of_sums_in_f32() {
+fn bounds_of_sums_in_f32_are_at_most_twice_the_noise_of_sums_in_one_piece() {
     let (mut recording, mut reference_model) = record(TensorType::Q4_0, Numeric::Exact);
     let report = report(&mut recording, &mut reference_model, &[(0, 0, 4)], 3);
-    let (_, most) = looseness("f32", &report);
-    assert!(most <= 10.0, "{most}");
+    let (least, most) = looseness("f32", &report);
+    assert!(least <= 2.0 && most <= 4.0, "{least} to {most}");
 }

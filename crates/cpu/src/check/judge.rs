@@ -187,4 +187,38 @@ mod tests {
         // One value alone may be some deviations off.
         assert!(limit(1) > 5.0 && limit(1) < 8.0, "{}", limit(1));
     }
+
+    /// Five outputs of 5,376 that are their neighbours', in a row whose inputs were rounded to int8: as
+    /// noisy as the kernels are. Any one of them is noticed, and the row would be were no value looked at by
+    /// itself.
+    #[test]
+    fn five_wrong_outputs_of_5376_are_noticed() {
+        let (width, deviation) = (5376, 0.0055);
+        let mut state = 7u64;
+        // Sums of twelve draws, about normal.
+        let mut normal = || {
+            let mut draw = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 40) as f32 / (1 << 24) as f32
+            };
+            (0..12).map(|_| draw()).sum::<f32>() - 6.0
+        };
+        let values: Vec<f32> = (0..width).map(|_| normal()).collect();
+        let mut found: Vec<f32> =
+            values.iter().map(|value| value + deviation as f32 * normal()).collect();
+        let error = TensorError {
+            bound: vec![f64::INFINITY; width],
+            variance: vec![deviation * deviation; width],
+            freedom: vec![f64::INFINITY],
+        };
+        let expected = Expected { name: "down", width, values: &values, error: &error };
+        judge("ffn_down", &expected, &found, &mut CheckReport::default()).expect("noise alone");
+        for at in (1..width).step_by(1100) {
+            found[at] = values[at - 1];
+        }
+        let failure = judge("ffn_down", &expected, &found, &mut CheckReport::default());
+        println!("{}", failure.expect_err("five wrong outputs"));
+        let row = RowErrors::of(&expected, &found).worst;
+        assert!(row.share() > 2.0, "{}", row.share());
+    }
 }

@@ -23,7 +23,7 @@ use crate::weights::{self, Weight};
 use error::{NodeError, TensorError};
 use judge::{Expected, judge};
 use pianola_formats::TensorSource;
-use pianola_plan::{DeviceError, Node, Op, Plan, Probe, Rounding, Step, TensorId};
+use pianola_plan::{DeviceError, KvGroup, KvSlot, Node, Op, Plan, Probe, Rounding, Step, TensorId};
 
 /// The worst of a checked step.
 #[derive(Clone, Debug, Default)]
@@ -180,7 +180,7 @@ impl ReferenceModel {
             let node = &self.plan.graph.nodes[node];
             match node.op {
                 Op::KvWrite { kv } => {
-                    self.compare_kv(op, node, kv, &machine, &tensors, &errors, report)?;
+                    self.compare_kv(op, (node, kv), step, (&tensors, &errors), report)?;
                 }
                 _ => NodeError::run(&machine, node, rounding, &mut tensors, &mut errors),
             }
@@ -198,41 +198,33 @@ impl ReferenceModel {
         Ok(())
     }
 
+    /// Compares what a kernel stored of its keys and values.
     fn compare_kv(
         &self,
         op: usize,
-        node: &Node,
-        slot: pianola_plan::KvSlot,
-        machine: &Machine<'_>,
-        tensors: &Tensors,
-        errors: &[TensorError],
+        (node, slot): (&Node, KvSlot),
+        step: &Step,
+        (tensors, errors): (&Tensors, &[TensorError]),
         report: &mut CheckReport,
     ) -> Result<(), String> {
         let pages = &self.kv.groups[slot.group];
-        let (heads, head_dim) = (pages.group.kv_heads, pages.group.head_dim);
-        let ty = self.plan.graph.kv_groups[slot.group].ty;
+        let KvGroup { kv_heads, head_dim, ty, .. } = pages.group;
         for (which, id) in node.inputs.iter().enumerate() {
-            let expected = &tensors.values[id.0];
-            let mut found = Vec::with_capacity(expected.len());
-            for row in &machine.step.rows {
-                for at in 0..heads * head_dim {
+            let values = &tensors.values[id.0];
+            let found: Vec<f32> = (step.rows.iter())
+                .flat_map(|row| {
                     let (sequence, position) = (row.sequence as usize, row.position as usize);
-                    let head = at / head_dim;
-                    found.push(pages.get(
-                        sequence,
-                        position,
-                        slot,
-                        head,
-                        which == 1,
-                        at % head_dim,
-                    ));
-                }
-            }
+                    (0..kv_heads * head_dim).map(move |at| {
+                        let (head, at) = (at / head_dim, at % head_dim);
+                        pages.get(sequence, position, slot, head, which == 1, at)
+                    })
+                })
+                .collect();
             let expected = Expected {
                 name: ["keys", "values"][which],
-                width: heads * head_dim,
-                values: expected,
-                error: &errors[id.0].stored(ty, expected, head_dim),
+                width: kv_heads * head_dim,
+                values,
+                error: &errors[id.0].stored(ty, values, head_dim),
             };
             judge(&self.plan.ops[op].name, &expected, &found, report)?;
         }
