@@ -60,8 +60,9 @@ impl Query<'_> {
         };
         let value = cap(scale * sum);
         let variance = scale * scale * (moved + sum_variance(terms, squares, sum));
-        // The exponential's own, and that of what it is taken of.
-        let own = (EPSILON * (4.0 + 2.0 * value.abs())).powi(2);
+        // The exponential's own, that of what it is taken of, and the hyperbolic tangent's.
+        let capped = spec.soft_cap.map_or(0.0, f64::from);
+        let own = (EPSILON * (4.0 + 2.0 * value.abs() + 2.0 * capped)).powi(2);
         Score { value, bound: scale.abs() * bound, variance: variance + own }
     }
 }

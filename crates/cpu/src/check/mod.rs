@@ -208,7 +208,8 @@ impl ReferenceModel {
         report: &mut CheckReport,
     ) -> Result<(), String> {
         let pages = &self.kv.groups[slot.group];
-        let KvGroup { kv_heads, head_dim, ty, .. } = pages.group;
+        // The reference keeps f32.
+        let KvGroup { kv_heads, head_dim, ty, .. } = self.plan.graph.kv_groups[slot.group];
         for (which, id) in node.inputs.iter().enumerate() {
             let values = &tensors.values[id.0];
             let found: Vec<f32> = (step.rows.iter())

@@ -8,7 +8,8 @@
 //!
 //! What f32 rounds depends on the order of a sum, which is the device's business. Variances are those
 //! of a sum taken in one piece from first to last, the worst order in use: partial sums then grow to
-//! the whole, and each is rounded. A device that sums in many pieces is that much better.
+//! the whole, and each is rounded. For products the reference looks at how large they are on the
+//! way. A device that sums in many pieces is that much better.
 
 use super::error::{EPSILON, NodeError};
 use super::judge::DEVIATIONS;

@@ -3,7 +3,7 @@
 use super::error::{EPSILON, NodeError, TensorError, effective_count};
 use super::noise::{half_error, int8_error, sum_variance};
 use crate::pack::{BLOCK, PackedMatrix};
-use crate::reference::matmul::{Terms, sums};
+use crate::reference::matmul::{PART, Terms, sums};
 use pianola_formats::{Minimum, TensorType};
 use pianola_plan::{Rounding, WeightId};
 
@@ -11,7 +11,7 @@ impl NodeError<'_> {
     /// Values of a product, and what they may be off by.
     pub fn matmul(&self, weight: WeightId, bias: Option<WeightId>) -> (Vec<f32>, TensorError) {
         let matrix = self.machine.weights[weight.0].matrix();
-        let (columns, width) = (matrix.columns, matrix.rows);
+        let width = matrix.rows;
         let inputs = self.rounded_inputs(matrix);
         let rows = inputs.units.len();
         let mut values = vec![0.0; rows * width];
@@ -27,8 +27,11 @@ impl NodeError<'_> {
             // A little more than the sums, which are f32.
             let magnitude = 1.0001 * f64::from(sum.magnitude);
             error.bound[place] = magnitude + inputs.relative * bias.abs();
+            // Each of the partial sums in between is rounded, too.
+            let partial = EPSILON.powi(2) / 24.0 * PART as f64 * sum.partial;
             error.variance[place] = 1.0001 * inputs.units[row] * f64::from(sum.square)
-                + sum_variance(columns, 0.0, sum.product.abs() + bias.abs());
+                + 1.5 * partial
+                + sum_variance(0, 0.0, sum.product.abs() + bias.abs());
         }
         error.freedom = inputs.freedom;
         (values, error)
@@ -57,7 +60,7 @@ impl NodeError<'_> {
         for (x, variance) in x.chunks_exact(columns).zip(variance.chunks_exact(columns)) {
             let square = |(&x, variance): (&f32, &f64)| {
                 let size = f64::from(x).powi(2);
-                variance + of_weights * size + sum_variance(columns, size, 0.0)
+                variance + of_weights * size + sum_variance(PART, size, 0.0)
             };
             let squares: Vec<f64> = x.iter().zip(variance).map(square).collect();
             // So that the squares of small values are no subnormal numbers.

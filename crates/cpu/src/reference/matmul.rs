@@ -39,6 +39,8 @@ impl Terms {
 pub(crate) struct Sum {
     /// `w x`
     pub product: f64,
+    /// Squares of what the product came to after every [`PART`] columns.
+    pub partial: f64,
     /// `|w| magnitude`
     pub magnitude: f32,
     /// `w^2 square`
@@ -49,6 +51,9 @@ pub(crate) struct Sum {
 /// use at once stays in a core's first cache, and a row of the input is fetched once for all of them.
 const WEIGHT_ROWS: usize = 4;
 const COLUMNS: usize = 256;
+
+/// Columns after which a product is looked at on its way.
+pub(crate) const PART: usize = 64;
 
 /// Products that are worth a thread.
 const WORTH_A_THREAD: usize = 1 << 21;
@@ -89,22 +94,24 @@ fn sums_of(terms: &Terms, weight: &PackedMatrix, rows: Range<usize>, out: &mut [
             for (row, index) in (0..count).flat_map(|row| (0..weight_rows).map(move |i| (row, i))) {
                 let (x, w) = (row * columns + start, index * columns + start);
                 let sum = &mut out[index * count + row];
-                sum.product += dot(&terms.values[x..x + width], &values[w..w + width]);
+                let parts = terms.values[x..x + width].chunks(PART);
+                for (x, w) in parts.zip(values[w..w + width].chunks(PART)) {
+                    sum.product += dot::<f64, 8>(x, w);
+                    sum.partial += sum.product * sum.product;
+                }
                 if !terms.magnitudes.is_empty() {
-                    sum.magnitude +=
-                        dot(&terms.magnitudes[x..x + width], &magnitudes[w..w + width]);
-                    sum.square += dot(&terms.squares[x..x + width], &squares[w..w + width]);
+                    let (x, w) = (x..x + width, w..w + width);
+                    let magnitudes = &magnitudes[w.clone()];
+                    sum.magnitude += dot::<f32, 16>(&terms.magnitudes[x.clone()], magnitudes);
+                    sum.square += dot::<f32, 16>(&terms.squares[x], &squares[w]);
                 }
             }
         }
     }
 }
 
-/// Sums that are kept side by side: enough for the compiler to fill vectors with.
-const LANES: usize = 16;
-
-/// `sum a b`
-fn dot<T>(a: &[T], b: &[T]) -> T
+/// `sum a b`, with sums side by side for the compiler to fill vectors with.
+fn dot<T, const LANES: usize>(a: &[T], b: &[T]) -> T
 where
     T: Copy + Default + std::ops::AddAssign + std::ops::Mul<Output = T>,
 {
