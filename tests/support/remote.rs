@@ -322,8 +322,9 @@ impl Probe for RemoteRecording {
         self.ask(move |inner| inner.read_kv(slot, &rows))
     }
 
-    fn rounding(&self, op: usize) -> Rounding {
-        self.ask(move |inner| inner.rounding(op))
+    fn rounding(&self, op: usize, step: &Step) -> Rounding {
+        let step = step.clone();
+        self.ask(move |inner| inner.rounding(op, &step))
     }
 
     fn poison(&mut self) -> Result<(), DeviceError> {

@@ -17,6 +17,8 @@
 mod available;
 mod check;
 mod device;
+#[macro_use]
+mod fault;
 #[allow(unsafe_code)]
 mod kv;
 #[allow(unsafe_code)]
@@ -43,7 +45,7 @@ mod weights;
 #[allow(unsafe_code)]
 mod work;
 
-pub use check::{CheckFailure, CheckReport, ReferenceModel};
+pub use check::{CheckFailure, CheckReport, Noise, ReferenceModel};
 pub use device::{CpuDevice, CpuOptions};
 pub use measure::{CpuDescription, describe, measure};
 pub use recording::CpuRecording;

@@ -277,6 +277,19 @@ impl Layout {
     }
 }
 
+/// A matrix of its own, packed from rows as they lie in a file.
+#[cfg(test)]
+pub(crate) fn packed(ty: TensorType, columns: usize, file: &[u8]) -> PackedMatrix {
+    let lines: Vec<&[u8]> = file.chunks_exact(ty.row_bytes(columns).unwrap()).collect();
+    let memory = Memory::zeroed(PackedMatrix::bytes(ty, lines.len(), columns)).unwrap();
+    // SAFETY: the block is the matrix's alone.
+    let mut packed = unsafe { PackedMatrix::at(&Arc::new(memory), 0, ty, lines.len(), columns) };
+    for (tile, rows) in packed.tiles_mut().zip(lines.chunks(TILE)) {
+        pack_tile(ty, columns, rows, tile);
+    }
+    packed
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -332,15 +345,10 @@ mod tests {
                 let mut file = random_bytes(seed, rows * bytes);
                 // Scales must be finite to compare: clear the exponent's top bit wherever it may lie.
                 file.iter_mut().for_each(|byte| *byte &= 0xbf);
-                let memory = Memory::zeroed(PackedMatrix::bytes(ty, rows, columns)).unwrap();
-                // SAFETY: the block is the matrix's alone.
-                let mut packed = unsafe { PackedMatrix::at(&Arc::new(memory), 0, ty, rows, columns) };
-                let lines: Vec<&[u8]> = file.chunks_exact(bytes).collect();
-                for (tile, rows) in packed.tiles_mut().zip(lines.chunks(TILE)) {
-                    pack_tile(ty, columns, rows, tile);
-                }
+                let packed = packed(ty, columns, &file);
+                let lines = file.chunks_exact(bytes);
                 let (mut expected, mut found) = (vec![0.0; columns], vec![f32::NAN; columns]);
-                for (row, line) in lines.iter().enumerate() {
+                for (row, line) in lines.enumerate() {
                     dequantize_row(ty, line, &mut expected);
                     packed.row(row, &mut found);
                     prop_assert_eq!(&expected, &found, "{} row {}", ty, row);

@@ -47,6 +47,8 @@ pub struct CpuRecording {
     profiler: Option<Profiler>,
     busy_nanoseconds: AtomicU64,
     measure_busy: bool,
+    #[cfg(feature = "test-hooks")]
+    fault: Option<pianola_plan::Fault>,
 }
 
 // SAFETY: stages hold pointers into memory that the recording owns and never moves (mappings and
@@ -126,19 +128,15 @@ impl CpuRecording {
             profiler: None,
             busy_nanoseconds: AtomicU64::new(0),
             measure_busy: false,
+            #[cfg(feature = "test-hooks")]
+            fault: pianola_plan::Fault::from_environment()?,
         })
     }
 
-    /// Makes one product stage drop the last of its input columns, for tests of the checks.
+    /// Plants a fault in the kernels, or none, for tests of the checks.
     #[cfg(feature = "test-hooks")]
-    pub fn break_kernel(&mut self) {
-        for slot in &mut self.slots {
-            let product = slot.stages.iter_mut().find_map(|recorded| match &mut recorded.stage {
-                crate::stage::Stage::Product(product) => Some(product),
-                _ => None,
-            });
-            product.expect("a plan with a product").columns -= crate::pack::BLOCK;
-        }
+    pub fn set_fault(&mut self, fault: Option<pianola_plan::Fault>) {
+        self.fault = fault;
     }
 
     /// The state that serves a slot: where there is one arena, all slots share it.
@@ -158,6 +156,8 @@ impl CpuRecording {
             kv: &self.kv,
             kernels: self.level.kernels(),
             workers: self.pool.workers(),
+            #[cfg(feature = "test-hooks")]
+            fault: self.fault,
         };
         let work = Work {
             play,
@@ -376,7 +376,7 @@ impl Probe for CpuRecording {
         Ok([stored(false), stored(true)])
     }
 
-    fn rounding(&self, op: usize) -> Rounding {
+    fn rounding(&self, op: usize, _step: &Step) -> Rounding {
         match self.plan.options.numeric {
             Numeric::Exact => Rounding::None,
             Numeric::Fast if self.plan.is_head(op) => Rounding::Int8Twice,

@@ -7,7 +7,7 @@ mod case;
 use case::{Case, STEPS, check, map_pages, plan, usual};
 use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level, ReferenceModel};
 use pianola_formats::TensorType;
-use pianola_plan::{DeviceId, KvType, Numeric, Step};
+use pianola_plan::{DeviceId, KvType, Numeric};
 use proptest::prelude::*;
 use std::sync::Arc;
 
@@ -83,16 +83,4 @@ fn every_kv_type_on_every_level() {
             }
         }
     }
-}
-
-/// A check that cannot fail proves nothing: a kernel that drops columns must be noticed.
-#[test]
-fn the_check_notices_a_wrong_kernel() {
-    let case = Case { hidden: 64, feed_forward: 96, ..usual(TensorType::Q4_0) };
-    let (mut recording, mut reference_model) = record(&case, Level::best());
-    let mut step = Step::default();
-    step.push(3, 0, 0, true);
-    recording.break_kernel();
-    let failure = reference_model.check_step(&mut recording, &step).unwrap().unwrap_err();
-    println!("noticed: {failure}");
 }

@@ -186,8 +186,8 @@ pub enum Rounding {
     Int8,
     /// To two int8, the second holding what the first left out.
     Int8Twice,
-    /// To two int8, or weights and inputs both to half floats: whichever is coarser.
-    Half,
+    /// Weights and inputs both to half floats, each row of the inputs scaled by a power of two.
+    Halves,
 }
 
 /// A plan's play that can be looked into: kernel by kernel, tensor by tensor. For checks only; slow.
@@ -207,8 +207,8 @@ pub trait Probe {
     /// Stored keys and values of some rows, `[rows][kv_heads * head_dim]` each.
     fn read_kv(&mut self, slot: KvSlot, rows: &[Row]) -> Result<[Vec<f32>; 2], DeviceError>;
 
-    /// How kernel `op` rounds the inputs of its products.
-    fn rounding(&self, op: usize) -> Rounding;
+    /// How kernel `op` rounds the inputs of its products with quantised weights in a play of `step`.
+    fn rounding(&self, op: usize, step: &Step) -> Rounding;
 
     /// Overwrites the arena with NaN, so that reading what was never written shows.
     fn poison(&mut self) -> Result<(), DeviceError>;

@@ -16,6 +16,8 @@ mod builder;
 mod cost;
 mod device;
 mod error;
+#[cfg(feature = "test-hooks")]
+mod fault;
 mod fuse;
 mod graph;
 mod hazard;
@@ -40,6 +42,8 @@ pub use builder::GraphBuilder;
 pub use cost::{Cost, Work};
 pub use device::{Allocation, Device, LogitsTo, Probe, Recording, Rounding, SLOTS, WAIT_LIMIT};
 pub use error::DeviceError;
+#[cfg(feature = "test-hooks")]
+pub use fault::Fault;
 pub use fuse::{Attend, Fused, FusedNorm, Kernel, Part, Project, Residual};
 pub use graph::{
     Activation, AttentionSpec, Graph, LongFrequencies, Node, Op, RopePairing, RopeSpec, RowSet,

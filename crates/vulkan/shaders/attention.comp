@@ -13,6 +13,7 @@
 #extension GL_GOOGLE_include_directive : require
 #include "include/common.glsl"
 #include "include/epilogue.glsl"
+#include "include/fault.glsl"
 #include "include/operand.glsl"
 
 layout(local_size_x = 128) in;
@@ -136,7 +137,7 @@ void form_heads(uint row, uint first_head, uint kv_head) {
             if (normed) {
                 x *= factor * vec2(vectors[norm + at.x], vectors[norm + at.y]);
             }
-            x = rotated(x, row, pair);
+            x = rotated(x, FAULT == WRONG_POSITION && first_head + j == 0 && row > 0 ? row - 1 : row, pair);
             if (is_key) {
                 newest[0][at.x] = new_bits(x.x);
                 newest[0][at.y] = new_bits(x.y);
@@ -156,6 +157,11 @@ void store_key_and_value(Row source, uint kv_head) {
         [[unroll]] for (uint i = 0; i < LENGTH; i++) {
             key[i] = from_bits(newest[0][v * LENGTH + i]);
             value[i] = from_bits(newest[1][v * LENGTH + i]);
+            if (FAULT == SWAPPED_KV && kv_head == 0) {
+                const float other = key[i];
+                key[i] = value[i];
+                value[i] = other;
+            }
         }
         pages[base + v * PAGE_TOKENS + token] = pack(key);
         pages[base + VALUES_AT + token * VECTORS + v] = pack(value);
@@ -163,6 +169,19 @@ void store_key_and_value(Row source, uint kv_head) {
     if (KV_BYTES && gl_LocalInvocationIndex < 2) {
         store_scale(base, gl_LocalInvocationIndex, token, new_scale[gl_LocalInvocationIndex]);
     }
+}
+
+// The base of a head's page.
+uint page_base(uint sequence, uint page, uint kv_head) {
+    return head_base(heads, sequence, FAULT == WRONG_PAGE && kv_head == 0 && page == 1 ? 0 : page, kv_head);
+}
+
+// The sequence that a head of a row attends to: its own, but for a fault.
+uint attended(Row source, uint row, uint kv_head) {
+    if (FAULT == OTHER_LANE && kv_head == 0 && row > 0 && play.rows[row - 1].position >= source.position) {
+        return play.rows[row - 1].sequence;
+    }
+    return source.sequence;
 }
 
 // Whether an invocation's token of a page is there to be read. A page's unwritten tail may hold
@@ -242,7 +261,8 @@ void main() {
     const uint queries_a_key = query_heads / heads.kv_heads;
     const uint kv_head = first_head / queries_a_key;
     const uint end = source.position + 1;
-    const uint first = window != 0 && end > window ? end - window : 0;
+    const uint seen = window + (FAULT == LONG_WINDOW ? 1 : 0);
+    const uint first = window != 0 && end > seen ? end - seen : 0;
     const uint first_page = first / PAGE_TOKENS;
     const uint page_count = source.position / PAGE_TOKENS + 1 - first_page;
     const uint share = max((page_count + SPLITS - 1) / SPLITS, LEAST_PAGES);
@@ -254,7 +274,8 @@ void main() {
     const uint lane = gl_LocalInvocationIndex;
     // Looked up before the heads are formed, which takes as long.
     const uint start_page = first_page + split * share;
-    uint base = head_base(heads, source.sequence, start_page, kv_head);
+    const uint sequence = attended(source, row, kv_head);
+    uint base = page_base(sequence, start_page, kv_head);
     form_heads(row, first_head, kv_head);
     if (FUSED) {
         const uint start = row * heads.value_stride + heads.value_column + kv_head * HEAD_DIM;
@@ -283,7 +304,8 @@ void main() {
         if (KV_BYTES) {
             quantise_newest();
         }
-        if (first_head % queries_a_key == 0) {
+        const bool stale = FAULT == STALE_KEY && kv_head == 0 && (SINGLE || row == play.row_count - 1);
+        if (first_head % queries_a_key == 0 && !stale) {
             store_key_and_value(source, kv_head);
         }
         score_newest();
@@ -392,7 +414,7 @@ void main() {
             }
         }
         if (page + 1 < last_page) {
-            base = head_base(heads, source.sequence, page + 1, kv_head);
+            base = page_base(sequence, page + 1, kv_head);
         }
         barrier();
     }
@@ -455,19 +477,20 @@ void main() {
         return;
     }
     memoryBarrierBuffer();
+    const uint parts = FAULT == LOST_SPLIT && first_head == 0 ? splits - 1 : splits;
     [[unroll]] for (uint j = 0; j < HEADS; j++) {
         const uint start = (slot + j) * SPLITS * (HEAD_DIM + 2);
         float best = NOTHING;
-        for (uint i = 0; i < splits; i++) {
+        for (uint i = 0; i < parts; i++) {
             best = max(best, partials[start + i * (HEAD_DIM + 2)]);
         }
         float whole = 0.0;
-        for (uint i = 0; i < splits; i++) {
+        for (uint i = 0; i < parts; i++) {
             whole += partials[start + i * (HEAD_DIM + 2) + 1] * exp(partials[start + i * (HEAD_DIM + 2)] - best);
         }
         for (uint d = lane; d < HEAD_DIM; d += WORKGROUP) {
             float sum = 0.0;
-            for (uint i = 0; i < splits; i++) {
+            for (uint i = 0; i < parts; i++) {
                 sum += partials[start + i * (HEAD_DIM + 2) + 2 + d] * exp(partials[start + i * (HEAD_DIM + 2)] - best);
             }
             head[j][d] = sum / whole;

@@ -3,6 +3,7 @@
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "include/common.glsl"
+#include "include/fault.glsl"
 
 layout(local_size_x = 64) in;
 const uint WORKGROUP = 64;
@@ -20,6 +21,9 @@ void main() {
     const uint row = gl_WorkGroupID.x;
     const uint kv_head = gl_WorkGroupID.y;
     if (row >= play.row_count) {
+        return;
+    }
+    if (FAULT == STALE_KEY && kv_head == 0 && row == play.row_count - 1) {
         return;
     }
     const Row source = play.rows[row];
@@ -79,6 +83,11 @@ void main() {
         [[unroll]] for (uint i = 0; i < LENGTH; i++) {
             key[i] = head[v * LENGTH + i] * inverse.x;
             value[i] = values[value_start + v * LENGTH + i] * inverse.y;
+            if (FAULT == SWAPPED_KV && kv_head == 0) {
+                const float other = key[i];
+                key[i] = value[i];
+                value[i] = other;
+            }
         }
         pages[base + v * PAGE_TOKENS + token] = pack(key);
         pages[base + VALUES_AT + token * VECTORS + v] = pack(value);

@@ -15,6 +15,7 @@
 #include "include/operand.glsl"
 #include "include/weights.glsl"
 #include "include/epilogue.glsl"
+#include "include/fault.glsl"
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint WORKGROUP = 256;
@@ -165,6 +166,10 @@ void accumulate_integers(const uint type, const uint unroll, Matrix matrix, uint
             vec2 scale, minimum;
             decode_codes(type, raw[u][r], codes);
             decode_scales(type, raw[u][r], scale, minimum);
+            if (SPOILT_BLOCK) {
+                scale *= spoilt(first_row + r, block, BLOCKS);
+                minimum *= spoilt(first_row + r, block, BLOCKS);
+            }
             [[unroll]] for (uint n = 0; n < COUNT; n++) {
                 const int lower = dot_words(low[n], codes[0], codes[1], codes[2], codes[3]);
                 const int upper = dot_words(high[n], codes[4], codes[5], codes[6], codes[7]);
@@ -192,7 +197,7 @@ void accumulate_floats(const uint type, Matrix matrix, uint first_row, uint bloc
             [[unroll]] for (uint k = 0; k < 8; k++) {
                 sum += dot(weights[k], uintBitsToFloat(operand[(n * 8 + k) * BLOCKS + block]));
             }
-            sums[r][n] += sum;
+            sums[r][n] += SPOILT_BLOCK ? sum * spoilt(first_row + r, block, BLOCKS) : sum;
         }
     }
 }
@@ -206,6 +211,9 @@ void accumulate(const uint type, Matrix matrix, uint first_row, uint invocation,
             accumulate_integers(type, UNROLL, matrix, first_row, round * ROW_INVOCATIONS + invocation, sums);
         }
         [[dont_unroll]] for (uint block = rounds * ROW_INVOCATIONS + invocation; block < BLOCKS; block += ROW_INVOCATIONS) {
+            if (FAULT == WRONG_TAIL && first_row <= FAULTY_OUTPUT && FAULTY_OUTPUT < first_row + HEIGHT) {
+                break;
+            }
             accumulate_integers(type, 1, matrix, first_row, block, sums);
         }
     } else {
@@ -274,6 +282,9 @@ void main() {
     [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
         [[unroll]] for (uint n = 0; n < COUNT; n++) {
             const uint row = first_row + r;
+            if (FAULT == STALE_ROW && n == count - 1 && row == FAULTY_OUTPUT) {
+                continue;
+            }
             if (invocation == (r * COUNT + n) % ROW_INVOCATIONS && n < count && row < part_rows[part]) {
                 const float value = cap > 0.0 ? soft_cap(sums[r][n], cap) : sums[r][n];
                 values[n * output_stride + part_column[part] + row] = value;

@@ -8,6 +8,7 @@
 #include "include/operand.glsl"
 #include "include/weights.glsl"
 #include "include/epilogue.glsl"
+#include "include/fault.glsl"
 
 layout(local_size_x = 256) in;
 // Parts have one of two types.
@@ -77,17 +78,30 @@ void load_weights(const uint type, Matrix matrix, uint first_row, uint first_blo
             const uint at = (k * STEP + step_block) * ROW_STRIDE + row;
             weight_tile[at / 4][at % 4] = codes[k];
         }
+        if (SPOILT_BLOCK) {
+            scale *= spoilt(source, block, BLOCKS);
+            minimum *= spoilt(source, block, BLOCKS);
+        }
         scale_tile[step_block * ROWS + row] = vec4(scale, minimum);
     } else if (gl_LocalInvocationIndex % STEP == 0) {
         vec4 weights[8];
         load_floats(type, matrix, source, first_block, weights);
         [[unroll]] for (uint k = 0; k < 8; k++) {
+            if (SPOILT_BLOCK) {
+                weights[k] *= spoilt(source, first_block, BLOCKS);
+            }
             [[unroll]] for (uint i = 0; i < 4; i++) {
                 const uint at = (4 * k + i) * ROW_STRIDE + row;
                 weight_tile[at / 4][at % 4] = floatBitsToUint(weights[k][i]);
             }
         }
     }
+}
+
+// Where the operand's row of a token lies: WRONG_TAIL reads the row before the last.
+uint row_of(uint token) {
+    const uint count = (REFINED ? 2 : 1) * (LOGITS ? play.logit_count : play.row_count);
+    return FAULT == WRONG_TAIL && token > 0 && token == count - 1 && count % TOKENS != 0 ? token - 1 : token;
 }
 
 void load_tokens(const bool codes, uint first_token, uint first_block) {
@@ -98,20 +112,20 @@ void load_tokens(const bool codes, uint first_token, uint first_block) {
             const uint token = i / (STEP * 2);
             const uint block = first_block + step_block;
             const uvec4 words =
-                block < BLOCKS ? operand[(2 * (first_token + token) + half_block) * BLOCKS + block] : uvec4(0);
+                block < BLOCKS ? operand[(2 * row_of(first_token + token) + half_block) * BLOCKS + block] : uvec4(0);
             [[unroll]] for (uint k = 0; k < 4; k++) {
                 token_tile[((half_block * 4 + k) * STEP + step_block) * TOKEN_STRIDE + token] = words[k];
             }
             if (half_block == 0) {
                 meta_tile[step_block * TOKENS + token] =
-                    block < BLOCKS ? metas[(first_token + token) * BLOCKS + block] : uvec2(0);
+                    block < BLOCKS ? metas[row_of(first_token + token) * BLOCKS + block] : uvec2(0);
             }
         }
     } else {
         for (uint i = gl_LocalInvocationIndex; i < TOKENS * 8; i += 256) {
             const uint token = i / 8;
             const uint k = i % 8;
-            const uvec4 words = operand[((first_token + token) * 8 + k) * BLOCKS + first_block];
+            const uvec4 words = operand[(row_of(first_token + token) * 8 + k) * BLOCKS + first_block];
             [[unroll]] for (uint j = 0; j < 4; j++) {
                 token_tile[(4 * k + j) * TOKEN_STRIDE + token] = words[j];
             }
@@ -230,6 +244,9 @@ void main() {
     const uint row = first_row + gl_LocalInvocationIndex % 16 * HEIGHT;
     [[unroll]] for (uint n = 0; n < COUNT / rows_each; n++) {
         [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
+            if (FAULT == STALE_ROW && token + n == count - 1 && row + r == FAULTY_OUTPUT) {
+                continue;
+            }
             if (token + n < count && row + r < part_rows[part]) {
                 const float value = cap > 0.0 ? soft_cap(sums[r][n], cap) : sums[r][n];
                 values[(token + n) * output_stride + part_column[part] + row + r] = value;

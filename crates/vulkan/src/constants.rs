@@ -61,6 +61,11 @@ constants! {
     "probe_fragments.comp" probe_fragments { SUBGROUP = 0, SIDE = 1 }
 }
 
+#[cfg(any(test, feature = "test-hooks"))]
+constants! {
+    "include/fault.glsl" fault { FAULT = 31 }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,12 +79,12 @@ mod tests {
             Shader::Embed => vec![embed::NAMED],
             Shader::RopeAngles => vec![],
             Shader::Prologue => vec![prologue::NAMED, prologue_input::NAMED],
-            Shader::ProjectRows => vec![project_rows::NAMED, prologue_input::NAMED],
-            Shader::ProjectTiles => vec![project_tiles::NAMED],
+            Shader::ProjectRows => vec![project_rows::NAMED, prologue_input::NAMED, fault::NAMED],
+            Shader::ProjectTiles => vec![project_tiles::NAMED, fault::NAMED],
             Shader::ProjectMatrix => vec![matrix::NAMED, project_matrix::NAMED],
             Shader::ProjectFragments => vec![matrix::NAMED, project_fragments::NAMED],
-            Shader::KvWrite => vec![heads::NAMED],
-            Shader::Attention => vec![heads::NAMED, attention::NAMED],
+            Shader::KvWrite => vec![heads::NAMED, fault::NAMED],
+            Shader::Attention => vec![heads::NAMED, attention::NAMED, fault::NAMED],
             Shader::RmsNorm | Shader::Add | Shader::SelectRows | Shader::SoftCap => {
                 vec![plain::NAMED]
             }
@@ -104,5 +109,16 @@ mod tests {
             let compiled: BTreeMap<u32, String> = constant_names(shader).into_iter().collect();
             assert_eq!(here, compiled, "{}", shader.name());
         }
+    }
+    /// The numbers by which kernels know faults, and that every fault has one.
+    #[test]
+    fn faults_are_those_of_the_shaders() {
+        let source = include_str!("../shaders/include/fault.glsl");
+        for fault in pianola_plan::Fault::ALL {
+            let name = fault.name().replace('-', "_").to_uppercase();
+            let line = format!("const uint {name} = {};", fault as u32);
+            assert!(source.contains(&line), "{line}");
+        }
+        assert_eq!(source.matches("const uint").count(), pianola_plan::Fault::ALL.len() + 2);
     }
 }

@@ -25,6 +25,9 @@ pub struct Gpu {
     lost: AtomicBool,
     /// A wait ran out of time: the device may still run, so nothing that it uses may be freed.
     hung: AtomicBool,
+    /// Planted in the kernels that are recorded from now on.
+    #[cfg(feature = "test-hooks")]
+    fault: Mutex<Option<pianola_plan::Fault>>,
 }
 
 impl Drop for Gpu {
@@ -200,6 +203,8 @@ impl Gpu {
             fragments: OnceLock::new(),
             lost: AtomicBool::new(false),
             hung: AtomicBool::new(false),
+            #[cfg(feature = "test-hooks")]
+            fault: Mutex::new(pianola_plan::Fault::from_environment()?),
         });
         if let Some(found) = measure::fragments(&gpu)? {
             let _ = gpu.fragments.set(found);
@@ -290,6 +295,17 @@ impl Gpu {
     #[cfg(feature = "test-hooks")]
     pub fn lose(&self) {
         self.lost.store(true, Ordering::Relaxed);
+    }
+
+    /// Plants a fault, or none, in the kernels that are recorded from now on, for tests of the checks.
+    #[cfg(feature = "test-hooks")]
+    pub fn set_fault(&self, fault: Option<pianola_plan::Fault>) {
+        *self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = fault;
+    }
+
+    #[cfg(feature = "test-hooks")]
+    pub(crate) fn fault(&self) -> Option<pianola_plan::Fault> {
+        *self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
     /// Waits for a fence, at most for `limit`.

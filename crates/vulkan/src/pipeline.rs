@@ -160,6 +160,17 @@ pub(crate) struct Variant {
     pub constants: Vec<(u32, u32)>,
 }
 
+#[cfg(feature = "test-hooks")]
+impl Variant {
+    /// The kernel with a fault that tests plant in it. Those without such a constant ignore it.
+    fn with_fault(&self, fault: Option<pianola_plan::Fault>) -> Variant {
+        let mut planted = self.clone();
+        let constant = fault.map(|fault| (crate::constants::fault::FAULT, fault as u32));
+        planted.constants.extend(constant);
+        planted
+    }
+}
+
 impl std::fmt::Display for Variant {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.shader.name())?;
@@ -252,6 +263,8 @@ impl Pipelines {
 
     /// The pipeline of a variant, compiled at its first use.
     pub fn pipeline(&mut self, variant: &Variant) -> Result<vk::Pipeline, DeviceError> {
+        #[cfg(feature = "test-hooks")]
+        let variant = &variant.with_fault(self.gpu.fault());
         if let Some(&pipeline) = self.made.get(variant) {
             return Ok(pipeline);
         }

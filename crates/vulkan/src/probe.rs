@@ -6,7 +6,7 @@ use crate::recording::{VulkanRecording, logit_bucket};
 use crate::step::write_step;
 use crate::upload::Uploader;
 use pianola_plan::{
-    DeviceError, KvSlot, KvType, Numeric, PAGE_TOKENS, Probe, Rounding, Row, Step, TensorId,
+    DeviceError, KvSlot, KvType, PAGE_TOKENS, Probe, Rounding, Row, Step, TensorId,
 };
 
 impl VulkanRecording {
@@ -17,6 +17,12 @@ impl VulkanRecording {
         self.finish(0)?;
         self.recorder.free(commands);
         Ok(())
+    }
+
+    /// The segment that kernel `op` belongs to.
+    fn segment_of(&self, op: usize) -> usize {
+        let mut segments = self.plan.segments.iter();
+        segments.position(|segment| segment.ops.contains(&op)).expect("a kernel of this device")
     }
 
     /// Bytes of device memory.
@@ -47,9 +53,7 @@ impl Probe for VulkanRecording {
 
     fn play_op(&mut self, op: usize, step: &Step) -> Result<(), DeviceError> {
         let programmer = self.programmer(0, &self.tuning);
-        let segments = &self.plan.segments;
-        let segment = segments.iter().position(|segment| segment.ops.contains(&op));
-        let segment = segment.expect("a kernel of this device");
+        let segment = self.segment_of(op);
         let program = match self.plan.is_head(op) {
             // No head is recorded for a step that wants no logits.
             true if step.logits.is_empty() => return Ok(()),
@@ -130,13 +134,12 @@ impl Probe for VulkanRecording {
         Ok(found)
     }
 
-    fn rounding(&self, op: usize) -> Rounding {
-        match self.plan.options.numeric {
-            Numeric::Exact => Rounding::None,
-            // Which of the two depends on the rows.
-            Numeric::Fast if self.plan.is_head(op) => Rounding::Half,
-            Numeric::Fast => Rounding::Int8,
-        }
+    fn rounding(&self, op: usize, step: &Step) -> Rounding {
+        let rows = match self.plan.is_head(op) {
+            true => logit_bucket(step.logits.len(), &self.plan),
+            false => Body::of(self.segment_of(op), step).rows,
+        };
+        self.programmer(0, &self.tuning).rounding(op, rows)
     }
 
     fn poison(&mut self) -> Result<(), DeviceError> {

@@ -3,18 +3,27 @@
 //! Each kernel runs on what the kernels before it left; the reference runs the same nodes on a
 //! copy of the same inputs. Beside the values it carries a bound on how far rounding may take
 //! them: a product of `k` terms may be off by `k` roundings of its absolute sum, and where
-//! activations become int8 by half a step each.
+//! activations become int8 by half a step each. And it carries the variance that these roundings
+//! have if their signs fall by chance, which holds rows to what is really there: see [`noise`].
 
+mod attention;
 mod bound;
+mod error;
+mod judge;
+mod noise;
+mod product;
+
+pub use judge::Noise;
 
 use crate::device::CpuOptions;
 use crate::kv::KvMemory;
 use crate::pool::Pool;
 use crate::reference::{Machine, Tensors};
 use crate::weights::{self, Weight};
-use bound::ErrorBound;
+use error::{NodeError, TensorError};
+use judge::{Expected, judge};
 use pianola_formats::TensorSource;
-use pianola_plan::{DeviceError, Kernel, Node, Op, Plan, Probe, Rounding, Step, TensorId};
+use pianola_plan::{DeviceError, KvGroup, KvSlot, Node, Op, Plan, Probe, Rounding, Step, TensorId};
 
 /// The worst of a checked step.
 #[derive(Clone, Debug, Default)]
@@ -25,8 +34,12 @@ pub struct CheckReport {
     pub values: usize,
     /// Largest error as a share of its bound.
     pub worst_share: f64,
-    /// Largest error of a whole tensor, relative to its norm.
+    /// Largest error of a row as a share of what its roundings explain.
+    pub worst_row: f64,
+    /// Largest error of a row, relative to its norm.
     pub worst_relative_norm: f64,
+    /// For every tensor what the errors of its rows come to.
+    pub noise: Vec<Noise>,
 }
 
 /// A kernel that left its bound.
@@ -76,7 +89,7 @@ impl ReferenceModel {
             probe.play_op(op, step)?;
             self.copy_kv(op, probe, step)?;
             let found = self.outputs(op, probe, step)?;
-            let rounding = probe.rounding(op);
+            let rounding = probe.rounding(op, step);
             if let Err(reason) = self.compare(op, rounding, step, inputs, &found, &mut report) {
                 let kernel = self.plan.ops[op].name.clone();
                 return Ok(Err(CheckFailure { kernel, reason }));
@@ -157,115 +170,65 @@ impl ReferenceModel {
     ) -> Result<(), String> {
         let planned = &self.plan.ops[op];
         let machine = self.machine(step);
-        let mut bounds: Vec<Vec<f64>> =
-            tensors.values.iter().map(|values| vec![0.0; values.len()]).collect();
+        let mut errors: Vec<TensorError> = tensors
+            .values
+            .iter()
+            .enumerate()
+            .map(|(id, values)| TensorError::none(values.len(), machine.rows(TensorId(id))))
+            .collect();
         for &node in &planned.nodes {
             let node = &self.plan.graph.nodes[node];
-            if let Op::KvWrite { kv } = node.op {
-                self.compare_kv(node, kv, &machine, &tensors, &bounds, report)?;
-                continue;
+            match node.op {
+                Op::KvWrite { kv } => {
+                    self.compare_kv(op, (node, kv), step, (&tensors, &errors), report)?;
+                }
+                _ => NodeError::run(&machine, node, rounding, &mut tensors, &mut errors),
             }
-            machine.run(node, &mut tensors);
-            let error = ErrorBound {
-                machine: &machine,
-                node,
-                rounding,
-                tensors: &tensors,
-                bounds: &bounds,
-            };
-            let bound = error.bound();
-            let output = node.output.expect("all but KvWrite have one");
-            bounds[output.0] = bound;
         }
-        // A product's errors are many small independent ones: they add up as square roots.
-        let terms = match &planned.kernel {
-            Kernel::Project(project) => self.plan.graph.tensor(project.input).width,
-            _ => 1,
-        };
         for (id, found) in found {
-            let name = &self.plan.graph.tensor(*id).name;
-            judge(name, &tensors.values[id.0], found, &bounds[id.0], terms, report)?;
+            let spec = self.plan.graph.tensor(*id);
+            let expected = Expected {
+                name: &spec.name,
+                width: spec.width,
+                values: &tensors.values[id.0],
+                error: &errors[id.0],
+            };
+            judge(&planned.name, &expected, found, report)?;
         }
         Ok(())
     }
 
+    /// Compares what a kernel stored of its keys and values.
     fn compare_kv(
         &self,
-        node: &Node,
-        slot: pianola_plan::KvSlot,
-        machine: &Machine<'_>,
-        tensors: &Tensors,
-        bounds: &[Vec<f64>],
+        op: usize,
+        (node, slot): (&Node, KvSlot),
+        step: &Step,
+        (tensors, errors): (&Tensors, &[TensorError]),
         report: &mut CheckReport,
     ) -> Result<(), String> {
         let pages = &self.kv.groups[slot.group];
-        let (heads, head_dim) = (pages.group.kv_heads, pages.group.head_dim);
-        let ty = self.plan.graph.kv_groups[slot.group].ty;
+        // The reference keeps f32.
+        let KvGroup { kv_heads, head_dim, ty, .. } = self.plan.graph.kv_groups[slot.group];
         for (which, id) in node.inputs.iter().enumerate() {
-            let expected = &tensors.values[id.0];
-            let mut found = Vec::with_capacity(expected.len());
-            for row in &machine.step.rows {
-                for at in 0..heads * head_dim {
+            let values = &tensors.values[id.0];
+            let found: Vec<f32> = (step.rows.iter())
+                .flat_map(|row| {
                     let (sequence, position) = (row.sequence as usize, row.position as usize);
-                    let head = at / head_dim;
-                    found.push(pages.get(
-                        sequence,
-                        position,
-                        slot,
-                        head,
-                        which == 1,
-                        at % head_dim,
-                    ));
-                }
-            }
-            let heads = expected.chunks_exact(head_dim).zip(bounds[id.0].chunks_exact(head_dim));
-            let bounds: Vec<f64> =
-                heads.flat_map(|(values, bounds)| bound::kv_write(ty, values, bounds)).collect();
-            judge(["keys", "values"][which], expected, &found, &bounds, 1, report)?;
+                    (0..kv_heads * head_dim).map(move |at| {
+                        let (head, at) = (at / head_dim, at % head_dim);
+                        pages.get(sequence, position, slot, head, which == 1, at)
+                    })
+                })
+                .collect();
+            let expected = Expected {
+                name: ["keys", "values"][which],
+                width: kv_heads * head_dim,
+                values,
+                error: &errors[id.0].stored(ty, values, head_dim),
+            };
+            judge(&self.plan.ops[op].name, &expected, &found, report)?;
         }
         Ok(())
     }
-}
-
-fn judge(
-    name: &str,
-    expected: &[f32],
-    found: &[f32],
-    bounds: &[f64],
-    terms: usize,
-    report: &mut CheckReport,
-) -> Result<(), String> {
-    if expected.len() != found.len() {
-        return Err(format!("{name}: {} values, expected {}", found.len(), expected.len()));
-    }
-    let (mut error_squares, mut bound_squares, mut squares) = (0.0, 0.0, 0.0);
-    for (index, ((&expected, &found), &bound)) in expected.iter().zip(found).zip(bounds).enumerate()
-    {
-        let (expected, found) = (f64::from(expected), f64::from(found));
-        let error = (expected - found).abs();
-        if error.is_nan() || error > bound {
-            return Err(format!(
-                "{name}[{index}] is {found}, expected {expected} within {bound:e}"
-            ));
-        }
-        if bound > 0.0 {
-            report.worst_share = report.worst_share.max(error / bound);
-        }
-        error_squares += error * error;
-        bound_squares += bound * bound;
-        squares += expected * expected;
-    }
-    report.values += expected.len();
-    if squares > 0.0 {
-        report.worst_relative_norm =
-            report.worst_relative_norm.max((error_squares / squares).sqrt());
-    }
-    let expected_norm = 4.0 * (bound_squares / terms as f64).sqrt();
-    if expected.len() >= 64 && error_squares.sqrt() > expected_norm.max(1e-6 * squares.sqrt()) {
-        return Err(format!(
-            "{name}: error norm {:e}, expected at most {expected_norm:e}",
-            error_squares.sqrt()
-        ));
-    }
-    Ok(())
 }

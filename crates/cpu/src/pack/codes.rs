@@ -12,6 +12,9 @@ fn groups(codes: &[u8; 32]) -> [u32; 8] {
     })
 }
 
+/// Lower halves of the bytes of a word.
+const NIBBLES: u32 = 0x0f0f_0f0f;
+
 /// Puts the 32 codes of a row into a zeroed block.
 #[inline(always)]
 pub(super) fn put_codes(bits: usize, block: &mut [u8], lane: usize, codes: &[u8; 32]) {
@@ -27,7 +30,6 @@ pub(super) fn put_codes(bits: usize, block: &mut [u8], lane: usize, codes: &[u8;
         }
         return;
     }
-    const NIBBLES: u32 = 0x0f0f_0f0f;
     for group in 0..4 {
         let word = (groups[group] & NIBBLES) | ((groups[group + 4] & NIBBLES) << 4);
         put(64 * group + 4 * lane, word);
@@ -46,23 +48,33 @@ pub(super) fn put_codes(bits: usize, block: &mut [u8], lane: usize, codes: &[u8;
 }
 
 /// The inverse of [`put_codes`].
+#[inline(always)]
 pub(super) fn take_codes(bits: usize, block: &[u8], lane: usize) -> [u8; 32] {
-    std::array::from_fn(|column| {
-        let (group, k) = (column / 4, column % 4);
-        if bits == 8 {
-            return block[64 * group + 4 * lane + k];
+    let take =
+        |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+    let mut words = [0; 8];
+    if bits == 8 {
+        for (group, word) in words.iter_mut().enumerate() {
+            *word = take(64 * group + 4 * lane);
         }
-        let nibble = (block[64 * (group % 4) + 4 * lane + k] >> (4 * (group / 4))) & 15;
-        match bits {
-            5 => {
-                let bits = block[256 + 8 * group + lane / 2] >> (4 * (lane % 2));
-                nibble | (((bits >> k) & 1) << 4)
-            }
-            6 => {
-                let pairs = block[256 + 64 * (group / 4) + 4 * lane + k];
-                nibble | (((pairs >> (2 * (group % 4))) & 3) << 4)
-            }
-            _ => nibble,
+    } else {
+        for group in 0..4 {
+            let both = take(64 * group + 4 * lane);
+            (words[group], words[group + 4]) = (both & NIBBLES, (both >> 4) & NIBBLES);
         }
-    })
+    }
+    for (group, word) in words.iter_mut().enumerate() {
+        if bits == 5 {
+            let bits = u32::from(block[256 + 8 * group + lane / 2] >> (4 * (lane % 2)));
+            *word |= (0..4).fold(0, |word, k| word | ((bits >> k) & 1) << (8 * k + 4));
+        } else if bits == 6 {
+            let pairs = take(256 + 64 * (group / 4) + 4 * lane) >> (2 * (group % 4));
+            *word |= (pairs & 0x0303_0303) << 4;
+        }
+    }
+    let mut codes = [0; 32];
+    for (codes, word) in codes.chunks_exact_mut(4).zip(words) {
+        codes.copy_from_slice(&word.to_le_bytes());
+    }
+    codes
 }

@@ -1,4 +1,5 @@
-//! Every operation in plain code: one file each, one thread, no vector, no fusion.
+//! Every operation in plain code: one file each, no vector instruction, no fusion; products alone
+//! use all threads, because they take all the time.
 //!
 //! This is what the kernels are measured against, so it is written to be checked by eye. Sums run
 //! in f64; values are rounded to f32 where the graph has a tensor.
@@ -8,7 +9,7 @@ mod attention;
 mod embed;
 pub(crate) mod gate;
 mod kv_write;
-mod matmul;
+pub(crate) mod matmul;
 pub(crate) mod rms_norm;
 pub(crate) mod rope;
 mod rope_angles;

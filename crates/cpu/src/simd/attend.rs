@@ -16,6 +16,9 @@ pub(crate) struct Queries<'a> {
     pub head_dim: usize,
     pub window: Option<usize>,
     pub soft_cap: Option<f32>,
+    /// A page that a planted fault leaves out.
+    #[cfg(feature = "test-hooks")]
+    pub lost_page: Option<usize>,
 }
 
 /// A worker's room for [`attend`], for up to [`MAX_QUERIES`] queries.
@@ -76,6 +79,10 @@ pub(crate) unsafe fn attend<L: Lanes>(
     scratch.largest[..count].fill(f32::NEG_INFINITY);
     scratch.sums[..count].fill(0.0);
     for page in start / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS) {
+        #[cfg(feature = "test-hooks")]
+        if queries.lost_page == Some(page) {
+            continue;
+        }
         let base = page * PAGE_TOKENS;
         let used = (end - base).min(PAGE_TOKENS);
         // SAFETY: see the function's promise; scratch is sized for `head_dim`.

@@ -13,6 +13,9 @@ pub(crate) struct QuantizedRows {
     /// `[rows][columns / 32]`
     pub metas: *const BlockMeta,
     pub columns: usize,
+    /// Planted in the block in the middle.
+    #[cfg(feature = "test-hooks")]
+    pub fault: Option<pianola_plan::Fault>,
 }
 
 /// What is known of a block of 32 int8 activations.
@@ -111,6 +114,9 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
             let high_scale =
                 if S::HALVES { S::scale::<L>(scales, shared, block, 1) } else { low_scale };
             let min = S::min::<L>(scales, shared, block);
+            #[cfg(feature = "test-hooks")]
+            let [low_scale, high_scale, min] =
+                spoil::<L>(activations, block, [low_scale, high_scale, min]);
             each_row!(R, row, {
                 let words = codes_of[row].add(block * BLOCK).cast::<i32>();
                 let BlockMeta { step, value_sum, low, high } = *metas_of[row].add(block);
@@ -142,6 +148,31 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
         for (row, sum) in sums.into_iter().enumerate() {
             L::store(out.add(row * TILE), sum);
         }
+    }
+}
+
+/// The scales of a block, with a fault planted in one of the tile's rows.
+///
+/// # Safety
+/// The module's.
+#[cfg(feature = "test-hooks")]
+#[inline(always)]
+unsafe fn spoil<L: Lanes>(
+    activations: &QuantizedRows,
+    block: usize,
+    scales: [L::F; 3],
+) -> [L::F; 3] {
+    match crate::fault::block_factor(activations.fault) {
+        Some(factor) if block == activations.columns / BLOCK / 2 => scales.map(|scale| {
+            let mut lanes = [0.0; TILE];
+            // SAFETY: the lanes are those of a vector.
+            unsafe {
+                L::store(lanes.as_mut_ptr(), scale);
+                lanes[crate::fault::FAULTY_OUTPUT] *= factor;
+                L::load(lanes.as_ptr())
+            }
+        }),
+        _ => scales,
     }
 }
 

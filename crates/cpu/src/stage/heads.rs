@@ -5,6 +5,7 @@ use crate::policy::cut_attend;
 use crate::simd::attend::{MAX_QUERIES, Queries};
 use crate::simd::store::HeadPrologue;
 use pianola_plan::{AttentionSpec, KvSlot, PAGE_TOKENS, RopePairing};
+use std::ops::Range;
 
 /// Angles of the step's rows, and how they pair values; none where heads are not rotated here.
 pub(crate) type Rotation = Option<(Slab, RopePairing)>;
@@ -35,6 +36,9 @@ impl StoreKv {
             (row.position as usize / PAGE_TOKENS, row.position as usize % PAGE_TOKENS);
         let [key, value] = &mut scratch.rows;
         for head in 0..kv_heads {
+            if fault!(play, StaleKey) && head == 0 && job + 1 == play.rows.len() {
+                continue;
+            }
             // SAFETY: by the promise of `Stage::run`; the scratch holds a head up to the next multiple
             // of 16, and no other job writes this row's slot of the page.
             unsafe {
@@ -49,14 +53,11 @@ impl StoreKv {
                 let from = self.value.row(job).add(head * head_dim);
                 std::ptr::copy_nonoverlapping(from, value.as_mut_ptr(), head_dim);
                 let page = pages.head(row.sequence as usize, index, kv.layer, head);
-                (play.kernels.store)(
-                    page,
-                    pages.group.ty,
-                    slot,
-                    head_dim,
-                    key.as_ptr(),
-                    value.as_ptr(),
-                );
+                let (mut key, mut value) = (key.as_ptr(), value.as_ptr());
+                if fault!(play, SwappedKv) && head == 0 {
+                    std::mem::swap(&mut key, &mut value);
+                }
+                (play.kernels.store)(page, pages.group.ty, slot, head_dim, key, value);
             }
         }
     }
@@ -108,7 +109,8 @@ impl Attention {
         unsafe {
             let mut to = scratch.queries.as_mut_ptr();
             for row in rows.clone() {
-                let prologue = prologue(self.norm, self.rope, row);
+                let late = fault!(play, WrongPosition) && kv_head == 0 && row > 0;
+                let prologue = prologue(self.norm, self.rope, row - usize::from(late));
                 for head in first_head..last_head {
                     let from = self.query.row(row).add(head * head_dim);
                     (play.kernels.prepare)(from, head_dim, &prologue, to);
@@ -119,7 +121,10 @@ impl Attention {
                     scratch.positions.push(play.rows[row].position);
                 }
             }
-            let sequence = play.rows[rows.start].sequence as usize;
+            let mut sequence = play.rows[rows.start].sequence as usize;
+            if fault!(play, OtherLane) && kv_head == 0 {
+                sequence = other_lane(play, rows.clone()).unwrap_or(sequence);
+            }
             let pages = &play.kv.groups[kv.group];
             // Taken out for the call, which borrows the rest of the scratch mutably.
             let positions = std::mem::take(&mut scratch.positions);
@@ -127,10 +132,16 @@ impl Attention {
                 values: scratch.queries.as_ptr(),
                 positions: &positions,
                 head_dim,
-                window: self.spec.window,
+                window: self.spec.window.map(|w| w + usize::from(fault!(play, LongWindow))),
                 soft_cap: self.spec.soft_cap,
+                #[cfg(feature = "test-hooks")]
+                lost_page: lost_page(play, rows.start).filter(|_| kv_head == 0),
             };
-            let page_of = |page: usize| pages.head(sequence, page, kv.layer, kv_head).cast_const();
+            let page_of = |page: usize| {
+                let first = fault!(play, WrongPage) && kv_head == 0 && page == 1;
+                let first = first && pages.is_mapped(sequence, 0);
+                pages.head(sequence, if first { 0 } else { page }, kv.layer, kv_head).cast_const()
+            };
             (play.kernels.attend)(queries, pages.group.ty, &page_of, scratch);
             scratch.positions = positions;
             let mut from = scratch.output.as_ptr();
@@ -143,4 +154,19 @@ impl Attention {
             }
         }
     }
+}
+
+/// The sequence of the row before, if it is another and has the pages that these rows see.
+fn other_lane(play: &Play<'_>, rows: Range<usize>) -> Option<usize> {
+    let before = play.rows[rows.start.checked_sub(1)?];
+    let last = play.rows[rows.end - 1];
+    let seen = before.sequence != last.sequence && before.position >= last.position;
+    seen.then_some(before.sequence as usize)
+}
+
+/// The page before the newest of a row, where a fault is planted that loses it.
+#[cfg(feature = "test-hooks")]
+fn lost_page(play: &Play<'_>, row: usize) -> Option<usize> {
+    let newest = play.rows[row].position as usize / PAGE_TOKENS;
+    if fault!(play, LostSplit) { newest.checked_sub(1) } else { None }
 }

@@ -82,6 +82,9 @@ pub(crate) struct Play<'a> {
     pub kv: &'a KvMemory,
     pub kernels: &'static Kernels,
     pub workers: usize,
+    /// Planted in the kernels.
+    #[cfg(feature = "test-hooks")]
+    pub fault: Option<pianola_plan::Fault>,
 }
 
 /// What a worker has to itself.

@@ -99,7 +99,7 @@ impl Product {
         let output = &mut scratch.output[..];
         // SAFETY: by the promise of `Stage::run`; biases are as long as their matrix has rows.
         unsafe {
-            let tile = Tile { index, panel: self.panel(part, index, &mut scratch.panel) };
+            let tile = Tile { index, panel: self.panel(play, part, index, &mut scratch.panel) };
             for rows in pieces(rows) {
                 self.multiply(play, part, tile, rows.clone(), output);
                 for row in (0..rows.len()).step_by(step) {
@@ -121,22 +121,48 @@ impl Product {
                     if let Some(cap) = self.soft_cap {
                         (play.kernels.soft_cap)(result.as_mut_ptr(), cap);
                     }
-                    place.copy_from_slice(&result[..place.len()]);
+                    let last = rows.start + row + step == self.rows(play);
+                    let stale = usize::from(fault!(play, StaleRow) && last && index == 0);
+                    let lanes = stale..place.len();
+                    place[lanes.clone()].copy_from_slice(&result[lanes]);
                 }
             }
         }
     }
 
     /// The f32 panel of a tile, where the part has no kernel for its type.
-    unsafe fn panel(&self, part: &Weights, tile: usize, room: &mut [f32]) -> *const f32 {
+    unsafe fn panel(
+        &self,
+        play: &Play<'_>,
+        part: &Weights,
+        tile: usize,
+        room: &mut [f32],
+    ) -> *const f32 {
         if part.quantized.is_none() {
             // SAFETY: the room is as large as the widest tile.
             unsafe {
                 let bytes = (*part.matrix).tile(tile).as_ptr();
                 (part.dequantize)(bytes, self.columns, room.as_mut_ptr());
             }
+            self.spoil_panel(play, part, tile, room);
         }
         room.as_ptr()
+    }
+
+    #[cfg(not(feature = "test-hooks"))]
+    fn spoil_panel(&self, _: &Play<'_>, _: &Weights, _: usize, _: &mut [f32]) {}
+
+    /// Plants a faulty block.
+    #[cfg(feature = "test-hooks")]
+    fn spoil_panel(&self, play: &Play<'_>, part: &Weights, tile: usize, room: &mut [f32]) {
+        if let Some(factor) = crate::fault::block_factor(play.fault)
+            && part.is_faulty(tile)
+        {
+            let block = self.columns / crate::pack::BLOCK / 2;
+            for column in room.chunks_exact_mut(TILE).skip(32 * block).take(32) {
+                column[crate::fault::FAULTY_OUTPUT] *= factor;
+            }
+        }
     }
 
     /// Products of one tile with some rows, at most [`ROWS_AT_ONCE`].
@@ -151,11 +177,24 @@ impl Product {
         // SAFETY: by the promise of `Stage::run`; `output` holds `ROWS_AT_ONCE` rows of a tile.
         unsafe {
             let matrix = &*part.matrix;
-            let (start, count, out) = (rows.start, rows.len(), output.as_mut_ptr());
+            let (start, mut count) = (rows.start, rows.len());
+            if fault!(play, WrongTail) && count > 1 && !count.is_multiple_of(8) {
+                // The last row is read where the row before it lies.
+                count -= 1;
+                let (row, out) = (start + count - 1, &mut output[count * TILE..]);
+                self.multiply(play, part, tile, row..row + 1, out);
+            }
+            let out = output.as_mut_ptr();
             match part.quantized {
                 Some(product) => {
                     let Activations { codes, metas, .. } = self.activations;
-                    let rows = QuantizedRows { codes, metas, columns: self.columns };
+                    let rows = QuantizedRows {
+                        codes,
+                        metas,
+                        columns: self.columns,
+                        #[cfg(feature = "test-hooks")]
+                        fault: play.fault.filter(|_| part.is_faulty(tile.index)),
+                    };
                     product(matrix.tile(tile.index).as_ptr(), &rows, start, count, out);
                 }
                 None => {
@@ -187,6 +226,13 @@ fn pieces(rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
 }
 
 impl Weights {
+    /// Whether a tile is the one that faulty blocks are planted in: in the middle.
+    #[cfg(feature = "test-hooks")]
+    fn is_faulty(&self, tile: usize) -> bool {
+        // SAFETY: matrices outlive the recording's stages.
+        tile == unsafe { &*self.matrix }.tiles() / 2
+    }
+
     /// Where a row of a tile's results belongs: 16 values, fewer in the last tile.
     unsafe fn place<'a>(&self, tile: usize, row: usize) -> &'a mut [f32] {
         // SAFETY: by the promise of `Stage::run`: the job that computes a place is the only one to

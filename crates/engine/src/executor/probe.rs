@@ -37,8 +37,8 @@ impl Probe for Executor {
         self.recordings[device.0].read_kv(slot, rows)
     }
 
-    fn rounding(&self, op: usize) -> Rounding {
-        self.recordings[self.plan.ops[op].device.0].rounding(op)
+    fn rounding(&self, op: usize, step: &Step) -> Rounding {
+        self.recordings[self.plan.ops[op].device.0].rounding(op, step)
     }
 
     fn poison(&mut self) -> Result<(), DeviceError> {

@@ -9,7 +9,7 @@ mod rows;
 use super::{Dispatch, InputFrom, Programmer};
 use crate::policy::{Limits, fragments};
 use group::Group;
-use pianola_plan::{DeviceError, Project, RowSet};
+use pianola_plan::{DeviceError, Kernel, Project, Rounding, RowSet};
 use prologue::OperandForm;
 use rows::OperandSource;
 
@@ -104,6 +104,22 @@ impl Programmer<'_> {
             return ProductKernel::Rows;
         }
         if integer && matrices > 0 { ProductKernel::Matrix } else { ProductKernel::Tiles }
+    }
+
+    /// How a kernel of the plan rounds the input of its products in integers, in a play of `rows` rows.
+    pub fn rounding(&self, op: usize, rows: u32) -> Rounding {
+        let Kernel::Project(project) = &self.plan.ops[op].kernel else { return Rounding::None };
+        // A plan that cannot be cut into groups was refused when it was recorded.
+        let groups = self.groups(project).unwrap_or_default();
+        if !groups.iter().any(|group| group.integer) {
+            return Rounding::None;
+        }
+        let logits = self.is_head(project);
+        match self.product_kernel(rows, logits, true) {
+            ProductKernel::Fragments | ProductKernel::Matrix => Rounding::Halves,
+            ProductKernel::Rows | ProductKernel::Tiles if logits => Rounding::Int8Twice,
+            ProductKernel::Rows | ProductKernel::Tiles => Rounding::Int8,
+        }
     }
 
     /// Whether a product works on the rows with logits only.

@@ -1,0 +1,224 @@
+//! Whether what a kernel left is what the reference expects.
+
+use super::CheckReport;
+use super::error::{TensorError, effective_count};
+
+/// Deviations that a value may be off by: with signs by chance, one in forty thousand million
+/// is.
+pub(super) const DEVIATIONS: f64 = 7.0;
+/// Deviations that the square of a row's error may be off its mean by.
+const ROW_DEVIATIONS: f64 = 5.0;
+/// How much of a row's error may come from weights and inputs that are not strangers: what the
+/// variances take for chance.
+const KINSHIP: f64 = 1.25;
+
+/// A tensor as the reference has it.
+pub(super) struct Expected<'a> {
+    pub name: &'a str,
+    /// Values of a row.
+    pub width: usize,
+    pub values: &'a [f32],
+    pub error: &'a TensorError,
+}
+
+/// How far the rows of a tensor were off, beside what their roundings come to by chance.
+#[derive(Clone, Debug)]
+pub struct Noise {
+    /// Kernel and tensor, by the plan's names.
+    pub tensor: String,
+    /// Error of all rows, over the deviation that is expected of it.
+    pub found: f64,
+    /// The most that this may be in a single row, on average.
+    pub limit: f64,
+}
+
+/// Compares the values of a tensor with what is expected: each is within its bound and within some
+/// deviations, and each row's error is no larger than its roundings explain.
+pub(super) fn judge(
+    kernel: &str,
+    expected: &Expected<'_>,
+    found: &[f32],
+    report: &mut CheckReport,
+) -> Result<(), String> {
+    let Expected { name, values, .. } = *expected;
+    if values.len() != found.len() {
+        return Err(format!("{name}: {} values, expected {}", found.len(), values.len()));
+    }
+    let Some(worst) = WorstValue::of(expected, found) else { return Ok(()) };
+    let rows = RowErrors::of(expected, found);
+    report.values += values.len();
+    report.worst_share = report.worst_share.max(worst.share);
+    report.worst_row = report.worst_row.max(rows.worst.share());
+    report.worst_relative_norm = report.worst_relative_norm.max(rows.relative);
+    let tensor = format!("{kernel}: {name}");
+    report.noise.push(Noise { tensor, found: rows.found(), limit: rows.limit });
+    let place = worst.describe(expected);
+    if worst.share > 1.0 {
+        return Err(place);
+    }
+    if rows.worst.share() > 1.0 {
+        let RowError { row, error, noise, limit } = rows.worst;
+        return Err(format!(
+            "{name}: row {row} is off by {error:e} in all, {:.2} times the noise of its roundings, \
+             where {limit:.2} times is the most; {place}",
+            error / noise,
+        ));
+    }
+    Ok(())
+}
+
+/// The worst value of a tensor.
+struct WorstValue {
+    index: usize,
+    found: f32,
+    /// What it may be off by.
+    limit: f64,
+    /// What it is off by, over that; infinite where it is no number.
+    share: f64,
+}
+
+impl WorstValue {
+    fn of(expected: &Expected<'_>, found: &[f32]) -> Option<WorstValue> {
+        let TensorError { bound, variance, .. } = expected.error;
+        let value = |index: usize| {
+            let limit = bound[index].min(DEVIATIONS * variance[index].sqrt());
+            let off = (f64::from(expected.values[index]) - f64::from(found[index])).abs();
+            let share = if off == 0.0 { 0.0 } else { off / limit };
+            let share = if share.is_nan() { f64::INFINITY } else { share };
+            WorstValue { index, found: found[index], limit, share }
+        };
+        (0..found.len()).map(value).max_by(|a, b| a.share.total_cmp(&b.share))
+    }
+
+    fn describe(&self, expected: &Expected<'_>) -> String {
+        let Expected { name, width, values, .. } = *expected;
+        let (row, column) = (self.index / width, self.index % width);
+        let (found, limit) = (self.found, self.limit);
+        let value = values[self.index];
+        format!(
+            "{name}, row {row}, column {column}, is {found:e}, expected {value:e} within {limit:e}"
+        )
+    }
+}
+
+/// How far a row is off.
+#[derive(Clone, Copy)]
+struct RowError {
+    row: usize,
+    /// Norm of its error.
+    error: f64,
+    /// The norm that is expected of its roundings.
+    noise: f64,
+    /// How many times that it may be.
+    limit: f64,
+}
+
+impl RowError {
+    fn share(&self) -> f64 {
+        if self.error == 0.0 { 0.0 } else { self.error / (self.limit * self.noise) }
+    }
+}
+
+/// How far the rows of a tensor are off.
+struct RowErrors {
+    worst: RowError,
+    /// Squares of all errors, and what is expected of them.
+    error: f64,
+    noise: f64,
+    /// Mean limit of the rows.
+    limit: f64,
+    /// The largest error of a row, relative to its norm.
+    relative: f64,
+}
+
+impl RowErrors {
+    fn of(expected: &Expected<'_>, found: &[f32]) -> RowErrors {
+        let &Expected { width, values, error, .. } = expected;
+        let norm = |squares: &mut dyn Iterator<Item = f64>| squares.sum::<f64>().sqrt();
+        let rows: Vec<RowError> = (0..values.len() / width)
+            .map(|row| {
+                let part = row * width..(row + 1) * width;
+                let pairs = values[part.clone()].iter().zip(&found[part.clone()]);
+                let mut squares = pairs.map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2));
+                let variances = &error.variance[part];
+                let limit = row_limit(error.freedom[row], variances);
+                let noise = norm(&mut variances.iter().copied());
+                RowError { row, error: norm(&mut squares), noise, limit }
+            })
+            .collect();
+        let sum = |of: fn(&RowError) -> f64| rows.iter().map(of).sum::<f64>();
+        let relative = rows.iter().zip(values.chunks_exact(width)).map(|(row, values)| {
+            let size = norm(&mut values.iter().map(|&x| f64::from(x).powi(2)));
+            if size > 0.0 { row.error / size } else { 0.0 }
+        });
+        RowErrors {
+            worst: *rows.iter().max_by(|a, b| a.share().total_cmp(&b.share())).expect("a row"),
+            error: sum(|row| row.error.powi(2)),
+            noise: sum(|row| row.noise.powi(2)),
+            limit: sum(|row| row.limit) / rows.len() as f64,
+            relative: relative.fold(0.0, f64::max),
+        }
+    }
+
+    /// Error of all rows, over what is expected.
+    fn found(&self) -> f64 {
+        if self.error == 0.0 { 0.0 } else { (self.error / self.noise).sqrt() }
+    }
+}
+
+/// How many times its expected deviation the error of a row may be. A sum of squares of few
+/// independent roundings scatters more than one of many: the quantile of a chi-square distribution, by
+/// Wilson and Hilferty.
+fn row_limit(freedom: f64, variances: &[f64]) -> f64 {
+    let values = effective_count(variances.iter().copied());
+    let freedom = (1.0 / (1.0 / freedom + 1.0 / values)).max(1.0);
+    let ninth = 2.0 / (9.0 * freedom);
+    KINSHIP * (1.0 - ninth + ROW_DEVIATIONS * ninth.sqrt()).powf(1.5)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_of_many_roundings_is_held_to_little_more_than_its_noise() {
+        let limit = |count: usize| row_limit(f64::INFINITY, &vec![1.0; count]);
+        assert!(limit(300) < 1.55 && limit(5376) < 1.35, "{} {}", limit(300), limit(5376));
+        // One value alone may be some deviations off.
+        assert!(limit(1) > 5.0 && limit(1) < 8.0, "{}", limit(1));
+    }
+
+    /// Five outputs of 5,376 that are their neighbours', in a row whose inputs were rounded to int8: as
+    /// noisy as the kernels are. Any one of them is noticed, and the row would be were no value looked at by
+    /// itself.
+    #[test]
+    fn five_wrong_outputs_of_5376_are_noticed() {
+        let (width, deviation) = (5376, 0.0055);
+        let mut state = 7u64;
+        // Sums of twelve draws, about normal.
+        let mut normal = || {
+            let mut draw = || {
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (state >> 40) as f32 / (1 << 24) as f32
+            };
+            (0..12).map(|_| draw()).sum::<f32>() - 6.0
+        };
+        let values: Vec<f32> = (0..width).map(|_| normal()).collect();
+        let mut found: Vec<f32> =
+            values.iter().map(|value| value + deviation as f32 * normal()).collect();
+        let error = TensorError {
+            bound: vec![f64::INFINITY; width],
+            variance: vec![deviation * deviation; width],
+            freedom: vec![f64::INFINITY],
+        };
+        let expected = Expected { name: "down", width, values: &values, error: &error };
+        judge("ffn_down", &expected, &found, &mut CheckReport::default()).expect("noise alone");
+        for at in (1..width).step_by(1100) {
+            found[at] = values[at - 1];
+        }
+        let failure = judge("ffn_down", &expected, &found, &mut CheckReport::default());
+        println!("{}", failure.expect_err("five wrong outputs"));
+        let row = RowErrors::of(&expected, &found).worst;
+        assert!(row.share() > 2.0, "{}", row.share());
+    }
+}

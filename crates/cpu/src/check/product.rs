@@ -1,0 +1,133 @@
+//! Errors of products, found in the same pass over the weights as their values.
+
+use super::error::{EPSILON, NodeError, TensorError, effective_count};
+use super::noise::{half_error, int8_error, sum_variance};
+use crate::pack::{BLOCK, PackedMatrix};
+use crate::reference::matmul::{PART, Terms, sums};
+use pianola_formats::{Minimum, TensorType};
+use pianola_plan::{Rounding, WeightId};
+
+impl NodeError<'_> {
+    /// Values of a product, and what they may be off by.
+    pub fn matmul(&self, weight: WeightId, bias: Option<WeightId>) -> (Vec<f32>, TensorError) {
+        let matrix = self.machine.weights[weight.0].matrix();
+        let width = matrix.rows;
+        let inputs = self.rounded_inputs(matrix);
+        let rows = inputs.units.len();
+        let mut values = vec![0.0; rows * width];
+        let mut error = TensorError::none(rows * width, 0);
+        let bias = bias.map(|bias| self.machine.weights[bias.0].vector());
+        let all = sums(&inputs.terms, matrix);
+        for (at, sum) in all.iter().enumerate() {
+            let (output, row) = (at / rows, at % rows);
+            let place = row * width + output;
+            let bias = bias.map_or(0.0, |bias| f64::from(bias[output]));
+            let product = bias + sum.product;
+            values[place] = product as f32;
+            // A little more than the sums, which are f32.
+            let magnitude = 1.0001 * f64::from(sum.magnitude);
+            error.bound[place] = magnitude + inputs.relative * bias.abs();
+            // Each of the partial sums in between is rounded, too.
+            let partial = EPSILON.powi(2) / 24.0 * PART as f64 * sum.partial;
+            error.variance[place] = 1.0001 * inputs.units[row] * f64::from(sum.square)
+                + 1.5 * partial
+                + sum_variance(0, 0.0, sum.product.abs() + bias.abs());
+        }
+        error.freedom = inputs.freedom;
+        (values, error)
+    }
+
+    /// What each value of the input brings to the errors of the outputs.
+    fn rounded_inputs(&self, matrix: &PackedMatrix) -> RoundedInputs {
+        let columns = matrix.columns;
+        let x = self.input(0);
+        let rounding = if matrix.ty.is_quantized() { self.rounding } else { Rounding::None };
+        // Minima and zero points are summed apart from the codes they offset, so the terms that
+        // cancel are up to the code range larger than the result.
+        let growth = if rounding == Rounding::None { 1.0 } else { 16.0 };
+        let halves = if rounding == Rounding::Halves { half_roundings(matrix.ty) } else { 0.0 };
+        let relative = growth * EPSILON * columns as f64 + halves * 2f64.powi(-11);
+        // Of weights, that lie anywhere between two powers of two.
+        let of_weights = halves * 2f64.powi(-21) / 12.0;
+        let mut off = self.error(0).bound.clone();
+        let mut variance = self.error(0).variance.clone();
+        round_inputs(rounding, x, columns, &mut off, &mut variance);
+        let mut terms = Terms::new(x, columns);
+        terms.magnitudes = (x.iter().zip(&off))
+            .map(|(&x, off)| (off + relative * (f64::from(x.abs()) + off)) as f32)
+            .collect();
+        let (mut units, mut freedom) = (Vec::new(), Vec::new());
+        for (x, variance) in x.chunks_exact(columns).zip(variance.chunks_exact(columns)) {
+            let square = |(&x, variance): (&f32, &f64)| {
+                let size = f64::from(x).powi(2);
+                variance + of_weights * size + sum_variance(PART, size, 0.0)
+            };
+            let squares: Vec<f64> = x.iter().zip(variance).map(square).collect();
+            // So that the squares of small values are no subnormal numbers.
+            let unit = squares.iter().copied().fold(0.0, f64::max);
+            let unit = if unit > 0.0 { unit } else { 1.0 };
+            terms.squares.extend(squares.iter().map(|square| (square / unit) as f32));
+            freedom.push(effective_count(squares.into_iter()));
+            units.push(unit);
+        }
+        RoundedInputs { terms, relative, units, freedom }
+    }
+}
+
+struct RoundedInputs {
+    terms: Terms,
+    /// What a sum may be off by, relative to the sum of its terms' magnitudes.
+    relative: f64,
+    /// For each row what a square of 1 stands for.
+    units: Vec<f64>,
+    freedom: Vec<f64>,
+}
+
+/// Roundings of a weight that becomes a half float, in units of its own: where scale and minimum are
+/// products, they are rounded too, and are together about as large as two weights.
+fn half_roundings(ty: TensorType) -> f64 {
+    match ty.quantization() {
+        Some(quantization) if quantization.scale_bits > 0 => match quantization.minimum {
+            Minimum::None => 2.0,
+            Minimum::Added | Minimum::Subtracted => 8.0,
+        },
+        _ => 1.0,
+    }
+}
+
+/// Adds what rounding takes off `x` to the bounds and variances of what it is off by.
+fn round_inputs(
+    rounding: Rounding,
+    x: &[f32],
+    columns: usize,
+    off: &mut [f64],
+    variance: &mut [f64],
+) {
+    match rounding {
+        Rounding::None => {}
+        Rounding::Halves => {
+            for (at, &x) in x.iter().enumerate() {
+                off[at] += 2f64.powi(-11) * f64::from(x.abs());
+                variance[at] += half_error(x).powi(2);
+            }
+        }
+        Rounding::Int8 | Rounding::Int8Twice => {
+            assert!(columns.is_multiple_of(BLOCK), "rows of whole blocks");
+            for (block, x) in x.chunks_exact(BLOCK).enumerate() {
+                let largest = x.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+                let step = f64::from(largest) / 127.0;
+                for (at, &x) in (block * BLOCK..).zip(x) {
+                    // Half a step, and a little for the rounding of the step itself.
+                    if rounding == Rounding::Int8 {
+                        off[at] += 0.501 * step;
+                        variance[at] += int8_error(x, step).powi(2);
+                    } else {
+                        // What the first rounding left out, at most half a step, has 127 steps.
+                        off[at] += 0.501 * step / 127.0;
+                        variance[at] += (step / 254.0).powi(2) / 12.0;
+                    }
+                }
+            }
+        }
+    }
+}

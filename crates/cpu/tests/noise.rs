@@ -1,0 +1,44 @@
+//! Bounds with teeth: at most twice the noise that is really there.
+
+#[path = "../../../tests/support/case.rs"]
+mod case;
+#[path = "../../../tests/support/noise.rs"]
+mod noise;
+
+use case::{map_pages, plan};
+use noise::{looseness, report, wide};
+use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level, ReferenceModel};
+use pianola_formats::TensorType;
+use pianola_plan::{DeviceId, Numeric};
+use std::sync::Arc;
+
+fn record(ty: TensorType, numeric: Numeric) -> (CpuRecording, ReferenceModel) {
+    let (plan, weights) = plan(&wide(ty, numeric), CpuDevice::spec());
+    let cpu = CpuOptions { level: Level::best(), threads: 2 };
+    let reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
+    let mut recording =
+        CpuRecording::new(Arc::new(plan), DeviceId(0), &weights, cpu, &mut |_, _| ()).unwrap();
+    map_pages(&mut recording);
+    (recording, reference_model)
+}
+
+/// Int8 in the layers, two int8 before the head.
+#[test]
+fn bounds_of_rounded_products_are_at_most_twice_their_noise() {
+    for ty in [TensorType::Q4_0, TensorType::Q6K, TensorType::Q4K] {
+        let (mut recording, mut reference_model) = record(ty, Numeric::Fast);
+        let report = report(&mut recording, &mut reference_model, &[(0, 0, 4)], 3);
+        let (_, most) = looseness(&format!("{ty}"), &report);
+        assert!(most <= 2.0, "{ty}: {most}");
+    }
+}
+
+/// In f32 the order of a sum decides, and the bound is for the worst in use: one piece, as here. The
+/// first product's inputs are embeddings, few different values whose sums are often exact.
+#[test]
+fn bounds_of_sums_in_f32_are_at_most_twice_the_noise_of_sums_in_one_piece() {
+    let (mut recording, mut reference_model) = record(TensorType::Q4_0, Numeric::Exact);
+    let report = report(&mut recording, &mut reference_model, &[(0, 0, 4)], 3);
+    let (least, most) = looseness("f32", &report);
+    assert!(least <= 2.0 && most <= 4.0, "{least} to {most}");
+}
