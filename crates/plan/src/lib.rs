@@ -38,7 +38,9 @@ mod weight;
 pub use arena::Arena;
 pub use builder::GraphBuilder;
 pub use cost::{Cost, Work};
-pub use device::{Allocation, Device, LogitsTo, Probe, Recording, Rounding, SLOTS, WAIT_LIMIT};
+pub use device::{
+    Allocation, Device, KernelVariant, LogitsTo, Probe, Recording, Rounding, SLOTS, WAIT_LIMIT,
+};
 pub use error::DeviceError;
 pub use fuse::{Attend, Fused, FusedNorm, Kernel, Part, Project, Residual};
 pub use graph::{
