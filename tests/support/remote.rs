@@ -6,8 +6,9 @@
 use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level};
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, KernelVariant, KvSlot, LogitsTo,
-    Numeric, Plan, PlayStatistics, Probe, Recording, Rounding, Row, SLOTS, Step, TensorId, WAIT_LIMIT,
+    Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, KernelVariant, KvSlot,
+    LogitsTo, Numeric, Plan, PlayStatistics, Probe, Recording, Rounding, Row, SLOTS, Step,
+    TensorId, WAIT_LIMIT,
 };
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};

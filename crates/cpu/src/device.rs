@@ -7,8 +7,8 @@ use crate::variants;
 use crate::weights::packed_bytes;
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, KernelVariant, KvSlot, Numeric,
-    Plan, Recording, WeightShape,
+    Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, KernelVariant, KvSlot,
+    Numeric, Plan, Recording, WeightShape,
 };
 use std::sync::Arc;
 

@@ -14,8 +14,8 @@ use crate::weights::{self, Weight};
 use crate::work::{Progress, Work};
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    DeviceError, DeviceId, KernelTime, KernelVariant, KvSlot, LogitsTo, Numeric, Plan, PlayStatistics, Probe,
-    Recording, Rounding, Row, Step, TensorId,
+    DeviceError, DeviceId, KernelTime, KernelVariant, KvSlot, LogitsTo, Numeric, Plan,
+    PlayStatistics, Probe, Recording, Rounding, Row, Step, TensorId,
 };
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -15,8 +15,8 @@ use pianola_cpu::ReferenceModel;
 use pianola_formats::{TensorSource, TensorType};
 use pianola_model::{Config, ModelFile, RandomWeights, Shape};
 use pianola_plan::{
-    Ceilings, Device, KernelTime, Numeric, Plan, PlanOptions, PlayStatistics, Probe, WeightShape,
-    WeightSpec,
+    Ceilings, Device, Graph, KernelTime, Numeric, Plan, PlanOptions, PlayStatistics, Probe,
+    WeightShape, WeightSpec,
 };
 use std::collections::HashMap;
 use std::path::Path;
@@ -282,11 +282,22 @@ impl Engine {
     }
 }
 
-fn random_weights(config: &Config, ty: TensorType) -> RandomWeights {
+/// Random weights of a type for a configuration.
+pub(crate) fn random_weights(config: &Config, ty: TensorType) -> RandomWeights {
     RandomWeights::new(config, 7, |_, _, columns| {
         // Not every width is a whole number of 256-blocks: eight bits there, as converters do.
         if columns % ty.block_len() == 0 { ty } else { TensorType::Q8_0 }
     })
+}
+
+/// The numeric mode where none was asked for: fast where a weight is quantised.
+pub(crate) fn default_numeric(graph: &Graph) -> Numeric {
+    let matrix = |weight: &&WeightSpec| matches!(weight.shape, WeightShape::Matrix { .. });
+    let mut matrices = graph.weights.iter().filter(matrix);
+    match matrices.any(|weight| weight.ty.is_quantized()) {
+        true => Numeric::Fast,
+        false => Numeric::Exact,
+    }
 }
 
 fn plan(
@@ -302,9 +313,7 @@ fn plan(
     if options.quantize.is_some() && !matrices().any(converted) {
         return Err(EngineError::NothingToQuantize);
     }
-    let quantized = matrices().any(|weight| weight.ty.is_quantized());
-    let default = if quantized { Numeric::Fast } else { Numeric::Exact };
-    let numeric = options.numeric.unwrap_or(default);
+    let numeric = options.numeric.unwrap_or_else(|| default_numeric(&graph));
     if !(1..=options.max_rows).contains(&options.lanes) {
         return Err(EngineError::Lanes { found: options.lanes, most: options.max_rows });
     }

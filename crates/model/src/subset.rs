@@ -131,9 +131,8 @@ mod tests {
         assert_eq!(layers, [0, 3, 5]);
         let subset = ModelSubset::new(&config, &weights, &layers, 64);
         assert_eq!(subset.config.windows, [Some(512), Some(512), None]);
-        let bytes = |source: &dyn TensorSource, name: &str| {
-            source.tensor(name).unwrap().bytes.into_owned()
-        };
+        let bytes =
+            |source: &dyn TensorSource, name: &str| source.tensor(name).unwrap().bytes.into_owned();
         assert_eq!(bytes(&subset, "blk.2.ffn_up.weight"), bytes(&weights, "blk.5.ffn_up.weight"));
         assert_eq!(subset.info("blk.1.ffn_down.weight").unwrap().ty, TensorType::Q6K);
         let table = subset.tensor("token_embd.weight").unwrap();

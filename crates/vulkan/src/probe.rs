@@ -7,7 +7,8 @@ use crate::statistics::named;
 use crate::step::write_step;
 use crate::upload::Uploader;
 use pianola_plan::{
-    DeviceError, KernelVariant, KvSlot, KvType, Numeric, PAGE_TOKENS, Probe, Rounding, Row, Step, TensorId,
+    DeviceError, KernelVariant, KvSlot, KvType, Numeric, PAGE_TOKENS, Probe, Rounding, Row, Step,
+    TensorId,
 };
 
 impl VulkanRecording {

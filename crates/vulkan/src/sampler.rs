@@ -13,7 +13,8 @@ use crate::statistics::named;
 use crate::step::write_step;
 use ash::vk;
 use pianola_plan::{
-    DeviceError, DeviceSampler, KernelVariant, PAGE_TOKENS, Plan, Row, SLOTS, SampleRow, Step, TokenLogProbs,
+    DeviceError, DeviceSampler, KernelVariant, PAGE_TOKENS, Plan, Row, SLOTS, SampleRow, Step,
+    TokenLogProbs,
 };
 use report::LogProbReport;
 use std::collections::BTreeMap;

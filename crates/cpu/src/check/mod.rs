@@ -14,9 +14,7 @@ use crate::reference::{Machine, Tensors};
 use crate::weights::{self, Weight};
 use bound::ErrorBound;
 use pianola_formats::TensorSource;
-use pianola_plan::{
-    DeviceError, Kernel, Node, Op, Plan, Probe, Rounding, RowSet, Step, TensorId,
-};
+use pianola_plan::{DeviceError, Kernel, Node, Op, Plan, Probe, Rounding, RowSet, Step, TensorId};
 
 const KEYS_AND_VALUES: [&str; 2] = ["keys", "values"];
 
