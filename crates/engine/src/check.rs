@@ -72,21 +72,24 @@ pub fn check(
     options: CheckOptions,
     events: &mut dyn FnMut(CheckEvent<'_>),
 ) -> Result<DeviceCheck, EngineError> {
-    let start = Instant::now();
     let mut checker = Checker::new(subject, device, options, events)?;
-    let cases = checker.cases();
-    let mut whole = None;
-    for case in &cases {
-        let sequences = checker.check_case(case)?;
-        // The first has the whole vocabulary: it also samples, at the end.
-        whole = whole.or(Some(sequences));
+    let mut stands = Vec::new();
+    for case in checker.cases() {
+        let stand = checker.check_case(case)?;
+        // The first has the whole vocabulary, to sample from; quick checks go on with all of them.
+        if options.quick || stands.is_empty() {
+            stands.push(stand);
+        }
     }
     checker.check_layers()?;
-    if let Some((recording, sequences)) = whole.flatten() {
-        checker.check_draws(recording, sequences)?;
+    if let Some(whole) = stands.first_mut() {
+        checker.check_draws(whole)?;
+    }
+    if options.quick {
+        checker.check_further(&mut stands)?;
     }
     let mut result = checker.result;
-    result.seconds = start.elapsed().as_secs_f64();
+    result.seconds = checker.start.elapsed().as_secs_f64();
     Ok(result)
 }
 
@@ -94,6 +97,7 @@ pub fn check(
 type KernelKey = (Vec<KernelVariant>, String, usize);
 
 struct Checker<'a> {
+    start: Instant,
     subject: &'a CheckSubject,
     device: &'a Arc<dyn Device>,
     options: CheckOptions,
@@ -114,6 +118,7 @@ impl<'a> Checker<'a> {
         options: CheckOptions,
         events: &'a mut dyn FnMut(CheckEvent<'_>),
     ) -> Result<Checker<'a>, EngineError> {
+        let start = Instant::now();
         let graph = pianola_model::graph(&subject.config, subject.source(), subject.quantize)?;
         let numeric = options.numeric.unwrap_or_else(|| default_numeric(&graph));
         let kv_type = options.kv_type.unwrap_or(match numeric {
@@ -133,6 +138,7 @@ impl<'a> Checker<'a> {
             seconds: 0.0,
         };
         let mut checker = Checker {
+            start,
             subject,
             device,
             options,

@@ -245,17 +245,7 @@ impl Engine {
         EnginePlacement::of(self.plan(), self.executor.recordings())
     }
 
-    /// The reference's copy of a model in a file, to check an engine's kernels beside.
-    pub fn reference_model(
-        path: &Path,
-        options: &LoadOptions,
-    ) -> Result<ReferenceModel, EngineError> {
-        let file = ModelFile::open(path)?;
-        let plan = Engine::plan_of(&file, &file.config()?, options)?;
-        Ok(ReferenceModel::new(plan, file.source())?)
-    }
-
-    /// The same for random weights.
+    /// The reference's copy of a model with random weights, to check an engine's kernels beside.
     pub fn random_reference_model(
         shape: &Shape,
         ty: TensorType,

@@ -26,6 +26,8 @@ pub(super) struct Case {
     /// Whether the head has the whole vocabulary.
     pub whole: bool,
     pub kinds: Vec<StepKind>,
+    /// Steps that a quick check adds while there is time.
+    pub further: Vec<StepKind>,
 }
 
 impl std::fmt::Display for Case {
@@ -42,7 +44,12 @@ impl std::fmt::Display for Case {
 /// The model's own weights in the mode that is used, with every type of keys and values; the one
 /// that is used first, with the whole vocabulary.
 pub(super) fn quick(used: (KvType, Numeric)) -> Vec<Case> {
-    own(used, &[used.1], &StepKind::few())
+    let mut cases = own(used, &[used.1], &[]);
+    for case in &mut cases {
+        let (first, further) = StepKind::few(case.whole);
+        (case.kinds, case.further) = (first, further);
+    }
+    cases
 }
 
 /// The model's own weights with everything, then every other type of weights, paired.
@@ -67,7 +74,8 @@ pub(super) fn full(used: (KvType, Numeric), own_type: Option<TensorType>) -> Vec
             Some(case) => case.kinds.push(kind),
             None => {
                 let kinds = vec![kind];
-                cases.push(Case { weights, kv_type, numeric, whole: false, kinds });
+                let further = Vec::new();
+                cases.push(Case { weights, kv_type, numeric, whole: false, kinds, further });
             }
         }
     }
@@ -80,8 +88,14 @@ fn own(used: (KvType, Numeric), modes: &[Numeric], kinds: &[StepKind]) -> Vec<Ca
     for &numeric in modes {
         for kv_type in KvType::ALL {
             let whole = (kv_type, numeric) == used;
-            let case =
-                Case { weights: CaseWeights::Own, kv_type, numeric, whole, kinds: kinds.to_vec() };
+            let case = Case {
+                weights: CaseWeights::Own,
+                kv_type,
+                numeric,
+                whole,
+                kinds: kinds.to_vec(),
+                further: Vec::new(),
+            };
             cases.push(case);
         }
     }

@@ -1,7 +1,7 @@
 //! Tokens that a device samples, against the host's sampler: the same logits, the same random numbers.
 
+use super::kernels::Stand;
 use super::report::{CheckIssue, CheckSection};
-use super::sequences::Sequences;
 use super::steps::StepKind;
 use super::{CheckEvent, Checker};
 use crate::error::EngineError;
@@ -70,12 +70,10 @@ fn draws() -> Vec<Draw> {
 }
 
 impl Checker<'_> {
-    /// Samples with `recording`, whose head has the whole vocabulary.
-    pub(super) fn check_draws(
-        &mut self,
-        mut recording: Box<dyn Recording>,
-        mut sequences: Sequences,
-    ) -> Result<(), EngineError> {
+    /// Samples with a recording whose head has the whole vocabulary.
+    pub(super) fn check_draws(&mut self, stand: &mut Stand) -> Result<(), EngineError> {
+        stand.branch();
+        let Stand { recording, sequences, .. } = stand;
         if recording.sampler().is_none() {
             let note = "tokens are sampled by the host: no kernel of the device samples";
             self.result.notes.push(note.to_string());

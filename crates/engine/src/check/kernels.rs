@@ -12,34 +12,33 @@ use pianola_formats::TensorSource;
 use pianola_model::{ModelSubset, RandomWeights, distinct_layers};
 use pianola_plan::{DeviceId, Kernel, Plan, Recording, WeightShape, bucket};
 use std::collections::HashSet;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// A recording and the reference beside it, at the same place.
-struct Stand {
-    recording: Box<dyn Recording>,
+/// No further step of a quick check begins after this.
+const QUICK: Duration = Duration::from_secs(60);
+
+/// A case's recording and the reference beside it, at the same place.
+pub(super) struct Stand {
+    case: Case,
+    pub recording: Box<dyn Recording>,
     reference: ReferenceModel,
-    sequences: Sequences,
+    pub sequences: Sequences,
+    branched: bool,
 }
 
 impl Stand {
     /// Lets the sequences begin that share pages of the long one.
-    fn branch(&mut self) {
+    pub fn branch(&mut self) {
+        if self.branched {
+            return;
+        }
+        self.branched = true;
         let branches = self.sequences.branch();
         Sequences::map_branches(self.recording.as_mut(), &branches);
         for (sequence, pages) in branches {
             (0..pages).for_each(|page| self.reference.share_page(0, sequence, page));
         }
     }
-}
-
-/// A step to play.
-#[derive(Clone, Copy)]
-struct Played {
-    kind: StepKind,
-    /// Whether it only fills the context.
-    filler: bool,
-    /// Rows that want logits, counted from the last.
-    wanted: usize,
 }
 
 impl Checker<'_> {
@@ -50,11 +49,24 @@ impl Checker<'_> {
         }
     }
 
-    /// Checks a case; what played it is returned where its head has the whole vocabulary.
-    pub(super) fn check_case(
-        &mut self,
-        case: &Case,
-    ) -> Result<Option<(Box<dyn Recording>, Sequences)>, EngineError> {
+    /// Checks the steps of a case, and returns what played them.
+    pub(super) fn check_case(&mut self, case: Case) -> Result<Stand, EngineError> {
+        let start = Instant::now();
+        let mut section = CheckSection { name: case.to_string(), ..CheckSection::default() };
+        let mut stand = self.open_case(case)?;
+        let steps = ordered(&stand.case, stand.recording.plan());
+        for (index, &(kind, filler)) in steps.iter().enumerate() {
+            self.check_step(kind, filler, &mut stand, &mut section)?;
+            let (done, all) = (index + 1, steps.len());
+            (self.events)(CheckEvent::Progress { section: &section.name, done, all });
+        }
+        section.seconds = start.elapsed().as_secs_f64();
+        self.finish(section);
+        Ok(stand)
+    }
+
+    /// Loads and records a case.
+    fn open_case(&mut self, case: Case) -> Result<Stand, EngineError> {
         let random: RandomWeights;
         let source: &dyn TensorSource = match case.weights {
             CaseWeights::Own => self.subject.source(),
@@ -63,33 +75,46 @@ impl Checker<'_> {
                 &random
             }
         };
-        let start = Instant::now();
-        let mut section = CheckSection { name: case.to_string(), ..CheckSection::default() };
         let layers = distinct_layers(&self.subject.config, source);
         let vocabulary = if case.whole { usize::MAX } else { FEW_TOKENS };
-        self.count_variants(case, source, &layers)?;
+        self.count_variants(&case, source, &layers)?;
         let subset = ModelSubset::new(&self.subject.config, source, &layers, vocabulary);
         let plan = self.plan(&subset, (case.kv_type, case.numeric), self.device)?;
-        let mut stand = Stand {
+        Ok(Stand {
             reference: ReferenceModel::new((*plan).clone(), &subset)?,
             recording: self.record(self.device, &plan, &subset)?,
             sequences: Sequences::new(plan.graph.vocabulary),
-        };
-        let mut branched = false;
-        let kinds = ordered(case, &plan);
-        for (index, &(kind, filler)) in kinds.iter().enumerate() {
-            if !branched && !matches!(kind, StepKind::Prompt(_)) {
-                stand.branch();
-                branched = true;
+            branched: false,
+            case,
+        })
+    }
+
+    /// Checks further steps of some cases while there is time.
+    pub(super) fn check_further(&mut self, stands: &mut [Stand]) -> Result<(), EngineError> {
+        let start = Instant::now();
+        let name = "further row counts".to_string();
+        let mut section = CheckSection { name, ..CheckSection::default() };
+        let all: usize = stands.iter().map(|stand| stand.case.further.len()).sum();
+        for stand in stands {
+            for kind in stand.case.further.clone() {
+                if self.start.elapsed() > QUICK {
+                    break;
+                }
+                self.check_step(kind, false, stand, &mut section)?;
+                let done = section.steps;
+                (self.events)(CheckEvent::Progress { section: &section.name, done, all });
             }
-            let wanted = self.wanted(case, kind);
-            self.check_step(case, Played { kind, filler, wanted }, &mut stand, &mut section)?;
-            let (done, all) = (index + 1, kinds.len());
-            (self.events)(CheckEvent::Progress { section: &section.name, done, all });
+        }
+        if section.steps < all {
+            self.result.notes.push(format!(
+                "{} of {all} further steps: a quick check begins none after {} s",
+                all - section.steps,
+                QUICK.as_secs()
+            ));
         }
         section.seconds = start.elapsed().as_secs_f64();
         self.finish(section);
-        Ok(case.whole.then_some((stand.recording, stand.sequences)))
+        Ok(())
     }
 
     /// Rows that want logits, counted from the last. A head of the whole vocabulary takes the
@@ -138,14 +163,16 @@ impl Checker<'_> {
     /// that only fill the context, none is compared again.
     fn check_step(
         &mut self,
-        case: &Case,
-        played: Played,
+        kind: StepKind,
+        filler: bool,
         stand: &mut Stand,
         section: &mut CheckSection,
     ) -> Result<(), EngineError> {
-        let Played { kind, filler, wanted } = played;
-        let Stand { recording, reference, sequences } = stand;
-        let step = &sequences.step(kind, wanted);
+        if !matches!(kind, StepKind::Prompt(_)) {
+            stand.branch();
+        }
+        let Stand { case, recording, reference, sequences, .. } = stand;
+        let step = &sequences.step(kind, self.wanted(case, kind));
         let sampled = sample_rows(step, self.limits(), self.turn);
         self.turn += 1;
         let mut compared = HashSet::new();
@@ -153,8 +180,11 @@ impl Checker<'_> {
         for op in (0..ops).filter(|_| !filler) {
             let variants = recording.variants(op, step)?;
             let shape = shape_of(recording.plan(), op);
-            let rows =
-                if self.options.quick { bucket(kind.rows()).unwrap_or(0) } else { kind.rows() };
+            let rows = match recording.plan().is_head(op) {
+                true => step.logits.len(),
+                false => step.rows.len(),
+            };
+            let rows = if self.options.quick { bucket(rows).unwrap_or(rows) } else { rows };
             if !variants.is_empty() && self.seen.insert((variants.clone(), shape, rows)) {
                 compared.insert(op);
                 self.coverage(case).compared.extend(variants);

@@ -5,7 +5,7 @@ use pianola_engine::BenchRow;
 use pianola_plan::DeviceId;
 use serde_json::{Value, json};
 
-use super::subject::{Subject, quant};
+use super::subject::{Subject, check_object, quant};
 use crate::console;
 use crate::failure::Failure;
 
@@ -16,9 +16,6 @@ pub(super) fn object(subject: &Subject, row: &BenchRow) -> Value {
     let plan = subject.engine.plan();
     let head = plan.head_device();
     let layers = |id: DeviceId| json!({ "device": plan.devices[id.0].name, "layers": plan.layers_on(id).len() });
-    let check = subject.check.as_ref().map(
-        |report| json!({ "kernels": report.kernels, "worst_share_of_bound": report.worst_share }),
-    );
     json!({
         "model": subject.label,
         "quant": quant(subject),
@@ -43,7 +40,8 @@ pub(super) fn object(subject: &Subject, row: &BenchRow) -> Value {
         "simd": cpu.map(|cpu| cpu.level.name()),
         "numeric": subject.engine.plan().options.numeric.to_string(),
         "mixed": subject.mixed,
-        "check": check,
+        "checked": subject.checks.is_some(),
+        "check": check_object(subject),
     })
 }
 
