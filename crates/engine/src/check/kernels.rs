@@ -15,7 +15,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 /// No further step of a quick check begins after this.
-const QUICK: Duration = Duration::from_secs(60);
+const QUICK: Duration = Duration::from_secs(45);
 
 /// A case's recording and the reference beside it, at the same place.
 pub(super) struct Stand {

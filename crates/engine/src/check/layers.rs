@@ -17,12 +17,13 @@ use std::time::Instant;
 /// inputs are half floats.
 const HEAD: f64 = 1.0 / 1024.0;
 
-/// Steps that are played: prompts over several pages, one beside lanes, then lanes.
+/// Steps that are played: prompts over several pages, one beside lanes, then lanes. Of row counts
+/// whose kernels were compiled before.
 const KINDS: [StepKind; 5] = [
     StepKind::Prompt(130),
-    StepKind::Prompt(17),
-    StepKind::Mixed(20, 4),
-    StepKind::Lanes(5),
+    StepKind::Prompt(65),
+    StepKind::Mixed(50, 15),
+    StepKind::Lanes(3),
     StepKind::Lanes(1),
 ];
 

@@ -46,7 +46,7 @@ impl StepKind {
         let lanes = [1, 3, 64, 2, 5, 9, 17].map(StepKind::Lanes);
         let prompts = [512, 65, 17, 130, 3, 33, 9, 5, 2].map(StepKind::Prompt);
         let mixed = StepKind::Mixed(20, 12);
-        let (lanes_first, prompts_first) = if used { (3, 3) } else { (1, 2) };
+        let (lanes_first, prompts_first) = if used { (3, 2) } else { (1, 1) };
         let prompts = if used { &prompts[..] } else { &prompts[1..] };
         let first = [&prompts[..prompts_first], &lanes[..lanes_first]].concat();
         let further = [&[mixed], &lanes[lanes_first..], &prompts[prompts_first..]].concat();
