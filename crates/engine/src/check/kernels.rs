@@ -10,7 +10,7 @@ use crate::load::random_weights;
 use pianola_cpu::ReferenceModel;
 use pianola_formats::TensorSource;
 use pianola_model::{ModelSubset, RandomWeights, distinct_layers};
-use pianola_plan::{DeviceId, Kernel, Plan, Recording, WeightShape, bucket};
+use pianola_plan::{DeviceId, Kernel, PAGE_TOKENS, Plan, Recording, WeightShape, bucket};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
@@ -221,7 +221,11 @@ fn ordered(case: &Case, plan: &Plan) -> Vec<(StepKind, bool)> {
     const LEAST: usize = 320;
     const BEYOND: usize = 128;
     let windows = plan.graph.kv_groups.iter().filter_map(|group| group.window);
-    let target = windows.max().map_or(LEAST, |window| (window + BEYOND).max(LEAST));
+    let target = match case.whole || case.further.is_empty() {
+        true => windows.max().map_or(LEAST, |window| (window + BEYOND).max(LEAST)),
+        // A quick check goes beyond the window with the types that are used.
+        false => 2 * PAGE_TOKENS,
+    };
     let (mut prompts, lanes): (Vec<StepKind>, Vec<StepKind>) =
         case.kinds.iter().partition(|kind| matches!(kind, StepKind::Prompt(_)));
     prompts.sort_by_key(|kind| std::cmp::Reverse(kind.rows()));
