@@ -48,6 +48,7 @@ fn the_processor_passes_with_everything_covered() {
         assert_eq!(own.missing(), Default::default());
         let layers =
             result.sections.iter().find(|section| section.name.contains("layers")).unwrap();
+        println!("{layers:?}");
         assert!(layers.compared > 10 && layers.worst_share < 0.9, "{layers:?}");
         assert!(result.notes.iter().any(|note| note.contains("sampled by the host")));
         if !options.quick {

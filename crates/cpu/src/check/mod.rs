@@ -239,8 +239,8 @@ impl ReferenceModel {
             if let Some(at) = values.iter().position(|value| value.is_nan()) {
                 let (row, column) = (at / spec.width, at % spec.width);
                 return Ok(Err(format!(
-                    "{}: row {row}, column {column} of {} is not a number: it was left out, or \
-                     computed from what was never written",
+                    "{}: row {row} of the step, column {column} of {} is not a number: it was left \
+                     out, or computed from what was never written",
                     spec.name, spec.width
                 )));
             }

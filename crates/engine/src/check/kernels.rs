@@ -206,7 +206,7 @@ impl Checker<'_> {
             let shape = op.map_or(String::new(), |op| shape_of(recording.plan(), op));
             self.result.fail(CheckIssue {
                 section: section.name.clone(),
-                step: format!("{kind} (rows {:?} sampled)", sampled.rows),
+                step: format!("{kind}, compared rows {:?}", sampled.rows),
                 kernel: format!("{} {shape}, launched as {}", failure.kernel, launched.join(" + ")),
                 reason: failure.reason,
             });

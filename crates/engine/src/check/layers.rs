@@ -69,8 +69,10 @@ impl Checker<'_> {
             section.compared += errors.len();
             section.values += errors.len() * plan.graph.vocabulary;
             for (row, error) in errors {
-                section.worst_share = section.worst_share.max(error / bound);
-                if error.is_nan() || error > bound {
+                // No bound holds what is not a number.
+                let share = if error.is_nan() { f64::INFINITY } else { error / bound };
+                section.worst_share = section.worst_share.max(share);
+                if share > 1.0 {
                     self.result.fail(CheckIssue {
                         section: section.name.clone(),
                         step: kind.to_string(),
@@ -104,9 +106,10 @@ fn errors(recordings: &mut [Box<dyn Recording>; 3], step: &Step) -> Vec<(u32, f6
             squares.sum::<f64>().sqrt()
         };
         let norm = distance(expected, &vec![0.0; expected.len()]);
+        let (error, added) = (distance(found, expected), distance(expected, bare));
         // The head rounds all of them.
-        let allowed = (distance(found, expected) - HEAD * norm).max(0.0);
-        (row, allowed / distance(expected, bare))
+        let rounded = HEAD * norm;
+        (row, if error <= rounded { 0.0 } else { (error - rounded) / added })
     };
     step.logits.iter().enumerate().map(error).collect()
 }
