@@ -6,8 +6,9 @@
 use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level};
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, KvSlot, LogitsTo, Numeric,
-    Plan, PlayStatistics, Probe, Recording, Rounding, Row, SLOTS, Step, TensorId, WAIT_LIMIT,
+    Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, KernelVariant, KvSlot,
+    LogitsTo, Numeric, Plan, PlayStatistics, Probe, Recording, Rounding, Row, SLOTS, Step,
+    TensorId, WAIT_LIMIT,
 };
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -76,6 +77,10 @@ impl Device for RemoteDevice {
         self
     }
 
+    fn variants(&self, plan: &Plan, id: DeviceId) -> Result<Vec<KernelVariant>, DeviceError> {
+        CpuDevice::default().variants(plan, id)
+    }
+
     fn measure(&self, _numeric: Numeric) -> Option<Ceilings> {
         let (bytes, operations) = if self.arithmetic_bound { (1e15, 1e6) } else { (1e6, 1e15) };
         Some(Ceilings { bytes_per_second: bytes, operations_per_second: operations })
@@ -124,6 +129,13 @@ macro_rules! delegate {
                 progress: &mut dyn FnMut(u64, u64),
             ) -> Result<Box<dyn Recording>, DeviceError> {
                 self.device.record(plan, id, source, progress)
+            }
+            fn variants(
+                &self,
+                plan: &Plan,
+                id: DeviceId,
+            ) -> Result<Vec<KernelVariant>, DeviceError> {
+                self.device.variants(plan, id)
             }
             fn as_any(&self) -> &dyn std::any::Any {
                 self
@@ -327,7 +339,20 @@ impl Probe for RemoteRecording {
         self.ask(move |inner| inner.rounding(op, &step))
     }
 
+    fn variants(&self, op: usize, step: &Step) -> Result<Vec<KernelVariant>, DeviceError> {
+        let step = step.clone();
+        self.ask(move |inner| inner.variants(op, &step))
+    }
+
+    fn poison_tensor(&mut self, tensor: TensorId, rows: usize) -> Result<(), DeviceError> {
+        self.ask(move |inner| inner.poison_tensor(tensor, rows))
+    }
+
     fn poison(&mut self) -> Result<(), DeviceError> {
         self.ask(Probe::poison)
+    }
+
+    fn poison_kv(&mut self) -> Result<(), DeviceError> {
+        self.ask(Probe::poison_kv)
     }
 }

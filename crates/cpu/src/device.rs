@@ -3,11 +3,12 @@
 use crate::record::activation_bytes;
 use crate::recording::CpuRecording;
 use crate::simd::Level;
+use crate::variants;
 use crate::weights::packed_bytes;
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, KvSlot, Numeric, Plan,
-    Recording, WeightShape,
+    Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, KernelVariant, KvSlot,
+    Numeric, Plan, Recording, WeightShape,
 };
 use std::sync::Arc;
 
@@ -83,6 +84,10 @@ impl Device for CpuDevice {
     ) -> Result<Box<dyn Recording>, DeviceError> {
         let recording = CpuRecording::new(plan.clone(), id, source, self.options, progress)?;
         Ok(Box::new(recording))
+    }
+
+    fn variants(&self, plan: &Plan, id: DeviceId) -> Result<Vec<KernelVariant>, DeviceError> {
+        Ok(variants::of_plan(plan, id, self.options.level))
     }
 
     fn as_any(&self) -> &dyn std::any::Any {

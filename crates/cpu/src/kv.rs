@@ -80,6 +80,18 @@ impl KvPages {
         self.table[sequence * self.entries + index] = page;
     }
 
+    /// Points entry `index` of sequence `to` at the page that sequence `from` has there.
+    pub fn share(&mut self, from: usize, to: usize, index: usize) {
+        let page = self.table[from * self.entries + index];
+        self.map(to, index, page);
+    }
+
+    /// Overwrites all pages with NaN: in every type, bytes of all ones are one, or have one for
+    /// a scale.
+    pub fn poison(&mut self) {
+        self.memory.bytes_mut().fill(0xff);
+    }
+
     pub fn unmap(&mut self, sequence: usize, index: usize) {
         assert!(index < self.entries, "entry {index} of {}", self.entries);
         self.table[sequence * self.entries + index] = UNMAPPED;

@@ -40,12 +40,13 @@ mod reference;
 mod simd;
 #[allow(unsafe_code)]
 mod stage;
+mod variants;
 #[allow(unsafe_code)]
 mod weights;
 #[allow(unsafe_code)]
 mod work;
 
-pub use check::{CheckFailure, CheckReport, Noise, ReferenceModel};
+pub use check::{CheckFailure, CheckReport, Noise, ReferenceModel, SampledRows};
 pub use device::{CpuDevice, CpuOptions};
 pub use measure::{CpuDescription, describe, measure};
 pub use recording::CpuRecording;

@@ -1,7 +1,7 @@
 //! A plan's part recorded for the CPU: weights packed, stages with every pointer resolved.
 
 use crate::device::{CpuOptions, out_of_memory};
-use crate::kv::KvMemory;
+use crate::kv::{KvMemory, KvPages};
 use crate::memory::Memory;
 use crate::pool::Pool;
 use crate::profile::Profiler;
@@ -9,12 +9,13 @@ use crate::record::{Recorded, Recorder, activation_bytes, widest_input};
 use crate::reference::Reference;
 use crate::simd::Level;
 use crate::stage::{Play, WorkerScratch};
+use crate::variants;
 use crate::weights::{self, Weight};
 use crate::work::{Progress, Work};
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    DeviceError, DeviceId, KernelTime, KvSlot, LogitsTo, Numeric, Plan, PlayStatistics, Probe,
-    Recording, Rounding, Row, Step, TensorId,
+    DeviceError, DeviceId, KernelTime, KernelVariant, KvSlot, LogitsTo, Numeric, Plan,
+    PlayStatistics, Probe, Recording, Rounding, Row, Step, TensorId,
 };
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -384,12 +385,27 @@ impl Probe for CpuRecording {
         }
     }
 
+    fn variants(&self, op: usize, step: &Step) -> Result<Vec<KernelVariant>, DeviceError> {
+        Ok(variants::of_op(&self.plan, op, step, self.level))
+    }
+
+    fn poison_tensor(&mut self, tensor: TensorId, rows: usize) -> Result<(), DeviceError> {
+        let width = self.plan.graph.tensor(tensor).width;
+        self.copy_in(0, tensor, &vec![f32::NAN; rows * width]);
+        Ok(())
+    }
+
     fn poison(&mut self) -> Result<(), DeviceError> {
         for slot in &mut self.slots {
             for value in slot.arena.bytes_mut().chunks_exact_mut(4) {
                 value.copy_from_slice(&f32::NAN.to_ne_bytes());
             }
         }
+        Ok(())
+    }
+
+    fn poison_kv(&mut self) -> Result<(), DeviceError> {
+        self.kv.groups.iter_mut().for_each(KvPages::poison);
         Ok(())
     }
 }

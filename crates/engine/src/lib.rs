@@ -31,6 +31,7 @@
 
 mod bench;
 mod cache;
+mod check;
 mod constraint;
 mod draft;
 mod embed;
@@ -56,6 +57,9 @@ mod text;
 
 pub use bench::{BenchOptions, BenchRow, Launches, Repetition, Test, TestKind, WarmUp, bench};
 pub use cache::CacheUse;
+pub use check::{
+    CheckEvent, CheckIssue, CheckOptions, CheckSection, CheckSubject, Coverage, DeviceCheck, check,
+};
 pub use constraint::Constraint;
 pub use embed::Pooling;
 pub use error::EngineError;

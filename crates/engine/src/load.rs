@@ -15,8 +15,8 @@ use pianola_cpu::ReferenceModel;
 use pianola_formats::{TensorSource, TensorType};
 use pianola_model::{Config, ModelFile, RandomWeights, Shape};
 use pianola_plan::{
-    Ceilings, Device, KernelTime, Numeric, Plan, PlanOptions, PlayStatistics, Probe, WeightShape,
-    WeightSpec,
+    Ceilings, Device, Graph, KernelTime, Numeric, Plan, PlanOptions, PlayStatistics, Probe,
+    WeightShape, WeightSpec,
 };
 use std::collections::HashMap;
 use std::path::Path;
@@ -245,17 +245,7 @@ impl Engine {
         EnginePlacement::of(self.plan(), self.executor.recordings())
     }
 
-    /// The reference's copy of a model in a file, to check an engine's kernels beside.
-    pub fn reference_model(
-        path: &Path,
-        options: &LoadOptions,
-    ) -> Result<ReferenceModel, EngineError> {
-        let file = ModelFile::open(path)?;
-        let plan = Engine::plan_of(&file, &file.config()?, options)?;
-        Ok(ReferenceModel::new(plan, file.source())?)
-    }
-
-    /// The same for random weights.
+    /// The reference's copy of a model with random weights, to check an engine's kernels beside.
     pub fn random_reference_model(
         shape: &Shape,
         ty: TensorType,
@@ -282,11 +272,22 @@ impl Engine {
     }
 }
 
-fn random_weights(config: &Config, ty: TensorType) -> RandomWeights {
+/// Random weights of a type for a configuration.
+pub(crate) fn random_weights(config: &Config, ty: TensorType) -> RandomWeights {
     RandomWeights::new(config, 7, |_, _, columns| {
         // Not every width is a whole number of 256-blocks: eight bits there, as converters do.
         if columns % ty.block_len() == 0 { ty } else { TensorType::Q8_0 }
     })
+}
+
+/// The numeric mode where none was asked for: fast where a weight is quantised.
+pub(crate) fn default_numeric(graph: &Graph) -> Numeric {
+    let matrix = |weight: &&WeightSpec| matches!(weight.shape, WeightShape::Matrix { .. });
+    let mut matrices = graph.weights.iter().filter(matrix);
+    match matrices.any(|weight| weight.ty.is_quantized()) {
+        true => Numeric::Fast,
+        false => Numeric::Exact,
+    }
 }
 
 fn plan(
@@ -302,9 +303,7 @@ fn plan(
     if options.quantize.is_some() && !matrices().any(converted) {
         return Err(EngineError::NothingToQuantize);
     }
-    let quantized = matrices().any(|weight| weight.ty.is_quantized());
-    let default = if quantized { Numeric::Fast } else { Numeric::Exact };
-    let numeric = options.numeric.unwrap_or(default);
+    let numeric = options.numeric.unwrap_or_else(|| default_numeric(&graph));
     if !(1..=options.max_rows).contains(&options.lanes) {
         return Err(EngineError::Lanes { found: options.lanes, most: options.max_rows });
     }

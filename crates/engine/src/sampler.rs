@@ -18,6 +18,7 @@
 //! The vocabulary is never sorted. Greedy is one scan; the cuts find a threshold by partial
 //! selection, and candidates stay in the order of their ids.
 
+mod boundary;
 mod candidates;
 mod numeric;
 #[cfg(test)]
@@ -26,6 +27,7 @@ mod tests;
 use std::cmp::Ordering;
 use std::collections::{HashMap, VecDeque};
 
+pub use boundary::is_at_boundary;
 use candidates::Candidates;
 pub use numeric::uniform;
 pub use pianola_plan::{Sampling, SamplingError};

@@ -33,6 +33,7 @@ mod random;
 mod role;
 mod rope;
 mod shapes;
+mod subset;
 
 pub use build::graph;
 pub use config::{Config, Dialect, RopeConfig, RopeScaling};
@@ -41,3 +42,4 @@ pub use family::Family;
 pub use file::ModelFile;
 pub use random::RandomWeights;
 pub use shapes::{SHAPES, Shape, shape};
+pub use subset::{ModelSubset, distinct_layers};

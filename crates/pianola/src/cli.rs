@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    bench, chat, compare, devices, inspect, list, logits, perplexity, plan, pull, rm, run,
+    bench, chat, check, compare, devices, inspect, list, logits, perplexity, plan, pull, rm, run,
     tokenize, tune,
 };
 use crate::console::Console;
@@ -49,6 +49,7 @@ enum Command {
     Plan(plan::Arguments),
     Devices(devices::Arguments),
     Bench(bench::Arguments),
+    Check(check::Arguments),
     Tune(tune::Arguments),
 }
 
@@ -70,6 +71,7 @@ impl Cli {
             Command::Plan(arguments) => plan::run(arguments, console),
             Command::Devices(arguments) => devices::run(arguments, console),
             Command::Bench(arguments) => bench::run(arguments, console),
+            Command::Check(arguments) => check::run(arguments, console),
             Command::Tune(arguments) => tune::run(arguments, console),
         }
     }

@@ -2,6 +2,7 @@
 
 pub mod bench;
 pub mod chat;
+pub mod check;
 pub mod compare;
 pub mod devices;
 pub mod inspect;

@@ -215,7 +215,8 @@ pub fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
-fn threads(text: &str) -> Result<usize, String> {
+/// A number of threads.
+pub fn threads(text: &str) -> Result<usize, String> {
     const MOST: usize = 1024;
     match text.parse() {
         Ok(number) if (1..=MOST).contains(&number) => Ok(number),

@@ -301,8 +301,35 @@ fn bench_has_the_keys_of_a_table() {
         assert!(row["warm_up_rounds"].as_u64().unwrap() >= 2);
     }
     let run = folder.pianola(base);
-    assert!(run.err.contains("kernels against the reference, worst error"), "{run:#?}");
+    assert!(run.err.contains("checked: `pianola check --quick`: cpu"), "{run:#?}");
+    assert!(run.err.contains("kernel variants, worst error"), "{run:#?}");
+    assert_eq!(rows[0]["checked"], true);
+    assert!(rows[0]["check"]["kernels"].as_u64().unwrap() > 50);
     assert!(run.output().contains("tokens/s"));
+}
+
+#[test]
+fn check_says_what_it_covered() {
+    let folder = Folder::new();
+    let model = folder.model();
+    let base = words!["check", "-m", &model, "--quick", "--device", "cpu"].to_vec();
+    let output = folder.pianola(base.clone()).output();
+    for words in ["tiny on cpu", "whole vocabulary: ", "layers as a whole", "nothing is wrong"] {
+        assert!(output.contains(words), "{output}");
+    }
+    let more = words!["--simd", "portable", "--json"].to_vec();
+    let checks = folder.pianola([base, more].concat()).json();
+    assert_eq!(checks.as_array().unwrap().len(), 1, "one instruction set");
+    let check = &checks[0];
+    assert_eq!((&check["passed"], &check["model"]), (&true.into(), &"tiny".into()));
+    let own = &check["coverage"][0];
+    assert_eq!(own["covered"], own["variants"]);
+    assert!(own["variants"].as_u64().unwrap() > 5);
+    assert!(check["issues"].as_array().unwrap().is_empty());
+    folder.pianola(["check", "--simd", "reference"]).fails(2, &["name another --simd"]);
+    folder.pianola(["check", "--shape", "gemma9:1t"]).fails(2, &["no such shape", "gemma3:27b"]);
+    folder.pianola(["check", "--device", "gpu"]).fails(2, &["a device is auto, cpu, vulkan"]);
+    folder.pianola(["bench", "--no-check"]).fails(2, &["--shape"]);
 }
 
 #[test]

@@ -48,6 +48,9 @@ pub trait Device: Send + Sync {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Box<dyn Recording>, DeviceError>;
 
+    /// Every kernel variant that steps of device `id`'s part of `plan` can launch, each once.
+    fn variants(&self, plan: &Plan, id: DeviceId) -> Result<Vec<KernelVariant>, DeviceError>;
+
     /// What it can reach at best in a numeric mode, measured here and now; none where nothing
     /// could be measured.
     fn measure(&self, numeric: Numeric) -> Option<Ceilings>;
@@ -70,6 +73,21 @@ pub struct Allocation {
     pub bytes: u64,
     /// The layer that needs it; none where all do.
     pub layer: Option<usize>,
+}
+
+/// A kernel as a device launches it, with the choices that were made for it: what checks count.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct KernelVariant {
+    /// Name of the kernel, such as that of its source.
+    pub kernel: String,
+    /// Types, tile sizes and whatever else was chosen, in words.
+    pub choices: String,
+}
+
+impl std::fmt::Display for KernelVariant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} ({})", self.kernel, self.choices)
+    }
 }
 
 /// Where the logits of a segment that computes them go.
@@ -210,6 +228,15 @@ pub trait Probe {
     /// How kernel `op` rounds the inputs of its products with quantised weights in a play of `step`.
     fn rounding(&self, op: usize, step: &Step) -> Rounding;
 
+    /// The kernel variants that playing kernel `op` for `step` launches.
+    fn variants(&self, op: usize, step: &Step) -> Result<Vec<KernelVariant>, DeviceError>;
+
+    /// Overwrites the first `rows` rows of a tensor that has a place in the arena with NaN.
+    fn poison_tensor(&mut self, tensor: TensorId, rows: usize) -> Result<(), DeviceError>;
+
     /// Overwrites the arena with NaN, so that reading what was never written shows.
     fn poison(&mut self) -> Result<(), DeviceError>;
+
+    /// Overwrites all KV pages with NaN, likewise.
+    fn poison_kv(&mut self) -> Result<(), DeviceError>;
 }

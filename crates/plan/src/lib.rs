@@ -40,7 +40,9 @@ mod weight;
 pub use arena::Arena;
 pub use builder::GraphBuilder;
 pub use cost::{Cost, Work};
-pub use device::{Allocation, Device, LogitsTo, Probe, Recording, Rounding, SLOTS, WAIT_LIMIT};
+pub use device::{
+    Allocation, Device, KernelVariant, LogitsTo, Probe, Recording, Rounding, SLOTS, WAIT_LIMIT,
+};
 pub use error::DeviceError;
 #[cfg(feature = "test-hooks")]
 pub use fault::Fault;

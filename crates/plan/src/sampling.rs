@@ -1,5 +1,6 @@
 //! Sampling: what a request asks for, and what a device that samples offers.
 
+use crate::device::KernelVariant;
 use crate::error::DeviceError;
 use crate::step::Step;
 
@@ -161,6 +162,9 @@ pub struct TokenLogProbs<'a> {
 pub trait DeviceSampler {
     /// Why the device cannot sample a row this way; the host then does, from its logits.
     fn sampling_unsupported(&self, row: &SampleRow<'_>) -> Option<&'static str>;
+
+    /// The kernel variants that sampling these rows launches.
+    fn sampling_variants(&self, rows: &[Option<SampleRow<'_>>]) -> Vec<KernelVariant>;
 
     /// Most rows of one call.
     fn max_sample_rows(&self) -> usize;

@@ -267,6 +267,27 @@ impl Recorder {
         unsafe { self.gpu.raw.cmd_pipeline_barrier2(commands, &dependency) };
     }
 
+    /// Fills regions with bytes of all ones, NaN in every float, after the commands before and
+    /// ahead of those behind.
+    pub fn fill_with_nan(&self, commands: vk::CommandBuffer, regions: &[Region]) {
+        let all = vk::PipelineStageFlags2::ALL_COMMANDS;
+        let access = vk::AccessFlags2::MEMORY_READ | vk::AccessFlags2::MEMORY_WRITE;
+        let barrier = [vk::MemoryBarrier2::default()
+            .src_stage_mask(all)
+            .src_access_mask(access)
+            .dst_stage_mask(all)
+            .dst_access_mask(access)];
+        let dependency = vk::DependencyInfo::default().memory_barriers(&barrier);
+        // SAFETY: being recorded; the regions lie inside their buffers, in whole words.
+        unsafe {
+            self.gpu.raw.cmd_pipeline_barrier2(commands, &dependency);
+            for &Region { buffer, offset, size, .. } in regions {
+                self.gpu.raw.cmd_fill_buffer(commands, buffer, offset, size, u32::MAX);
+            }
+            self.gpu.raw.cmd_pipeline_barrier2(commands, &dependency);
+        }
+    }
+
     /// Copies a region after the commands that wrote it; the host may read the copy.
     pub fn copy(&self, commands: vk::CommandBuffer, from: Region, to: Region) {
         self.barrier(commands);

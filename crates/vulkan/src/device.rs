@@ -4,10 +4,12 @@ use crate::budget::Budget;
 use crate::gpu::Gpu;
 use crate::measure::measure;
 use crate::recording::VulkanRecording;
+use crate::statistics::reachable;
 use crate::tuning::Tuning;
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, Numeric, Plan, Recording,
+    Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, KernelVariant, Numeric, Plan,
+    Recording,
 };
 use std::sync::Arc;
 
@@ -98,6 +100,10 @@ impl Device for VulkanDevice {
     ) -> Result<Box<dyn Recording>, DeviceError> {
         let options = self.options.clone();
         Ok(Box::new(VulkanRecording::new(plan.clone(), id, source, options, progress)?))
+    }
+
+    fn variants(&self, plan: &Plan, id: DeviceId) -> Result<Vec<KernelVariant>, DeviceError> {
+        reachable(&self.options.gpu, plan, id, &self.options.tuning)
     }
 
     fn as_any(&self) -> &dyn std::any::Any {

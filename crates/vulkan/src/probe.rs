@@ -3,10 +3,11 @@
 use crate::memory::{Memory, Purpose, Region};
 use crate::program::{Body, Dispatch};
 use crate::recording::{VulkanRecording, logit_bucket};
+use crate::statistics::named;
 use crate::step::write_step;
 use crate::upload::Uploader;
 use pianola_plan::{
-    DeviceError, KvSlot, KvType, PAGE_TOKENS, Probe, Rounding, Row, Step, TensorId,
+    DeviceError, KernelVariant, KvSlot, KvType, PAGE_TOKENS, Probe, Rounding, Row, Step, TensorId,
 };
 
 impl VulkanRecording {
@@ -23,6 +24,30 @@ impl VulkanRecording {
     fn segment_of(&self, op: usize) -> usize {
         let mut segments = self.plan.segments.iter();
         segments.position(|segment| segment.ops.contains(&op)).expect("a kernel of this device")
+    }
+
+    /// What kernel `op` of the plan launches for a step: nothing where it is of the head and no row
+    /// wants logits.
+    fn program_of(&self, op: usize, step: &Step) -> Result<Vec<Dispatch>, DeviceError> {
+        let programmer = self.programmer(0, &self.tuning);
+        let segment = self.segment_of(op);
+        let program = match self.plan.is_head(op) {
+            true if step.logits.is_empty() => Vec::new(),
+            true => programmer.head(segment, logit_bucket(step.logits.len(), &self.plan))?,
+            false => programmer.body(Body::of(segment, step))?,
+        };
+        Ok(program.into_iter().filter(|dispatch| dispatch.op == op).collect())
+    }
+
+    /// Fills device memory with NaN.
+    fn fill_with_nan(&mut self, regions: &[Region]) -> Result<(), DeviceError> {
+        self.idle()?;
+        let commands = self.recorder.allocate()?;
+        self.recorder.write(commands, |recorder| recorder.fill_with_nan(commands, regions))?;
+        self.submit_one(Some(0), commands)?;
+        self.finish(0)?;
+        self.recorder.free(commands);
+        Ok(())
     }
 
     /// Bytes of device memory.
@@ -52,16 +77,11 @@ impl Probe for VulkanRecording {
     }
 
     fn play_op(&mut self, op: usize, step: &Step) -> Result<(), DeviceError> {
-        let programmer = self.programmer(0, &self.tuning);
-        let segment = self.segment_of(op);
-        let program = match self.plan.is_head(op) {
-            // No head is recorded for a step that wants no logits.
-            true if step.logits.is_empty() => return Ok(()),
-            true => programmer.head(segment, logit_bucket(step.logits.len(), &self.plan))?,
-            false => programmer.body(Body::of(segment, step))?,
-        };
-        let mine: Vec<Dispatch> = program.into_iter().filter(|d| d.op == op).collect();
-        self.play_program(&mine)
+        let mine = self.program_of(op, step)?;
+        match mine.is_empty() {
+            true => Ok(()),
+            false => self.play_program(&mine),
+        }
     }
 
     fn read_tensor(&mut self, tensor: TensorId, rows: usize) -> Result<Vec<f32>, DeviceError> {
@@ -142,12 +162,34 @@ impl Probe for VulkanRecording {
         self.programmer(0, &self.tuning).rounding(op, rows)
     }
 
+    fn variants(&self, op: usize, step: &Step) -> Result<Vec<KernelVariant>, DeviceError> {
+        let program = self.program_of(op, step)?;
+        Ok(program.iter().map(|dispatch| named(&dispatch.variant)).collect())
+    }
+
+    fn poison_tensor(&mut self, tensor: TensorId, rows: usize) -> Result<(), DeviceError> {
+        let view = self.plan.view(tensor);
+        let width = self.plan.graph.tensor(tensor).width;
+        let stride = self.plan.buffers[view.buffer].width;
+        let offset = self.plan.arena.offsets[view.buffer];
+        let arena = self.arena(0);
+        let place = |row: usize, rows: usize| {
+            let start = offset + 4 * (row * stride + view.column);
+            arena.slice(start as u64, (4 * rows * width) as u64)
+        };
+        let regions: Vec<Region> = match stride == width {
+            true => vec![place(0, rows)],
+            false => (0..rows).map(|row| place(row, 1)).collect(),
+        };
+        self.fill_with_nan(&regions)
+    }
+
     fn poison(&mut self) -> Result<(), DeviceError> {
-        self.idle()?;
-        let mut uploader = Uploader::new(&self.gpu)?;
-        for &arena in &self.resources.arenas {
-            uploader.copy(&self.memory, arena, &vec![0xff; arena.size as usize])?;
-        }
-        uploader.finish()
+        self.fill_with_nan(&self.resources.arenas.clone())
+    }
+
+    fn poison_kv(&mut self) -> Result<(), DeviceError> {
+        let pages: Vec<Region> = self.resources.pages.iter().flatten().copied().collect();
+        self.fill_with_nan(&pages)
     }
 }

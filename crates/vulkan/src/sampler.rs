@@ -5,14 +5,17 @@ mod report;
 
 use crate::memory::{Memory, Purpose, Region};
 use crate::recording::{VulkanRecording, info, logit_bucket};
-use crate::sample::whole::Stage;
+use crate::sample::whole::{Stage, WholeRegions};
 use crate::sample::{
-    MOST_PLAYS, MOST_ROWS, Outcome, Paths, SampleBuffers, SampleRoom, changes_path,
+    MOST_PLAYS, MOST_ROWS, Outcome, Paths, SampleBuffers, SampleProgram, SampleRegions, SampleRoom,
+    changes_path,
 };
+use crate::statistics::named;
 use crate::step::write_step;
 use ash::vk;
 use pianola_plan::{
-    DeviceError, DeviceSampler, PAGE_TOKENS, Plan, Row, SLOTS, SampleRow, Step, TokenLogProbs,
+    DeviceError, DeviceSampler, KernelVariant, PAGE_TOKENS, Plan, Row, SLOTS, SampleRow, Step,
+    TokenLogProbs,
 };
 use report::LogProbReport;
 use std::collections::BTreeMap;
@@ -161,6 +164,20 @@ impl DeviceSampler for VulkanRecording {
             return Some("it would depend on the number of tokens that are sampled at once");
         }
         self.samplers.first().and_then(|sampler| sampler.buffers.room.unsupported(row))
+    }
+
+    fn sampling_variants(&self, rows: &[Option<SampleRow<'_>>]) -> Vec<KernelVariant> {
+        let paths = Paths::of(rows.iter().flatten());
+        let program = SampleProgram {
+            regions: SampleRegions::dry_run(),
+            vocabulary: self.plan.graph.vocabulary as u32,
+            rows: rows.len() as u32,
+            op: 0,
+        };
+        let best = if paths.best { program.best() } else { Vec::new() };
+        let regions = WholeRegions::dry_run();
+        let whole = paths.stages().flat_map(|(_, stage)| program.whole(stage, &regions));
+        best.into_iter().chain(whole).map(|dispatch| named(&dispatch.variant)).collect()
     }
 
     fn max_sample_rows(&self) -> usize {

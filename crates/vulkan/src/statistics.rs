@@ -12,7 +12,7 @@ use crate::sample::whole::{Stage, WholeRegions};
 use crate::sample::{SampleProgram, SampleRegions};
 use crate::tuning::Tuning;
 use ash::{khr, vk};
-use pianola_plan::{BUCKETS, DeviceError, Plan, bucket};
+use pianola_plan::{BUCKETS, DeviceError, DeviceId, KernelVariant, Plan, bucket};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -56,7 +56,9 @@ pub fn compile_plan(gpu: &Arc<Gpu>, plan: &Plan) -> Result<Vec<KernelStatistics>
     })?;
     let mut pipelines = Pipelines::new(gpu)?;
     let mut compiled = Vec::new();
-    for (variant, uses) in variants(gpu, plan)? {
+    // Also more sequences than the plan has: what is compiled ahead for one is right for others.
+    let most = BUCKETS[BUCKETS.len() - 1];
+    for (variant, uses) in variants(gpu, plan, plan.head_device(), &Tuning::default(), most)? {
         let flags = vk::PipelineCreateFlags::CAPTURE_STATISTICS_KHR
             | vk::PipelineCreateFlags::CAPTURE_INTERNAL_REPRESENTATIONS_KHR;
         let pipeline = pipelines.compile(&variant, flags)?;
@@ -78,6 +80,27 @@ pub fn compile_plan(gpu: &Arc<Gpu>, plan: &Plan) -> Result<Vec<KernelStatistics>
     Ok(compiled)
 }
 
+/// Every variant that recordings of `plan` can launch on this device, for checks.
+pub(crate) fn reachable(
+    gpu: &Gpu,
+    plan: &Plan,
+    device: DeviceId,
+    tuning: &Tuning,
+) -> Result<Vec<KernelVariant>, DeviceError> {
+    let found = variants(gpu, plan, device, tuning, plan.options.sequences)?;
+    Ok(found.keys().map(named).collect())
+}
+
+/// A variant in words.
+pub(crate) fn named(variant: &Variant) -> KernelVariant {
+    let constants = named_constants(variant);
+    let choices = constants.iter().map(|(name, value)| format!("{name} {value}"));
+    KernelVariant {
+        kernel: variant.shader.name().to_string(),
+        choices: choices.collect::<Vec<_>>().join(", "),
+    }
+}
+
 /// Row counts of the programs that a variant occurs in.
 #[derive(Default)]
 struct Uses {
@@ -85,18 +108,26 @@ struct Uses {
     heads: Vec<u32>,
 }
 
-fn variants(gpu: &Gpu, plan: &Plan) -> Result<BTreeMap<Variant, Uses>, DeviceError> {
-    let device = plan.head_device();
-    let (dry_run, tuning) = (DryRun::new(gpu, plan, device)?, Tuning::default());
-    let programmer = dry_run.programmer(gpu, plan, device, &tuning);
+/// The variants of device `device`'s part of `plan`, for steps of at most `sequences` sequences of one
+/// row each and for those of several rows.
+fn variants(
+    gpu: &Gpu,
+    plan: &Plan,
+    device: DeviceId,
+    tuning: &Tuning,
+    sequences: usize,
+) -> Result<BTreeMap<Variant, Uses>, DeviceError> {
+    let dry_run = DryRun::new(gpu, plan, device)?;
+    let programmer = dry_run.programmer(gpu, plan, device, tuning);
     let segments: Vec<usize> = programmer.segments().collect();
     let mut found: BTreeMap<Variant, Uses> = BTreeMap::new();
     let most = bucket(plan.options.max_rows).unwrap_or(plan.options.max_rows);
     for rows in BUCKETS.into_iter().filter(|&rows| rows <= most) {
+        let alone = bucket(sequences).is_none_or(|most| rows <= most);
         let rows = rows as u32;
         for one_row_per_sequence in [false, true]
             .into_iter()
-            .filter(|&one_row_per_sequence| one_row_per_sequence || rows > 1)
+            .filter(|&one_row_per_sequence| if one_row_per_sequence { alone } else { rows > 1 })
         {
             for &segment in &segments {
                 for dispatch in programmer.body(Body { segment, rows, one_row_per_sequence })? {
@@ -115,12 +146,15 @@ fn variants(gpu: &Gpu, plan: &Plan) -> Result<BTreeMap<Variant, Uses>, DeviceErr
             }
         }
     }
-    let vocabulary = plan.graph.vocabulary as u32;
-    let sample = SampleProgram { regions: SampleRegions::dry_run(), vocabulary, rows: 1, op: 0 };
-    let whole = WholeRegions::dry_run();
-    let stages = Stage::ALL.into_iter().flat_map(|stage| sample.whole(stage, &whole));
-    for dispatch in sample.best().into_iter().chain(stages) {
-        found.entry(dispatch.variant).or_default().heads.push(1);
+    if plan.head_device() == device {
+        let regions = SampleRegions::dry_run();
+        let vocabulary = plan.graph.vocabulary as u32;
+        let sample = SampleProgram { regions, vocabulary, rows: 1, op: 0 };
+        let whole = WholeRegions::dry_run();
+        let stages = Stage::ALL.into_iter().flat_map(|stage| sample.whole(stage, &whole));
+        for dispatch in sample.best().into_iter().chain(stages) {
+            found.entry(dispatch.variant).or_default().heads.push(1);
+        }
     }
     for uses in found.values_mut() {
         uses.bodies.dedup();

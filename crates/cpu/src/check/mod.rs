@@ -23,12 +23,16 @@ use crate::weights::{self, Weight};
 use error::{NodeError, TensorError};
 use judge::{Expected, judge};
 use pianola_formats::TensorSource;
-use pianola_plan::{DeviceError, KvGroup, KvSlot, Node, Op, Plan, Probe, Rounding, Step, TensorId};
+use pianola_plan::{
+    DeviceError, Kernel, KvGroup, KvSlot, Node, Op, Plan, Probe, Rounding, RowSet, Step, TensorId,
+};
 
-/// The worst of a checked step.
+const KEYS_AND_VALUES: [&str; 2] = ["keys", "values"];
+
+/// What a checked step came to.
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport {
-    /// Kernels checked.
+    /// Kernels compared.
     pub kernels: usize,
     /// Values compared.
     pub values: usize,
@@ -40,6 +44,8 @@ pub struct CheckReport {
     pub worst_relative_norm: f64,
     /// For every tensor what the errors of its rows come to.
     pub noise: Vec<Noise>,
+    /// Kernels that left their bounds.
+    pub failures: Vec<CheckFailure>,
 }
 
 /// A kernel that left its bound.
@@ -54,6 +60,37 @@ pub struct CheckFailure {
 impl std::fmt::Display for CheckFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "kernel {}: {}", self.kernel, self.reason)
+    }
+}
+
+/// The part of a step that the reference computes: all columns of some rows. The others only play.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct SampledRows {
+    /// Rows of the step, ascending.
+    pub rows: Vec<usize>,
+    /// Indices into the step's rows with logits, ascending, each of a row in `rows`.
+    pub logits: Vec<usize>,
+}
+
+impl SampledRows {
+    /// Every row.
+    pub fn all(step: &Step) -> SampledRows {
+        SampledRows {
+            rows: (0..step.rows.len()).collect(),
+            logits: (0..step.logits.len()).collect(),
+        }
+    }
+
+    /// The step of these rows alone.
+    fn step(&self, step: &Step) -> Step {
+        let place = |&index: &usize| {
+            let row = step.logits[index] as usize;
+            self.rows.binary_search(&row).expect("a sampled row") as u32
+        };
+        Step {
+            rows: self.rows.iter().map(|&row| step.rows[row]).collect(),
+            logits: self.logits.iter().map(place).collect(),
+        }
     }
 }
 
@@ -75,28 +112,68 @@ impl ReferenceModel {
         Ok(ReferenceModel { plan, weights, kv })
     }
 
-    /// Plays `step` on `probe` kernel by kernel, each beside the reference. Earlier positions of
-    /// its sequences must have been checked before: the reference knows no others.
+    /// Points a page of sequence `to` at the one that sequence `from` has there, as where both
+    /// begin with the same tokens.
+    pub fn share_page(&mut self, from: usize, to: usize, index: usize) {
+        self.kv.groups.iter_mut().for_each(|group| group.share(from, to, index));
+    }
+
+    /// Plays `step` on `probe` kernel by kernel, each beside the reference, all rows of it. The
+    /// first kernel that left its bound is an error.
     pub fn check_step(
         &mut self,
         probe: &mut dyn Probe,
         step: &Step,
     ) -> Result<Result<CheckReport, CheckFailure>, DeviceError> {
+        let mut report = self.check_rows(probe, step, &SampledRows::all(step), &|_| true)?;
+        Ok(match report.failures.is_empty() {
+            true => Ok(report),
+            false => Err(report.failures.remove(0)),
+        })
+    }
+
+    /// Plays `step` on `probe` kernel by kernel, those that `compared` names beside the reference,
+    /// which computes the sampled rows. Earlier positions of its sequences must have been played
+    /// so before: the reference knows no others.
+    ///
+    /// A kernel's outputs are NaN before it plays, so that what it leaves out shows; and no row
+    /// may have NaN afterwards, sampled or not.
+    pub fn check_rows(
+        &mut self,
+        probe: &mut dyn Probe,
+        step: &Step,
+        sampled: &SampledRows,
+        compared: &dyn Fn(usize) -> bool,
+    ) -> Result<CheckReport, DeviceError> {
         probe.begin(step)?;
         let mut report = CheckReport::default();
+        let sub_step = sampled.step(step);
         for op in 0..self.plan.ops.len() {
-            let inputs = self.inputs(op, probe, step)?;
-            probe.play_op(op, step)?;
-            self.copy_kv(op, probe, step)?;
-            let found = self.outputs(op, probe, step)?;
-            let rounding = probe.rounding(op, step);
-            if let Err(reason) = self.compare(op, rounding, step, inputs, &found, &mut report) {
-                let kernel = self.plan.ops[op].name.clone();
-                return Ok(Err(CheckFailure { kernel, reason }));
+            if self.plan.is_head(op) && step.logits.is_empty() {
+                continue;
             }
-            report.kernels += 1;
+            let compared = compared(op);
+            let inputs = match compared {
+                true => self.inputs(op, probe, step, sampled)?,
+                false => Tensors::new(&self.plan),
+            };
+            self.poison_outputs(op, probe, step)?;
+            probe.play_op(op, step)?;
+            let mut result = self.copy_kv(op, probe, step)?;
+            if compared {
+                let found = self.outputs(op, probe, step, sampled)?;
+                let rounding = probe.rounding(op, step);
+                result = result.and(found).and_then(|found| {
+                    self.compare(op, rounding, &sub_step, inputs, &found, &mut report)
+                });
+                report.kernels += 1;
+            }
+            if let Err(reason) = result {
+                let kernel = self.plan.ops[op].name.clone();
+                report.failures.push(CheckFailure { kernel, reason });
+            }
         }
-        Ok(Ok(report))
+        Ok(report)
     }
 
     fn machine<'a>(&'a self, step: &'a Step) -> Machine<'a> {
@@ -107,56 +184,118 @@ impl ReferenceModel {
         self.plan.ops[op].nodes.iter().map(|&node| &self.plan.graph.nodes[node])
     }
 
-    /// Tensors that the kernel's nodes read and do not compute themselves.
+    /// Sampled rows of the tensors that the kernel's nodes read and do not compute themselves.
     fn inputs(
         &self,
         op: usize,
         probe: &mut dyn Probe,
         step: &Step,
+        sampled: &SampledRows,
     ) -> Result<Tensors, DeviceError> {
         let mut tensors = Tensors::new(&self.plan);
-        for id in self.nodes(op).flat_map(|node| &node.inputs) {
-            if !self.nodes(op).any(|node| node.output == Some(*id)) {
-                tensors.values[id.0] = probe.read_tensor(*id, self.machine(step).rows(*id))?;
+        for &id in self.nodes(op).flat_map(|node| &node.inputs) {
+            let own = self.nodes(op).any(|node| node.output == Some(id));
+            if !own && tensors.values[id.0].is_empty() {
+                let values = probe.read_tensor(id, self.plan.rows(id, step))?;
+                tensors.values[id.0] = self.gather(id, &values, sampled);
             }
         }
         Ok(tensors)
     }
 
-    /// Tensors that the kernel wrote.
+    /// Tensors that the kernel writes.
+    fn written(&self, op: usize) -> Vec<TensorId> {
+        let written = self.nodes(op).filter_map(|node| node.output);
+        written.filter(|id| self.plan.views[id.0].is_some()).collect()
+    }
+
+    /// Sampled rows of a tensor.
+    fn gather(&self, id: TensorId, values: &[f32], sampled: &SampledRows) -> Vec<f32> {
+        let spec = self.plan.graph.tensor(id);
+        let rows = match spec.rows {
+            RowSet::All => &sampled.rows,
+            RowSet::Logits => &sampled.logits,
+        };
+        rows.iter().flat_map(|row| &values[row * spec.width..][..spec.width]).copied().collect()
+    }
+
+    /// Fills what the kernel is to write with NaN.
+    fn poison_outputs(
+        &self,
+        op: usize,
+        probe: &mut dyn Probe,
+        step: &Step,
+    ) -> Result<(), DeviceError> {
+        // A residual sum of one row may have been formed by the kernel before, in its tail.
+        let residual = match &self.plan.ops[op].kernel {
+            Kernel::Project(project) if step.rows.len() == 1 => {
+                project.residual.map(|residual| residual.output)
+            }
+            _ => None,
+        };
+        for id in self.written(op).into_iter().filter(|&id| Some(id) != residual) {
+            probe.poison_tensor(id, self.plan.rows(id, step))?;
+        }
+        Ok(())
+    }
+
+    /// Sampled rows of what the kernel wrote; an error in words where any row has NaN.
     fn outputs(
         &self,
         op: usize,
         probe: &mut dyn Probe,
         step: &Step,
-    ) -> Result<Vec<(TensorId, Vec<f32>)>, DeviceError> {
-        let written = self.nodes(op).filter_map(|node| node.output);
-        let written = written.filter(|id| self.plan.views[id.0].is_some());
-        written.map(|id| Ok((id, probe.read_tensor(id, self.machine(step).rows(id))?))).collect()
+        sampled: &SampledRows,
+    ) -> Result<Result<Vec<(TensorId, Vec<f32>)>, String>, DeviceError> {
+        let mut outputs = Vec::new();
+        for id in self.written(op) {
+            let spec = self.plan.graph.tensor(id);
+            let values = probe.read_tensor(id, self.plan.rows(id, step))?;
+            if let Some(at) = values.iter().position(|value| value.is_nan()) {
+                let (row, column) = (at / spec.width, at % spec.width);
+                return Ok(Err(format!(
+                    "{}: row {row} of the step, column {column} of {} is not a number: it was left \
+                     out, or computed from what was never written",
+                    spec.name, spec.width
+                )));
+            }
+            outputs.push((id, self.gather(id, &values, sampled)));
+        }
+        Ok(Ok(outputs))
     }
 
-    /// Takes over the keys and values that the kernel stored.
+    /// Takes over the keys and values of all rows that the kernel stored; an error in words where
+    /// one is NaN.
     fn copy_kv(
         &mut self,
         op: usize,
         probe: &mut dyn Probe,
         step: &Step,
-    ) -> Result<(), DeviceError> {
+    ) -> Result<Result<(), String>, DeviceError> {
         let write = self.nodes(op).find_map(|node| match node.op {
             Op::KvWrite { kv } => Some(kv),
             _ => None,
         });
-        let Some(slot) = write else { return Ok(()) };
+        let Some(slot) = write else { return Ok(Ok(())) };
         let pages = &mut self.kv.groups[slot.group];
         let (heads, head_dim) = (pages.group.kv_heads, pages.group.head_dim);
+        let mut result = Ok(());
         for (which, values) in probe.read_kv(slot, &step.rows)?.iter().enumerate() {
             for (index, values) in values.chunks_exact(head_dim).enumerate() {
                 let row = &step.rows[index / heads];
                 let (sequence, position) = (row.sequence as usize, row.position as usize);
-                pages.set(sequence, position, slot, index % heads, which == 1, values);
+                let head = index % heads;
+                pages.set(sequence, position, slot, head, which == 1, values);
+                if values.iter().any(|value| value.is_nan()) {
+                    result = Err(format!(
+                        "{} of row {}, head {head}: not stored",
+                        KEYS_AND_VALUES[which],
+                        index / heads
+                    ));
+                }
             }
         }
-        Ok(())
+        Ok(result)
     }
 
     fn compare(
@@ -222,7 +361,7 @@ impl ReferenceModel {
                 })
                 .collect();
             let expected = Expected {
-                name: ["keys", "values"][which],
+                name: KEYS_AND_VALUES[which],
                 width: kv_heads * head_dim,
                 values,
                 error: &errors[id.0].stored(ty, values, head_dim),

@@ -1,7 +1,7 @@
 //! Plays a plan kernel by kernel over its devices, for checks.
 
 use super::Executor;
-use pianola_plan::{DeviceError, KvSlot, Probe, Rounding, Row, Step, TensorId};
+use pianola_plan::{DeviceError, KernelVariant, KvSlot, Probe, Rounding, Row, Step, TensorId};
 
 impl Probe for Executor {
     fn begin(&mut self, step: &Step) -> Result<(), DeviceError> {
@@ -41,7 +41,20 @@ impl Probe for Executor {
         self.recordings[self.plan.ops[op].device.0].rounding(op, step)
     }
 
+    fn variants(&self, op: usize, step: &Step) -> Result<Vec<KernelVariant>, DeviceError> {
+        self.recordings[self.plan.ops[op].device.0].variants(op, step)
+    }
+
+    fn poison_tensor(&mut self, tensor: TensorId, rows: usize) -> Result<(), DeviceError> {
+        let device = self.plan.tensor_device(tensor);
+        self.recordings[device.0].poison_tensor(tensor, rows)
+    }
+
     fn poison(&mut self) -> Result<(), DeviceError> {
         self.recordings.iter_mut().try_for_each(|recording| recording.poison())
+    }
+
+    fn poison_kv(&mut self) -> Result<(), DeviceError> {
+        self.recordings.iter_mut().try_for_each(|recording| recording.poison_kv())
     }
 }

@@ -26,8 +26,8 @@ use subject::{describe_check, of_file, of_shape};
 /// with -d, behind that many tokens (`tg64 @ d512`). Each test is repeated until two rounds agree
 /// before the repetitions that count.
 /// The ceiling follows from the plan's bytes and operations and from bandwidth and arithmetic
-/// measured on the spot. With --shape the weights are random, and every kernel is first checked
-/// against the reference, on the same widths with fewer layers.
+/// measured on the spot. With --shape the weights are random, and the devices are first checked as
+/// `pianola check --quick` does.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -75,9 +75,12 @@ pub struct Arguments {
     /// Repetitions of each test that count, after those that warm up
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = positive)]
     repeat: usize,
-    /// Check every kernel of a model from a file, too (shapes always are)
+    /// Check the devices first with a model from a file, too, as `pianola check --quick` does
     #[arg(long)]
     check: bool,
+    /// With --shape, do not check the devices first
+    #[arg(long, requires = "shape", conflicts_with = "check")]
+    no_check: bool,
     /// Afterwards, generate the same without recording once: commands recorded anew for every
     /// token, and besides a buffer allocated for every kernel (Vulkan only)
     #[arg(long)]
@@ -158,8 +161,8 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         Some(shape) => of_shape(shape, arguments, options, console)?,
         None => of_file(arguments, options, console)?,
     };
-    if let Some(report) = &subject.check {
-        console.notice(&describe_check(report));
+    for check in subject.checks.iter().flatten() {
+        console.notice(&describe_check(check));
     }
     let engine = &mut subject.engine;
     if let Some(scenario) = scenario {

@@ -6,7 +6,7 @@ use pianola_plan::{Ceilings, DeviceId};
 use pianola_vulkan::VulkanDevice;
 use serde_json::{Value, json};
 
-use super::subject::{Subject, quant};
+use super::subject::{Subject, check_object, quant};
 use crate::console;
 use crate::failure::Failure;
 use crate::version::{COMMIT, VERSION};
@@ -17,9 +17,6 @@ pub(super) fn object(subject: &Subject, row: &BenchRow, ceilings: &[Ceilings]) -
     let plan = subject.engine.plan();
     let head = plan.head_device();
     let layers = |id: DeviceId| json!({ "device": plan.devices[id.0].name, "layers": plan.layers_on(id).len() });
-    let check = subject.check.as_ref().map(
-        |report| json!({ "kernels": report.kernels, "worst_share_of_bound": report.worst_share }),
-    );
     let repetition = |repetition: &Repetition| json!({ "tokens_per_second": repetition.tokens_per_second, "left_out": repetition.left_out });
     json!({
         "version": VERSION,
@@ -56,7 +53,8 @@ pub(super) fn object(subject: &Subject, row: &BenchRow, ceilings: &[Ceilings]) -
         "simd": cpu.map(|cpu| cpu.level.name()),
         "numeric": plan.options.numeric.to_string(),
         "mixed": subject.mixed,
-        "check": check,
+        "checked": subject.checks.is_some(),
+        "check": check_object(subject),
     })
 }
 

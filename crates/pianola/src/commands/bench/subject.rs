@@ -1,12 +1,13 @@
 //! The engine that is measured: loaded, and checked against the reference where requested.
 
-use pianola_cpu::{CheckReport, ReferenceModel};
-use pianola_engine::{Engine, LoadOptions, LogitRows, Speculation};
+use pianola_engine::{CheckOptions, CheckSubject, DeviceCheck, Engine, LoadOptions, Speculation};
 use pianola_formats::TensorType;
-use pianola_model::Shape;
-use pianola_plan::{Plan, Step, WeightShape};
+use pianola_model::{ModelFile, Shape};
+use pianola_plan::{Plan, WeightShape};
+use serde_json::{Value, json};
 
 use super::Arguments;
+use crate::commands::check;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::model;
@@ -16,7 +17,8 @@ use crate::shapes::check_memory;
 pub(super) struct Subject {
     pub label: String,
     pub engine: Engine,
-    pub check: Option<CheckReport>,
+    /// The check of each device; none where none was made.
+    pub checks: Option<Vec<DeviceCheck>>,
     /// The type given with --quant.
     pub asked: Option<TensorType>,
     /// Prompts differ in length.
@@ -29,14 +31,18 @@ pub(super) fn of_file(
     console: Console,
 ) -> Result<Subject, Failure> {
     let located = model::locate(&arguments.model.model, console)?;
-    let reference_model = match arguments.check {
-        true => Some(Engine::reference_model(&located.path, &options)?),
+    let checks = match arguments.check {
+        true => {
+            let subject =
+                CheckSubject::file(located.label.clone(), &located.path, options.quantize)?;
+            let file = ModelFile::open(&located.path)?;
+            let plan = Engine::plan_of(&file, &file.config()?, &options)?;
+            Some(quick_checks(&subject, &plan, &options, console)?)
+        }
         false => None,
     };
-    let mut engine = model::load_with_draft(&located, options, &arguments.speculation, console)?;
-    let check =
-        reference_model.map(|reference_model| check(&mut engine, reference_model)).transpose()?;
-    Ok(Subject { label: located.label, engine, check, asked: None, mixed: arguments.mixed })
+    let engine = model::load_with_draft(&located, options, &arguments.speculation, console)?;
+    Ok(Subject { label: located.label, engine, checks, asked: None, mixed: arguments.mixed })
 }
 
 pub(super) fn of_shape(
@@ -45,21 +51,21 @@ pub(super) fn of_shape(
     options: LoadOptions,
     console: Console,
 ) -> Result<Subject, Failure> {
-    /// One layer has every kernel; a small vocabulary is enough for the head.
-    const CHECKED_LAYERS: usize = 1;
-    const CHECKED_VOCABULARY: usize = 2048;
     if arguments.speculation.draft.is_some() {
         return Err(Failure::usage("--draft guesses for a model from a file, not for --shape"));
     }
     let ty = arguments.shape.quant;
+    let plan = Engine::plan_of_random(shape, ty, &options)?;
     if options.gpu().is_none() {
-        check_memory(shape, &Engine::plan_of_random(shape, ty, &options)?)?;
+        check_memory(shape, &plan)?;
     }
-    let reduced = shape.reduced(CHECKED_LAYERS, CHECKED_VOCABULARY);
-    let context = Some(CHECKED_ROWS + 1);
-    let small = LoadOptions { context, layers_on_first: None, ..options.clone() };
-    let reference_model = Engine::random_reference_model(&reduced, ty, &small)?;
-    let report = check(&mut Engine::random(&reduced, ty, small, &mut |_, _| ())?, reference_model)?;
+    let checks = match arguments.no_check {
+        true => None,
+        false => {
+            let subject = CheckSubject::shape(shape, ty);
+            Some(quick_checks(&subject, &plan, &options, console)?)
+        }
+    };
     let mut bar = console
         .bar("drawing weights [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, {eta} left");
     let asked = options.clone();
@@ -80,52 +86,59 @@ pub(super) fn of_shape(
         ));
     }
     let (label, asked) = (shape.name.to_string(), Some(ty));
-    Ok(Subject { label, engine, check: Some(report), asked, mixed: arguments.mixed })
+    Ok(Subject { label, engine, checks, asked, mixed: arguments.mixed })
 }
 
-/// Rows of the prompt whose kernels are checked.
-const CHECKED_ROWS: usize = 16;
-
-/// Checks the kernels of a prompt and of a generated token, each against the reference.
-fn check(engine: &mut Engine, mut reference_model: ReferenceModel) -> Result<CheckReport, Failure> {
-    let vocabulary = engine.config().vocabulary;
-    let count = (CHECKED_ROWS + 1).min(engine.context());
-    let tokens: Vec<u32> = (0..count).map(|at| ((at * 7919 + 13) % vocabulary) as u32).collect();
-    // Played once, so that every position has its page; then the same rows again, kernel by kernel.
-    engine.feed(&tokens, usize::MAX, LogitRows::Last, &mut |_, _| ())?;
-    let sequence = engine.fed_slot().unwrap_or(0) as u32;
-    let mut worst = CheckReport::default();
-    for rows in [0..count - 1, count - 1..count] {
-        let mut step = Step::default();
-        for at in rows.clone() {
-            step.push(tokens[at], sequence, at as u32, at + 1 == rows.end);
-        }
-        if step.rows.is_empty() {
-            continue;
-        }
-        let checked = reference_model.check_step(engine.probe_mut(), &step);
-        let report = checked.map_err(pianola_engine::EngineError::from)?.map_err(|failure| {
-            Failure::failed(format!(
-                "the check against the reference failed for {} rows: {failure}; its speed would \
-                 mean nothing, please report this with the output of `pianola devices`",
-                rows.len()
-            ))
-        })?;
-        worst.kernels = worst.kernels.max(report.kernels);
-        worst.values += report.values;
-        worst.worst_share = worst.worst_share.max(report.worst_share);
-        worst.worst_relative_norm = worst.worst_relative_norm.max(report.worst_relative_norm);
-    }
-    engine.reset();
-    Ok(worst)
+/// Checks every device of a plan by itself, as `pianola check --quick` does. What is wrong is an
+/// error: speed would mean nothing.
+fn quick_checks(
+    subject: &CheckSubject,
+    plan: &Plan,
+    options: &LoadOptions,
+    console: Console,
+) -> Result<Vec<DeviceCheck>, Failure> {
+    let how = CheckOptions {
+        quick: true,
+        numeric: options.numeric,
+        kv_type: options.kv_type,
+        reproducible: options.reproducible,
+    };
+    let devices = plan.devices_among(&options.devices);
+    let checks = devices.iter().map(|device| check::check(subject, device, how, false, console));
+    let checks = checks.collect::<Result<Vec<DeviceCheck>, Failure>>()?;
+    check::verdict(&checks)?;
+    Ok(checks)
 }
 
-pub(super) fn describe_check(report: &CheckReport) -> String {
+pub(super) fn describe_check(check: &DeviceCheck) -> String {
+    let coverage: Vec<String> = check
+        .coverage
+        .iter()
+        .map(|coverage| format!("{} of {}", coverage.covered(), coverage.reachable.len()))
+        .collect();
     format!(
-        "checked: {} kernels against the reference, worst error {:.0} % of its bound",
-        report.kernels,
-        100.0 * report.worst_share
+        "checked: `pianola check --quick`: {}: {} comparisons, {} kernel variants, worst error {:.0} % \
+         of its bound, {:.1} s",
+        check.device,
+        check.compared(),
+        coverage.join(" and "),
+        100.0 * check.worst_share(),
+        check.seconds,
     )
+}
+
+/// The check for machines: of the device that computes the head, which is the first.
+pub(super) fn check_object(subject: &Subject) -> Option<Value> {
+    let check = subject.checks.as_ref()?.first()?;
+    let coverage = check.coverage.first()?;
+    Some(json!({
+        "command": "pianola check --quick",
+        "kernels": check.compared(),
+        "covered_variants": coverage.covered(),
+        "variants": coverage.reachable.len(),
+        "worst_share_of_bound": check.worst_share(),
+        "seconds": check.seconds,
+    }))
 }
 
 /// The type that most matrices have.

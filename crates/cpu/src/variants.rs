@@ -1,0 +1,99 @@
+//! Which compiled kernels a play uses: what checks count.
+//!
+//! A kernel of the plan becomes calls of functions that are compiled for an instruction set, a type
+//! and, where products take several rows at once, a number of rows.
+
+use crate::pack::BLOCK;
+use crate::simd::Level;
+use pianola_plan::{
+    Attend, DeviceId, Kernel, KernelVariant, KvType, Numeric, Op, Plan, Project, Step,
+};
+use std::collections::BTreeSet;
+
+/// Rows that a product of integers takes at once, as `simd/product.rs` cuts them.
+const INTEGER_RUNS: [usize; 4] = [8, 4, 2, 1];
+/// The same of floats.
+const FLOAT_RUNS: [usize; 2] = [8, 1];
+
+/// Variants that kernel `op` uses in `step`.
+pub(crate) fn of_op(plan: &Plan, op: usize, step: &Step, level: Level) -> Vec<KernelVariant> {
+    let variant = |kernel: &str, choices: String| KernelVariant {
+        kernel: kernel.to_string(),
+        choices: format!("{level}{choices}"),
+    };
+    let rows = if plan.is_head(op) { step.logits.len() } else { step.rows.len() };
+    let attends = |ty: KvType| {
+        let several = step.rows.len() > step.runs().count();
+        let rows = if several { "several rows of a sequence" } else { "one row of a sequence" };
+        variant("attention", format!(", {ty} keys and values, {rows}"))
+    };
+    let stores = |ty: KvType| variant("kv_write", format!(", {ty}"));
+    let kv_type = |group: usize| plan.graph.kv_groups[group].ty;
+    match &plan.ops[op].kernel {
+        Kernel::Project(project) => {
+            let products = of_product(plan, project, rows, plan.is_head(op));
+            products.into_iter().map(|choices| variant("product", choices)).collect()
+        }
+        Kernel::Attend(Attend { spec, .. }) => {
+            let ty = kv_type(spec.kv.group);
+            vec![stores(ty), attends(ty)]
+        }
+        Kernel::Single(node) => {
+            let node = &plan.graph.nodes[*node];
+            vec![match node.op {
+                Op::KvWrite { kv } => stores(kv_type(kv.group)),
+                Op::Attention(spec) => attends(kv_type(spec.kv.group)),
+                Op::Embed { table, .. } => {
+                    variant("embed", format!(", {}", plan.graph.weights[table.0].ty))
+                }
+                _ => variant(node.op.name(), String::new()),
+            }]
+        }
+    }
+}
+
+/// Types and runs of rows of a product.
+fn of_product(plan: &Plan, project: &Project, rows: usize, head: bool) -> Vec<String> {
+    let width = plan.graph.tensor(project.input).width;
+    let mut found = BTreeSet::new();
+    for part in &project.parts {
+        let ty = plan.graph.weights[part.weight.0].ty;
+        let fast = plan.options.numeric == Numeric::Fast && width.is_multiple_of(BLOCK);
+        let integer = fast && ty.is_quantized();
+        let (runs, form) = match (integer, head) {
+            (true, true) => (&INTEGER_RUNS[..], "two int8"),
+            (true, false) => (&INTEGER_RUNS[..], "int8"),
+            (false, _) => (&FLOAT_RUNS[..], "f32"),
+        };
+        // The head's integers are refined: two rows for each.
+        let mut left = if integer && head { 2 * rows } else { rows };
+        for &run in runs {
+            if left >= run {
+                found.insert(format!(", {ty} with {form}, {run} rows at once"));
+                left %= run;
+            }
+        }
+    }
+    found.into_iter().collect()
+}
+
+/// Variants that any step of device `id`'s part of `plan` uses.
+pub(crate) fn of_plan(plan: &Plan, id: DeviceId, level: Level) -> Vec<KernelVariant> {
+    // All that depends on the number of rows does so up to eight at once.
+    const MOST: usize = 16;
+    let mut found = BTreeSet::new();
+    for rows in 1..=MOST.min(plan.options.max_rows) as u32 {
+        let (mut prompt, mut lanes) = (Step::default(), Step::default());
+        (0..rows).for_each(|row| {
+            let wanted = (row as usize) < plan.options.max_logit_rows;
+            prompt.push(0, 0, row, wanted);
+            lanes.push(0, row, 0, wanted);
+        });
+        let several = rows as usize <= plan.options.sequences;
+        for step in [Some(prompt), several.then_some(lanes)].into_iter().flatten() {
+            let mine = (0..plan.ops.len()).filter(|&op| plan.ops[op].device == id);
+            found.extend(mine.flat_map(|op| of_op(plan, op, &step, level)));
+        }
+    }
+    found.into_iter().collect()
+}

@@ -1,0 +1,140 @@
+//! `check` of a tiny shape on the processor and on a software driver: every section runs, everything
+//! that can be launched is compared, and what is wrong is found.
+
+#[path = "../../../tests/support/gpu.rs"]
+mod gpu;
+#[path = "../../../tests/support/tiny.rs"]
+mod tiny;
+
+use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level};
+use pianola_engine::{CheckEvent, CheckOptions, CheckSubject, DeviceCheck, check};
+use pianola_formats::{TensorSource, TensorType};
+use pianola_plan::{
+    Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, KernelVariant, Numeric, Plan,
+    Recording,
+};
+use pianola_vulkan::VulkanDevice;
+use std::sync::Arc;
+
+const QUICK: CheckOptions = CheckOptions { quick: true, numeric: None, kv_type: None };
+
+fn tiny() -> CheckSubject {
+    CheckSubject::random("tiny".to_string(), tiny::tiny_config(), TensorType::Q8_0)
+}
+
+fn checked(device: Arc<dyn Device>, options: CheckOptions) -> (DeviceCheck, Vec<String>) {
+    let mut sections = Vec::new();
+    let result = check(&tiny(), &device, options, &mut |event| {
+        if let CheckEvent::Section(section) = event {
+            sections.push(section.name.clone());
+        }
+    });
+    (result.unwrap(), sections)
+}
+
+fn cpu(level: Level) -> Arc<dyn Device> {
+    Arc::new(CpuDevice { options: CpuOptions { level, threads: 2 } })
+}
+
+#[test]
+fn the_processor_passes_with_everything_covered() {
+    for options in [QUICK, CheckOptions::default()] {
+        let (result, sections) = checked(cpu(Level::best()), options);
+        assert!(result.passed(), "{:?}", result.issues);
+        assert!(result.sections.iter().all(|section| section.steps > 0));
+        assert_eq!(sections.len(), result.sections.len());
+        let own = &result.coverage[0];
+        assert!(own.reachable.len() > 10, "{:?}", own.reachable);
+        assert_eq!(own.missing(), Default::default());
+        let layers =
+            result.sections.iter().find(|section| section.name.contains("layers")).unwrap();
+        println!("{layers:?}");
+        assert!(layers.compared > 10 && layers.worst_share < 0.9, "{layers:?}");
+        assert!(result.notes.iter().any(|note| note.contains("sampled by the host")));
+        if !options.quick {
+            // Paired, not multiplied: most, not all.
+            let others = &result.coverage[1];
+            assert!(2 * others.covered() > others.reachable.len());
+            assert!(others.covered() < others.reachable.len());
+        }
+    }
+}
+
+#[test]
+fn a_software_driver_passes_and_samples_as_the_host() {
+    let gpu = VulkanDevice::new(gpu::options(&gpu::open()));
+    let (result, sections) = checked(Arc::new(gpu), QUICK);
+    assert!(result.passed(), "{:?}", result.issues);
+    assert!(sections.iter().any(|name| name.contains("sampled by the device")), "{sections:?}");
+    let own = &result.coverage[0];
+    println!("{} of {} variants: {:?}", own.covered(), own.reachable.len(), own.missing());
+    println!("{:?}, {:.1} s", result.notes, result.seconds);
+    // All of them, unless this machine is so slow that the time of a quick check is up.
+    let complete = own.missing().is_empty();
+    assert!(complete || result.notes.iter().any(|note| note.contains("further steps")));
+    assert!(own.covered() * 3 > own.reachable.len());
+    assert!(!own.missing().keys().any(|kernel| kernel.starts_with("sample")));
+}
+
+/// A processor whose products drop their last columns.
+struct Broken;
+
+impl Device for Broken {
+    fn spec(&self) -> DeviceSpec {
+        CpuDevice::spec()
+    }
+
+    fn description(&self) -> String {
+        "broken".to_string()
+    }
+
+    fn memory(&self) -> Option<u64> {
+        None
+    }
+
+    fn allocations(&self, _plan: &Plan, _id: DeviceId) -> Result<Vec<Allocation>, DeviceError> {
+        Ok(Vec::new())
+    }
+
+    fn holds(&self, _allocations: &[Allocation]) -> bool {
+        true
+    }
+
+    fn record(
+        &self,
+        plan: &Arc<Plan>,
+        id: DeviceId,
+        source: &dyn TensorSource,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Box<dyn Recording>, DeviceError> {
+        let options = CpuOptions { level: Level::best(), threads: 1 };
+        let mut recording = CpuRecording::new(plan.clone(), id, source, options, progress)?;
+        recording.break_kernel();
+        Ok(Box::new(recording))
+    }
+
+    fn variants(&self, plan: &Plan, id: DeviceId) -> Result<Vec<KernelVariant>, DeviceError> {
+        CpuDevice::default().variants(plan, id)
+    }
+
+    fn measure(&self, _numeric: Numeric) -> Option<Ceilings> {
+        None
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+#[test]
+fn a_wrong_kernel_is_named_with_its_shape_and_the_layers_are_off_too() {
+    let (result, _) = checked(Arc::new(Broken), QUICK);
+    assert!(!result.passed());
+    let first = result.issues[0].to_string();
+    for word in ["blk.0.attn_q+attn_k+attn_v", "64 x 64 q8_0", "f16 keys and values", "512 rows"] {
+        assert!(first.contains(word), "{first}");
+    }
+    assert!(result.issues.len() > 1 && result.issues.len() <= 10);
+    let layers = result.sections.iter().find(|section| section.name.contains("layers")).unwrap();
+    assert!(layers.worst_share > 1.0, "{layers:?}");
+}

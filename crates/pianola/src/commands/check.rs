@@ -1,0 +1,234 @@
+//! `check`: whether this device computes what the reference computes.
+
+use clap::Args;
+use pianola_cpu::{CpuDevice, CpuOptions, Level};
+use pianola_engine::{CheckEvent, CheckOptions, CheckSection, CheckSubject, DeviceCheck};
+use pianola_plan::Device;
+use pianola_vulkan::{Gpu, VulkanDevice, VulkanOptions};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+use crate::console::{self, Console};
+use crate::device::{self, DeviceChoice};
+use crate::failure::Failure;
+use crate::model;
+use crate::options::{ModelOption, level, threads};
+use crate::shapes::ShapeOptions;
+use crate::tuned;
+
+/// Check every kernel of a device against the reference.
+///
+/// Plays the kernels that a model needs, at its own widths, one by one: lanes from 1 to 64, prompts
+/// of up to 512 rows, contexts over several pages and beyond the window, every type of weights and of
+/// keys and values. The reference computes some rows of each in all columns, with bounds that follow
+/// from the types. Then some layers run as a whole against the processor's exact mode, and the
+/// device samples tokens against the host's sampler. Ends with 1 if anything is wrong.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  pianola check -m gemma3:270m --quick
+  pianola check --shape gemma3:27b --quant q4_0 --device vulkan
+  pianola check --shape gemma3:270m --device cpu --json")]
+pub struct Arguments {
+    #[command(flatten)]
+    model: ModelOption,
+    #[command(flatten)]
+    shape: ShapeOptions,
+    /// Only the model's own weight types, and of each kernel one step: a minute or two
+    #[arg(long)]
+    quick: bool,
+    /// The kernels that --reproducible of other commands restricts itself to
+    #[arg(long)]
+    reproducible: bool,
+    /// Device: auto, cpu, vulkan, vulkan:INDEX or vulkan:NAME; several GPUs are checked one by one, the
+    /// processor in every instruction set it has
+    #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = device::parse)]
+    device: DeviceChoice,
+    /// On the processor, only this instruction set: portable, avx2 or avx512
+    #[arg(long, value_name = "LEVEL", value_parser = level)]
+    simd: Option<Level>,
+    /// Threads of the processor to check [default: one for each core]
+    #[arg(long, value_name = "N", value_parser = threads)]
+    threads: Option<usize>,
+    /// Print a JSON array, an object for each device
+    #[arg(long)]
+    json: bool,
+}
+
+pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
+    if arguments.simd == Some(Level::Reference) {
+        return Err(Failure::usage(
+            "the reference is what others are checked against; name another --simd",
+        ));
+    }
+    let devices = devices(arguments, console)?;
+    let subject = match arguments.shape.shape {
+        Some(shape) => CheckSubject::shape(shape, arguments.shape.quant),
+        None => {
+            let located = model::locate(&arguments.model.model, console)?;
+            CheckSubject::file(located.label, &located.path, None)?
+        }
+    };
+    let options = CheckOptions {
+        quick: arguments.quick,
+        reproducible: arguments.reproducible,
+        ..CheckOptions::default()
+    };
+    let mut checks = Vec::new();
+    for device in &devices {
+        if !arguments.json {
+            console::print_line(&format!("{} on {}", subject.name(), device.description()))?;
+        }
+        let check = check(&subject, device, options, !arguments.json, console)?;
+        if !arguments.json {
+            console::print(&report(&check, arguments.quick))?;
+        }
+        checks.push(check);
+    }
+    if arguments.json {
+        console::print_json(&Value::Array(checks.iter().map(object).collect()))?;
+    }
+    verdict(&checks)
+}
+
+/// An error that says how many things are wrong, if any is.
+pub fn verdict(checks: &[DeviceCheck]) -> Result<(), Failure> {
+    let failed: Vec<&DeviceCheck> = checks.iter().filter(|check| !check.passed()).collect();
+    let Some(first) = failed.first() else { return Ok(()) };
+    let wrong: usize = failed.iter().map(|check| check.issues.len()).sum();
+    Err(Failure::failed(format!(
+        "the check against the reference failed on {}, {wrong} times; the first: {}; its results \
+         cannot be trusted, please report this with the output of `pianola devices`",
+        first.device, first.issues[0]
+    )))
+}
+
+/// The devices to check, each by itself.
+fn devices(arguments: &Arguments, console: Console) -> Result<Vec<Arc<dyn Device>>, Failure> {
+    let gpus = device::open(&arguments.device, console)?;
+    if !gpus.is_empty() {
+        if arguments.simd.is_some() {
+            return Err(Failure::usage("--simd is for the processor; add --device cpu"));
+        }
+        let device = |gpu: Arc<Gpu>| -> Arc<dyn Device> {
+            let tuning = tuned::load(&gpu, console);
+            Arc::new(VulkanDevice::new(VulkanOptions { tuning, ..VulkanOptions::new(gpu) }))
+        };
+        return Ok(gpus.into_iter().map(device).collect());
+    }
+    let threads = arguments.threads.unwrap_or(CpuOptions::default().threads);
+    let levels = Level::ALL.into_iter().filter(|level| {
+        level.available()
+            && *level != Level::Reference
+            && arguments.simd.is_none_or(|asked| asked == *level)
+    });
+    let device = |level| -> Arc<dyn Device> {
+        Arc::new(CpuDevice { options: CpuOptions { level, threads } })
+    };
+    Ok(levels.map(device).collect())
+}
+
+/// Checks one device, with a bar; `lines` prints a line for each section as it ends.
+pub fn check(
+    subject: &CheckSubject,
+    device: &Arc<dyn Device>,
+    options: CheckOptions,
+    lines: bool,
+    console: Console,
+) -> Result<DeviceCheck, Failure> {
+    let mut bar = console.bar("checking [{bar:24}] {pos} of {len} steps: {msg}");
+    let mut printed = Ok(());
+    let result = pianola_engine::check(subject, device, options, &mut |event| match event {
+        CheckEvent::Progress { section, done, all } => {
+            bar.reach(done as u64, all as u64);
+            bar.say(section.to_string());
+        }
+        CheckEvent::Section(section) => {
+            // A bar counts one section.
+            bar = console.bar("checking [{bar:24}] {pos} of {len} steps: {msg}");
+            if lines && printed.is_ok() {
+                printed = console::print_line(&section_line(section));
+            }
+        }
+    });
+    drop(bar);
+    printed?;
+    Ok(result?)
+}
+
+fn section_line(section: &CheckSection) -> String {
+    let CheckSection { name, steps, compared, worst_share, seconds, .. } = section;
+    let worst = match *worst_share > 0.0 {
+        true => format!(", worst error {:.0} % of its bound", 100.0 * worst_share),
+        false => String::new(),
+    };
+    format!("  {name}: {steps} steps, {compared} comparisons{worst}, {seconds:.1} s")
+}
+
+/// What was covered, what was not, and what is wrong.
+fn report(check: &DeviceCheck, quick: bool) -> String {
+    let mut text = String::new();
+    let mut line = |words: String| text.push_str(&format!("{words}\n"));
+    for coverage in &check.coverage {
+        let (covered, all) = (coverage.covered(), coverage.reachable.len());
+        line(format!("covered: {covered} of {all} kernel variants of {}", coverage.what));
+        let why = match quick {
+            true => "left out by --quick",
+            false => "types and row counts are paired, not multiplied",
+        };
+        for (kernel, choices) in coverage.missing() {
+            line(format!(
+                "  not covered ({why}): {} of {kernel}, as {}",
+                choices.len(),
+                choices[0]
+            ));
+        }
+    }
+    check.notes.iter().for_each(|note| line(format!("not checked: {note}")));
+    for issue in &check.issues {
+        line(format!("WRONG: {issue}"));
+    }
+    let verdict = if check.passed() { "nothing is wrong" } else { "FAILED" };
+    line(format!("{verdict}: {} comparisons in {:.1} s", check.compared(), check.seconds));
+    text
+}
+
+/// The check of a device for machines.
+pub fn object(check: &DeviceCheck) -> Value {
+    let sections = check.sections.iter().map(|section| {
+        json!({
+            "name": section.name,
+            "steps": section.steps,
+            "comparisons": section.compared,
+            "values": section.values,
+            "worst_share_of_bound": section.worst_share,
+            "seconds": section.seconds,
+        })
+    });
+    let coverage = check.coverage.iter().map(|coverage| {
+        json!({
+            "what": coverage.what,
+            "covered": coverage.covered(),
+            "variants": coverage.reachable.len(),
+            "missing": coverage.missing(),
+        })
+    });
+    let issues = check.issues.iter().map(|issue| {
+        json!({
+            "section": issue.section,
+            "step": issue.step,
+            "kernel": issue.kernel,
+            "reason": issue.reason,
+        })
+    });
+    json!({
+        "device": check.device,
+        "model": check.subject,
+        "passed": check.passed(),
+        "seconds": check.seconds,
+        "sections": sections.collect::<Vec<_>>(),
+        "coverage": coverage.collect::<Vec<_>>(),
+        "not_checked": check.notes,
+        "issues": issues.collect::<Vec<_>>(),
+    })
+}
