@@ -297,9 +297,9 @@ fn check_says_what_it_covered() {
     let folder = Folder::new();
     let model = folder.model();
     let base = words!["check", "-m", &model, "--quick", "--device", "cpu"].to_vec();
-    let run = folder.pianola(base.clone());
+    let output = folder.pianola(base.clone()).output();
     for words in ["tiny on cpu", "whole vocabulary: ", "layers as a whole", "nothing is wrong"] {
-        assert!(run.output().contains(words), "{run:#?}");
+        assert!(output.contains(words), "{output}");
     }
     let more = words!["--simd", "portable", "--json"].to_vec();
     let checks = folder.pianola([base, more].concat()).json();
