@@ -94,6 +94,9 @@ impl SampledRows {
     }
 }
 
+/// Sampled rows of the tensors that a kernel wrote.
+type Outputs = Vec<(TensorId, Vec<f32>)>;
+
 /// The reference's own copy of a model, beside which another device's recording is checked.
 pub struct ReferenceModel {
     plan: Plan,
@@ -246,7 +249,7 @@ impl ReferenceModel {
         probe: &mut dyn Probe,
         step: &Step,
         sampled: &SampledRows,
-    ) -> Result<Result<Vec<(TensorId, Vec<f32>)>, String>, DeviceError> {
+    ) -> Result<Result<Outputs, String>, DeviceError> {
         let mut outputs = Vec::new();
         for id in self.written(op) {
             let spec = self.plan.graph.tensor(id);

@@ -6,6 +6,7 @@ use super::steps::StepKind;
 use super::{CheckEvent, Checker};
 use crate::error::EngineError;
 use crate::sampler::{Sampler, Sampling, is_at_boundary, uniform};
+use pianola_cpu::SampledRows;
 use pianola_plan::{LogitsTo, Recording, SampleRow, Step, WAIT_LIMIT, mask_words};
 use std::time::Instant;
 
@@ -73,7 +74,7 @@ impl Checker<'_> {
     /// Samples with a recording whose head has the whole vocabulary.
     pub(super) fn check_draws(&mut self, stand: &mut Stand) -> Result<(), EngineError> {
         stand.branch();
-        let Stand { recording, sequences, .. } = stand;
+        let Stand { recording, reference, sequences, .. } = stand;
         if recording.sampler().is_none() {
             let note = "tokens are sampled by the host: no kernel of the device samples";
             self.result.notes.push(note.to_string());
@@ -83,6 +84,8 @@ impl Checker<'_> {
         let name = "tokens sampled by the device against the host's sampler".to_string();
         let mut section = CheckSection { name, ..CheckSection::default() };
         let step = sequences.step(StepKind::Lanes(ROWS), ROWS);
+        // So that the reference knows the keys and values of these rows, too.
+        reference.check_rows(recording.as_mut(), &step, &SampledRows::all(&step), &|_| false)?;
         recording.play(&step)?;
         let logits: Vec<Vec<f32>> =
             (0..ROWS).map(|row| recording.logits(0, row).to_vec()).collect();

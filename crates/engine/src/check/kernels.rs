@@ -21,7 +21,7 @@ const QUICK: Duration = Duration::from_secs(45);
 pub(super) struct Stand {
     case: Case,
     pub recording: Box<dyn Recording>,
-    reference: ReferenceModel,
+    pub reference: ReferenceModel,
     pub sequences: Sequences,
     branched: bool,
 }
