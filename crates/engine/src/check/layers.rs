@@ -100,18 +100,23 @@ impl Checker<'_> {
 fn errors(recordings: &mut [Box<dyn Recording>; 3], step: &Step) -> Vec<(u32, f64)> {
     let error = |(index, &row): (usize, &u32)| {
         let [found, expected, bare] =
-            recordings.each_mut().map(|recording| &*recording.logits(0, index));
-        let distance = |a: &[f32], b: &[f32]| {
-            let squares = a.iter().zip(b).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2));
-            squares.sum::<f64>().sqrt()
+            recordings.each_mut().map(|recording| centred(recording.logits(0, index)));
+        let distance = |a: &[f64], b: &[f64]| {
+            a.iter().zip(b).map(|(a, b)| (a - b).powi(2)).sum::<f64>().sqrt()
         };
-        let norm = distance(expected, &vec![0.0; expected.len()]);
-        let (error, added) = (distance(found, expected), distance(expected, bare));
+        let norm = distance(&expected, &vec![0.0; expected.len()]);
+        let (error, added) = (distance(&found, &expected), distance(&expected, &bare));
         // The head rounds all of them.
         let rounded = HEAD * norm;
         (row, if error <= rounded { 0.0 } else { (error - rounded) / added })
     };
     step.logits.iter().enumerate().map(error).collect()
+}
+
+/// Logits less their mean, which no probability depends on, and which may be most of their norm.
+fn centred(logits: &[f32]) -> Vec<f64> {
+    let mean = logits.iter().map(|&logit| f64::from(logit)).sum::<f64>() / logits.len() as f64;
+    logits.iter().map(|&logit| f64::from(logit) - mean).collect()
 }
 
 /// How far rounding may take the logits of a plan, relative to what its layers add to them. Roundings are independent
