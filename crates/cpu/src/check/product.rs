@@ -45,13 +45,21 @@ impl NodeError<'_> {
         // Minima and zero points are summed apart from the codes they offset, so the terms that
         // cancel are up to the code range larger than the result.
         let growth = if rounding == Rounding::None { 1.0 } else { 16.0 };
-        let halves = if rounding == Rounding::Halves { half_roundings(matrix.ty) } else { 0.0 };
-        let relative = growth * EPSILON * columns as f64 + halves * 2f64.powi(-11);
-        // Of weights, that lie anywhere between two powers of two.
-        let of_weights = halves * 2f64.powi(-21) / 12.0;
+        let (own, shared) = match rounding {
+            Rounding::Halves => half_roundings(matrix.ty),
+            _ => (0.0, 0.0),
+        };
+        let relative = growth * EPSILON * columns as f64 + (own + shared) * 2f64.powi(-11);
         let mut off = self.error(0).bound.clone();
         let mut variance = self.error(0).variance.clone();
         round_inputs(rounding, x, columns, &mut off, &mut variance);
+        if shared > 0.0 {
+            for (x, variance) in x.chunks_exact(BLOCK).zip(variance.chunks_exact_mut(BLOCK)) {
+                let sum: f64 = x.iter().map(|&x| f64::from(x)).sum();
+                let each = shared * HALF_VARIANCE * sum * sum / BLOCK as f64;
+                variance.iter_mut().for_each(|variance| *variance += each);
+            }
+        }
         let mut terms = Terms::new(x, columns);
         terms.magnitudes = (x.iter().zip(&off))
             .map(|(&x, off)| (off + relative * (f64::from(x.abs()) + off)) as f32)
@@ -60,7 +68,7 @@ impl NodeError<'_> {
         for (x, variance) in x.chunks_exact(columns).zip(variance.chunks_exact(columns)) {
             let square = |(&x, variance): (&f32, &f64)| {
                 let size = f64::from(x).powi(2);
-                variance + of_weights * size + sum_variance(PART, size, 0.0)
+                variance + own * HALF_VARIANCE * size + sum_variance(PART, size, 0.0)
             };
             let squares: Vec<f64> = x.iter().zip(variance).map(square).collect();
             // So that the squares of small values are no subnormal numbers.
@@ -83,15 +91,20 @@ struct RoundedInputs {
     freedom: Vec<f64>,
 }
 
-/// Roundings of a weight that becomes a half float, in units of its own: where scale and minimum are
-/// products, they are rounded too, and are together about as large as two weights.
-fn half_roundings(ty: TensorType) -> f64 {
+/// Variance of rounding to eleven bits, relative to a value anywhere between two powers of two.
+const HALF_VARIANCE: f64 = 1.0 / (12.0 * (1 << 21) as f64);
+
+/// Roundings of a weight that becomes a half float, in units of its square: its own, and those that
+/// the weights of a block share. Where scales and minimums are products, they are rounded too; codes
+/// are around the middle of their range and minimums take that off again, so that each of the two is
+/// about 2.65 times as large as what is left.
+fn half_roundings(ty: TensorType) -> (f64, f64) {
     match ty.quantization() {
         Some(quantization) if quantization.scale_bits > 0 => match quantization.minimum {
-            Minimum::None => 2.0,
-            Minimum::Added | Minimum::Subtracted => 8.0,
+            Minimum::None => (2.0, 0.0),
+            Minimum::Added | Minimum::Subtracted => (2.0, 5.3),
         },
-        _ => 1.0,
+        _ => (1.0, 0.0),
     }
 }
 
