@@ -39,9 +39,8 @@ const uint GROUPS = WORKGROUP / SPLIT / SHARERS;
 const uint HELD_ROWS = SIDE / GROUPS;
 const uint HELD_COLUMNS = SIDE / SHARERS;
 
-// Blocks of a stage, and stages.
-const uint STAGE = SHARERS;
-const uint STAGES = (BLOCKS + STAGE - 1) / STAGE;
+// Stages of SHARERS blocks.
+const uint STAGES = (BLOCKS + SHARERS - 1) / SHARERS;
 
 // Weight rows and rows of the operand of an invocation. Names, because arrays are of one type only
 // if their lengths are one constant.
@@ -54,10 +53,10 @@ uint element_at(const bool rows_first, uint row, uint column) {
 }
 
 void fetch(uint part, uint first_row, uint stage, out Raw raws[OWN_ROWS]) {
-    const uint block = stage * STAGE + gl_SubgroupInvocationID % SHARERS;
+    const uint block = stage * SHARERS + gl_SubgroupInvocationID % SHARERS;
     [[unroll]] for (uint i = 0; i < OWN_ROWS; i++) {
         const uint tile_row = i * GROUPS + gl_SubgroupInvocationID / SHARERS;
-        if (BLOCKS % STAGE != 0 && block >= BLOCKS) {
+        if (BLOCKS % SHARERS != 0 && block >= BLOCKS) {
             raws[i] = Raw(uvec4(0), uvec4(0), 0, 0);
         } else {
             raws[i] = load_block(part, GATE != 0 && i / HELD_ROWS % 2 == 1, first_row, tile_row, block);
@@ -99,14 +98,14 @@ void main() {
     }
     [[dont_unroll]] for (uint stage = slice; stage < STAGES; stage += SPLIT) {
         // What meets the weights past the end, which are zero, could be no number.
-        const bool inside = BLOCKS % STAGE == 0 || stage * STAGE + sharer < BLOCKS;
+        const bool inside = BLOCKS % SHARERS == 0 || stage * SHARERS + sharer < BLOCKS;
         if (!EARLY) {
             fetch(part, first_row, stage, raws);
         }
         // The operand lies in fours of blocks, which is a stage where four invocations share a row.
-        const uint block = stage * STAGE + sharer;
-        const uint four = STAGE == 4 ? stage : block / 4;
-        const uint of_four = STAGE == 4 ? sharer : block % 4;
+        const uint block = stage * SHARERS + sharer;
+        const uint four = SHARERS == 4 ? stage : block / 4;
+        const uint of_four = SHARERS == 4 ? sharer : block % 4;
         uvec4 inputs[4][OWN_TOKENS];
         [[unroll]] for (uint k = 0; k < 4; k++) {
             [[unroll]] for (uint i = 0; i < OWN_TOKENS; i++) {
