@@ -49,7 +49,6 @@ fn the_processor_passes_with_everything_covered() {
         assert_eq!(own.missing(), Default::default());
         let layers =
             result.sections.iter().find(|section| section.name.contains("layers")).unwrap();
-        println!("{layers:?}");
         assert!(layers.compared > 10 && layers.worst_share < 0.9, "{layers:?}");
         assert!(result.notes.iter().any(|note| note.contains("sampled by the host")));
         if !options.quick {
@@ -143,18 +142,5 @@ fn every_fault_of_the_processor_is_found() {
     for fault in Fault::ALL {
         let (result, _) = checked(Arc::new(Faulty(fault)), QUICK);
         assert!(!result.passed(), "{} was not noticed", fault.name());
-        println!("{}: {}", fault.name(), result.issues[0]);
-    }
-}
-
-#[test]
-fn every_fault_of_a_software_driver_is_found() {
-    let opened = gpu::open();
-    let gpu = Arc::new(VulkanDevice::new(gpu::options(&opened)));
-    for fault in Fault::ALL {
-        opened.set_fault(Some(fault));
-        let (result, _) = checked(gpu.clone(), QUICK);
-        assert!(!result.passed(), "{} was not noticed", fault.name());
-        println!("{}: {}", fault.name(), result.issues[0]);
     }
 }
