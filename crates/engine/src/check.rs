@@ -75,17 +75,26 @@ pub fn check(
     events: &mut dyn FnMut(CheckEvent<'_>),
 ) -> Result<DeviceCheck, EngineError> {
     let mut checker = Checker::new(subject, device, options, events)?;
+    let mut cases = checker.cases().into_iter();
+    // The types that are used, with the whole vocabulary, to sample from.
     let mut stands = Vec::new();
-    for case in checker.cases() {
-        let stand = checker.check_case(case)?;
-        // The first has the whole vocabulary, to sample from; quick checks go on with all of them.
-        if options.quick || stands.is_empty() {
-            stands.push(stand);
-        }
+    if let Some(used) = cases.next() {
+        stands.push(checker.check_case(used)?);
     }
     checker.check_layers()?;
     if let Some(whole) = stands.first_mut() {
         checker.check_draws(whole)?;
+    }
+    for case in cases {
+        if checker.is_late() {
+            checker.leave_out(&case)?;
+            continue;
+        }
+        let stand = checker.check_case(case)?;
+        // A quick check goes on with all of them.
+        if options.quick {
+            stands.push(stand);
+        }
     }
     if options.quick {
         checker.check_further(&mut stands)?;

@@ -43,13 +43,12 @@ impl StepKind {
     /// in the middle. Compiling a kernel may take a software driver many seconds, so that types
     /// beside the one that is used have few that are always played.
     pub fn few(used: bool) -> (Vec<StepKind>, Vec<StepKind>) {
-        let lanes = [1, 3, 64, 2, 5, 9, 17].map(StepKind::Lanes);
-        let prompts = [512, 65, 17, 130, 3, 33, 9, 5, 2].map(StepKind::Prompt);
+        let lanes = [1, 8, 64, 3, 2, 9, 17].map(StepKind::Lanes);
+        let prompts = [450, 65, 17, 130, 3, 33, 9, 5, 2].map(StepKind::Prompt);
         let mixed = StepKind::Mixed(20, 12);
-        let (lanes_first, prompts_first) = if used { (3, 2) } else { (1, 1) };
-        let prompts = if used { &prompts[..] } else { &prompts[1..] };
-        let first = [&prompts[..prompts_first], &lanes[..lanes_first]].concat();
-        let further = [&[mixed], &lanes[lanes_first..], &prompts[prompts_first..]].concat();
+        let lanes_first = if used { 3 } else { 1 };
+        let first = [&prompts[..1], &lanes[..lanes_first]].concat();
+        let further = [&[mixed], &lanes[lanes_first..], &prompts[1..]].concat();
         (first, further)
     }
 }
@@ -123,7 +122,7 @@ mod tests {
         // Of the rows with logits, 62 to 64, one is sampled.
         assert_eq!(sampled.logits, [2]);
         let mut seen = Vec::new();
-        for turn in 0..8 {
+        for turn in 0..12 {
             let sampled = sample_rows(&prompt(512), RowLimits { rows: 4, logits: 1 }, turn);
             assert_eq!(sampled.rows.len(), 4);
             assert!(sampled.rows.contains(&0) && sampled.rows.contains(&511));
