@@ -6,10 +6,11 @@ use std::process::Command;
 fn main() {
     // Whatever is compiled into the program lies there, so that asking again costs no build more.
     for folder in std::fs::read_dir("..").into_iter().flatten().flatten() {
-        for part in ["src", "shaders"].map(|part| folder.path().join(part)) {
+        for part in ["src", "shaders", "spirv", "Cargo.toml"].map(|part| folder.path().join(part)) {
             watch(&part);
         }
     }
+    watch(Path::new("../../Cargo.toml"));
     watch(Path::new("../../Cargo.lock"));
     // Grows with every commit and checkout.
     if let Some(log) = git(&["rev-parse", "--git-path", "logs/HEAD"]) {
@@ -23,8 +24,17 @@ fn main() {
     println!("cargo:rustc-env=PIANOLA_COMMIT={commit}");
 }
 
-const STATUS: [&str; 6] =
-    ["status", "--porcelain", "--", "../*/src/*", "../*/shaders/*", "../../Cargo.lock"];
+const STATUS: [&str; 9] = [
+    "status",
+    "--porcelain",
+    "--",
+    "../*/src/*",
+    "../*/shaders/*",
+    "../*/spirv/*",
+    "../*/Cargo.toml",
+    "../../Cargo.toml",
+    "../../Cargo.lock",
+];
 
 fn watch(path: &Path) {
     // A path that is not there would be asked for again at every build.

@@ -1,5 +1,5 @@
-//! Checks a device: every kernel variant that it can launch for a model against the reference, then
-//! some layers as a whole, then the tokens it samples.
+//! Checks a device: kernels against the reference, counted among the variants that it can launch for a
+//! model; then some layers as a whole, then the tokens it samples.
 //!
 //! ```text
 //! subject ─► cases (types) ─► steps (lanes, prompts) ─► each kernel beside the reference

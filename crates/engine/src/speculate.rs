@@ -1,10 +1,11 @@
 //! Guessing ahead: tokens that are likely to come are verified as further rows of one step, which
 //! reads the weights once for all of them.
 //!
-//! A guess never changes an answer. The token at a position is sampled from the logits there with the
+//! The token at a position is sampled from the logits there with the
 //! random number of the request's seed and that position, whether it was guessed or not; a guess
-//! that differs from it ends the verified run, and is forgotten. So greedy answers are the same, and
-//! sampled ones have the same distribution: with exact arithmetic, they are the same too.
+//! that differs from it ends the verified run, and is forgotten. So answers are the same wherever logits do
+//! not depend on the rows of a step: on the processor, and on a GPU with reproducible kernels. With others,
+//! rounding decides near ties.
 
 use std::time::Duration;
 

@@ -136,8 +136,9 @@ impl ComputeOptions {
 #[derive(Args, Debug, Default)]
 #[command(next_help_heading = "Speculation")]
 pub struct SpeculationOptions {
-    /// Guess tokens ahead from what was said before, and verify them in one step: the same answer,
-    /// sooner where texts repeat themselves. Switches itself off where it loses
+    /// Guess tokens ahead from what was said before, and verify them in one step: sooner where
+    /// texts repeat themselves. The same answer on the processor and with --reproducible, on a GPU but for
+    /// near ties. Switches itself off where it loses
     #[arg(long, conflicts_with = "draft")]
     pub speculate: bool,
     /// A smaller model of the same vocabulary that guesses tokens ahead, as in gemma3:270m. Switches
@@ -178,8 +179,8 @@ pub struct SamplingOptions {
     /// Add X to the logit of token ID; -inf bans it. May be repeated
     #[arg(long, value_name = "ID=X", value_parser = bias, allow_hyphen_values = true)]
     pub logit_bias: Vec<(u32, f32)>,
-    /// Seed of the random numbers: the same seed gives the same text [default: a random one, which
-    /// the last line tells]
+    /// Seed of the random numbers: the same seed gives the same text, on a GPU beside other requests or
+    /// with guesses only with --reproducible [default: a random one, which the last line tells]
     #[arg(long, value_name = "S", allow_negative_numbers = true)]
     pub seed: Option<u64>,
 }

@@ -11,7 +11,8 @@
 //! [`program`] turns the plan into a list of dispatches, plain data; [`commands`] makes command
 //! buffers of it. Kernels are in `shaders/`, one operation a file; their compiled form is kept in
 //! `spirv/` (`scripts/shaders` makes it, a test compares the sums of the sources). [`policy`] says
-//! how a kernel's work is cut. Nothing is allocated, recorded or chosen while playing.
+//! how a kernel's work is cut. Once a row count was played, playing
+//! it again allocates, records and chooses nothing.
 //!
 //! Every wait has a limit, and a lost device is an error, never a hang.
 //!

@@ -16,7 +16,7 @@ use crate::options::{ModelOption, level, threads};
 use crate::shapes::ShapeOptions;
 use crate::tuned;
 
-/// Check every kernel of a device against the reference.
+/// Check a device's kernels against the reference.
 ///
 /// Plays the kernels that a model needs, at its own widths, one by one: lanes from 1 to 64, prompts
 /// of up to 512 rows, contexts over several pages and beyond the window, every type of weights and of
@@ -34,7 +34,7 @@ pub struct Arguments {
     model: ModelOption,
     #[command(flatten)]
     shape: ShapeOptions,
-    /// Only the model's own weight types, and of each kernel one step: a minute or two
+    /// Only the model's own weight types, and no new step after 70 s: under two minutes in most cases
     #[arg(long)]
     quick: bool,
     /// The kernels that --reproducible of other commands restricts itself to
