@@ -78,9 +78,17 @@ fn hostile() -> Vec<String> {
         "{% if j == 0 %}{% set n.a = 'x' * 1000000 %}{% endif %}{% if 'y' in n.a %}{% endif %}",
         "{% if j == 0 %}{% set n.a = 'x' * 1000000 %}{% endif %}{% set l = n.a | length %}",
         "{% if j == 0 %}{% set n.l = range(1000000) %}{% endif %}{% if -1 in n.l %}{% endif %}",
-        "{% if j == 0 %}{% set n.a = '1' * 1000000 %}{% endif %}{% set l = n.a | int %}",
+        "{% if j == 0 %}{% set n.a = '0' * 1000000 %}{% endif %}{% set l = n.a | int %}",
         "{% if j == 0 %}{% set n.a = '1' * 1000000 %}{% endif %}{% set l = n.d | attr(n.a) %}",
         "{% if j == 0 %}{% set n.a = '1' * 1000000 %}{% endif %}{% set l = n.a.startswith((n.a, n.a)) %}",
+        "{% if j == 0 %}{% set n.l = ['1' * 1000000] * 1000 %}{% endif %}{% set l = n.l[0].startswith(n.l) %}",
+        "{% if j == 0 %}{% set n.a = 'x' * 1000000 %}{% endif %}{% set l = 'x'.find(n.a) %}",
+        "{% if j == 0 %}{% set n.a = 'x' * 1000000 %}{% endif %}{% set l = 'x'.replace(n.a, '') %}",
+        "{% if j == 0 %}{% set n.a = 'x' * 1000000 %}{% endif %}{% set l = n.a in n %}",
+        "{% if j == 0 %}{% set n.a = 'x' * 1000000 %}{% endif %}{% set l = n[n.a] %}",
+        "{% if j == 0 %}{% set n.d = {'x' * 1000000: 1} %}{% endif %}{% set l = namespace(n.d) %}",
+        "{% set l = '%.1000f' % 1e-300 %}",
+        "{% set l = 1e-300 | round(400) %}",
         "{% set l = range(2000) | sort(reverse=true) | unique %}",
         // Nothing but time, nothing but output.
         "",
@@ -96,6 +104,24 @@ fn hostile() -> Vec<String> {
     );
     all.push("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}".into());
     all.push("{% macro m() %}{% call m() %}{% endcall %}{% endmacro %}{{ m() }}".into());
+    // Each macro keeps the one before it.
+    let chain = "{%macro m()%}{%endmacro%}".repeat(40_000);
+    all.push(format!("{{% with %}}{chain}{{% endwith %}}"));
+    // Names that are looked for in many scopes.
+    let name = "b".repeat(250);
+    let (open, close) = ("{% with a = 1 %}".repeat(90), "{% endwith %}".repeat(90));
+    all.push(open + &forever(&format!("{{{{ {name} }}}}")) + &close);
+    // Far larger than memory, at once.
+    for huge in [
+        "range(10 ** 12)",
+        "'x' * 10 ** 15",
+        "'x'.center(10 ** 12)",
+        "[1] | batch(10 ** 12, 0)",
+        "[1] | tojson(indent=10 ** 9)",
+        "'a\\nb' | indent(10 ** 12)",
+    ] {
+        all.push(format!("{{{{ {huge} }}}}"));
+    }
     // Nested in the source.
     for (open, middle, close) in [
         ("(", "1", ")"),
@@ -214,6 +240,19 @@ fn odd_calls_are_errors_or_nothing() {
         "{% set a, b = [1] %}",
         "{% call 1 %}{% endcall %}",
         &format!("{{{{ {} }}}}", "a".repeat(1000)),
+        &format!("{{{{ f({}) }}}}", "a, ".repeat(300)),
+        &format!("{{{{ f({}) }}}}", (0..100_000).map(|i| format!("a{i}=1,")).collect::<String>()),
+        &format!("{{% macro m({}) %}}{{% endmacro %}}", "a, ".repeat(300)),
+        "{{ '%999999999d' % 3 }}",
+        "{{ '%.99999999999999999999f' % 3 }}",
+        "{{ '%d' % 1e30 }}",
+        "{{ '%s' % (1, 2) }}",
+        "{{ 1e30 | int }}",
+        "{{ ('9' * 30) | int }}",
+        "{{ (-9223372036854775807 - 1) | abs }}",
+        "{{ 0 ** -1 }}",
+        "{{ dict(1) }}",
+        "{{ namespace([1]) }}",
     ] {
         assert!(
             matches!(render(source), Err(Error::Template(_))),

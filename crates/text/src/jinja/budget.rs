@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::fault::{Fault, Limit};
-use super::value::{List, Map, Value};
+use super::value::{Form, List, Map, Value};
 
 /// Bytes in all, whether or not they are still in use. A long conversation takes a few times its
 /// own length.
@@ -19,7 +19,7 @@ pub(super) const WORK: u64 = 5_000_000;
 /// times as many.
 pub(super) const DEEPEST: usize = 256;
 
-/// Lists and maps inside one another; definitions of tools have ten or so.
+/// Lists, maps and macros' scopes inside one another; definitions of tools have ten or so.
 pub(super) const DEEPEST_VALUE: usize = 100;
 
 /// Bytes of the whole text, several times the longest context.
@@ -77,15 +77,20 @@ impl Budget {
 
     /// A list of items that were paid for.
     pub(super) fn list(&self, items: Vec<Value>) -> Result<Value, Fault> {
-        Ok(Value::List(self.counted(items)?))
+        self.sequence(Form::List, items).map(Value::List)
     }
 
-    /// The same, where a list is wanted rather than a value.
-    pub(super) fn counted(&self, items: Vec<Value>) -> Result<Rc<List>, Fault> {
+    /// A tuple of items that were paid for.
+    pub(super) fn tuple(&self, items: Vec<Value>) -> Result<Value, Fault> {
+        self.sequence(Form::Tuple, items).map(Value::List)
+    }
+
+    /// The same in either form, not yet as a value.
+    pub(super) fn sequence(&self, form: Form, items: Vec<Value>) -> Result<Rc<List>, Fault> {
         self.memory(size_of::<List>())?;
         self.work(items.len())?;
         let (depth, plain) = nesting(items.iter())?;
-        Ok(Rc::new(List { items, depth, plain }))
+        Ok(Rc::new(List { form, items, depth, plain }))
     }
 
     /// A map of entries whose keys differ.
@@ -111,7 +116,7 @@ fn take(left: &Cell<u64>, amount: usize) -> Option<()> {
 }
 
 /// How deep a container of these is, and whether it holds nothing but data.
-fn nesting<'a>(values: impl Iterator<Item = &'a Value>) -> Result<(usize, bool), Fault> {
+pub(super) fn nesting<'a>(values: impl Iterator<Item = &'a Value>) -> Result<(usize, bool), Fault> {
     let (mut depth, mut plain) = (0, true);
     for value in values {
         depth = depth.max(value.depth());
