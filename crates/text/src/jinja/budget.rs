@@ -12,7 +12,7 @@ use super::value::{Form, List, Map, Value};
 pub(super) const MEMORY: u64 = 256 << 20;
 
 /// Steps: nodes of the program evaluated, items of lists visited, and bytes read or written by the
-/// [`STRETCH`]. A conversation of a thousand messages takes a hundredth.
+/// [`COPIED_PER_STEP`]. A conversation of a thousand messages takes a hundredth.
 pub(super) const WORK: u64 = 5_000_000;
 
 /// Expressions, blocks and calls inside one another while the program runs. The stack holds many
@@ -26,12 +26,12 @@ pub(super) const DEEPEST_VALUE: usize = 100;
 pub(super) const LONGEST_OUTPUT: usize = 64 << 20;
 
 /// Bytes that are copied or compared in the time of a step.
-const STRETCH: usize = 64;
+const COPIED_PER_STEP: usize = 64;
 
 /// Bytes that are looked at one by one in the time of a step.
-const GLANCE: usize = 8;
+const SCANNED_PER_STEP: usize = 8;
 
-/// What is left of both.
+/// What is left of memory and work.
 pub(super) struct Budget {
     memory: Cell<u64>,
     work: Cell<u64>,
@@ -49,12 +49,12 @@ impl Budget {
 
     /// Pays for looking at every character of a text.
     pub(super) fn scan(&self, text: &str) -> Result<(), Fault> {
-        self.work(1 + text.len() / GLANCE)
+        self.work(1 + text.len() / SCANNED_PER_STEP)
     }
 
     /// Pays for reading some bytes.
     pub(super) fn read(&self, bytes: usize) -> Result<(), Fault> {
-        self.work(1 + bytes / STRETCH)
+        self.work(1 + bytes / COPIED_PER_STEP)
     }
 
     /// Pays for some bytes of memory, before they are taken.
@@ -141,9 +141,9 @@ impl<'b> Writer<'b> {
 
     pub(super) fn push(&mut self, text: &str) -> Result<(), Fault> {
         take(&self.budget.memory, text.len()).ok_or(Fault::limit(Limit::Memory))?;
-        // Whole stretches only, or text that comes by the character would cost a step for each.
-        let before = self.text.len() / STRETCH;
-        self.budget.work((self.text.len() + text.len()) / STRETCH - before)?;
+        // Whole steps only, or text that comes by the character would cost a step for each.
+        let before = self.text.len() / COPIED_PER_STEP;
+        self.budget.work((self.text.len() + text.len()) / COPIED_PER_STEP - before)?;
         self.text.push_str(text);
         Ok(())
     }

@@ -75,10 +75,10 @@ pub(super) fn apply(
         "min" | "max" => extreme(budget, value, arguments, name == "max"),
         "sum" => sum(budget, value, arguments),
         "map" => map(budget, value, arguments),
-        "select" | "reject" => choose(budget, value, arguments, None, name == "select"),
+        "select" | "reject" => select(budget, value, arguments, None, name == "select"),
         "selectattr" | "rejectattr" => {
             let attribute = arguments.required(0, "attribute")?;
-            choose(budget, value, arguments, Some(attribute), name == "selectattr")
+            select(budget, value, arguments, Some(attribute), name == "selectattr")
         }
         "batch" => batch(budget, value, arguments),
         "safe" => Ok(value.clone()),
@@ -193,7 +193,7 @@ fn part(budget: &Budget, value: &Value, path: Option<&Value>) -> Result<Value, F
     match path {
         None | Some(Value::None) => Ok(value.clone()),
         Some(Value::Text(path)) => {
-            budget.read(path.len())?;
+            budget.scan(path)?;
             path.split('.').try_fold(value.clone(), |value, name| match name.parse() {
                 Ok(index) if !matches!(value, Value::Map(_)) => {
                     lists::item(budget, &value, &Value::Int(index))
@@ -362,7 +362,7 @@ fn apply_inner(
 }
 
 /// Items for which a test holds, or does not; of the items themselves, or of an attribute.
-fn choose(
+fn select(
     budget: &Budget,
     value: &Value,
     arguments: &Arguments,

@@ -26,7 +26,8 @@ pub(super) fn percent(budget: &Budget, pattern: &str, values: &[Value]) -> Resul
         conversion.write(value, &mut out)?;
     }
     // Python lets pass what it might have looked names up in.
-    if values.next().is_some_and(|value| !matches!(value, Value::Map(_) | Value::List(_))) {
+    let looked_in = |value| matches!(value, &(Value::Map(_) | Value::List(_) | Value::Undefined));
+    if values.next().is_some_and(|value| !looked_in(value)) {
         return Err(Fault::failed("a format has more values than places for them"));
     }
     out.push(rest)?;

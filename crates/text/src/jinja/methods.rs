@@ -121,10 +121,27 @@ fn string(
         }
         "find" => place(text.find(arguments.required_text(0, "sub")?)),
         "rfind" => place(text.rfind(arguments.required_text(0, "sub")?)),
+        "index" | "rindex" => {
+            let part = arguments.required_text(0, "sub")?;
+            let found = if name == "index" { text.find(part) } else { text.rfind(part) };
+            place(Some(found.ok_or_else(|| Fault::failed("a substring is not found"))?))
+        }
         "count" => {
             let part = arguments.required_text(0, "sub")?;
             Value::Int(text.matches(part).count() as i64)
         }
+        _ => return divided(budget, text, name, arguments),
+    }))
+}
+
+/// Methods that take a text apart or put one together.
+fn divided(
+    budget: &Budget,
+    text: &str,
+    name: &str,
+    arguments: &Arguments,
+) -> Result<Option<Value>, Fault> {
+    Ok(Some(match name {
         "replace" => replace(budget, text, arguments)?,
         "split" => split(budget, text, arguments, false)?,
         "rsplit" => split(budget, text, arguments, true)?,

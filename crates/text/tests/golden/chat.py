@@ -125,6 +125,7 @@ FEATURES = {
     "else of loops": "{% for x in [] %}{% else %}{% set y = 1 %}{{ y }}{% endfor %}{{ y is defined }}{% for x in [1, 2] %}{% continue %}{% else %}E{% endfor %}{% for x in [1, 2] %}{% break %}{% else %}F{% endfor %}",
     "mappings": "{{ dict([('a', 1), ('b', 2)], c=3) }}{{ dict({'a': 1}, a=2) }}{{ namespace([('a', 1)]).a }}{{ namespace({'a': 1}, b=2).b }}",
     "absent values": "{{ [nothing] }} {{ none[0] is defined }} {{ (5)[0] is defined }} {{ '' | first is defined }} {{ ['\\x1b\\x00\\x7f'] }}",
+    "positions": "{{ 'abcb'.index('b') }}{{ 'abcb'.rindex('b') }}{{ 'a' % nothing }}",
     "words": "{{ \"it's a-b c_d\" | wordcount }} {{ \"it's a-b (c\" | title }} {{ \"it's\".title() }} {{ ['a'] is lower }} {{ [1] is lower }} {{ '-5'.zfill(4) }} {{ 'ab'.center(5) }}| {{ 'abc'.center(6) }}|",
 }
 
