@@ -293,7 +293,9 @@ impl<'b> Evaluator<'b> {
                 let values = value.iterate(self.budget)?;
                 if values.items.len() != targets.len() {
                     let (wanted, found) = (targets.len(), values.items.len());
-                    return Err(Fault::failed(format!("{found} values for {wanted} names")));
+                    return Err(Fault::failed(format!(
+                        "{found} values cannot be assigned to {wanted} names"
+                    )));
                 }
                 for (target, value) in targets.iter().zip(&values.items) {
                     self.assign(target, value.clone())?;

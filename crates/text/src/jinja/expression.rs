@@ -216,7 +216,10 @@ impl Evaluator<'_> {
             Value::None => Ok(None),
             value => match value.as_integer() {
                 Some(bound) => Ok(Some(bound)),
-                None => Err(Fault::failed(format!("a slice from {} to another", value.kind()))),
+                None => Err(Fault::failed(format!(
+                    "a bound of a slice must be an integer, not {}",
+                    value.kind()
+                ))),
             },
         }
     }

@@ -224,7 +224,7 @@ fn replace(budget: &Budget, text: &str, arguments: &Arguments) -> Result<Value, 
 fn split(budget: &Budget, text: &str, arguments: &Arguments, last: bool) -> Result<Value, Fault> {
     let separator = arguments.text(0, "sep")?;
     if separator == Some("") {
-        return Err(Fault::failed("an empty separator"));
+        return Err(Fault::failed("a text cannot be split by an empty separator"));
     }
     let most = match arguments.integer(1, "maxsplit")? {
         Some(count) if count >= 0 => usize::try_from(count).unwrap_or(usize::MAX),

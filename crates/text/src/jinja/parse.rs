@@ -132,7 +132,10 @@ impl Parser {
                     self.statement()?
                 }
                 Token::End if ends.is_empty() => return Ok((block, "")),
-                _ => return Err(Fault::failed(format!("a block does not end with {ends:?}"))),
+                _ => {
+                    let ends = ends.join("' or '");
+                    return Err(Fault::failed(format!("a block is not closed by '{ends}'")));
+                }
             };
             block.push(Line { line, statement });
         }
