@@ -112,6 +112,12 @@ fn hostile() -> Vec<String> {
     let name = "b".repeat(250);
     let (open, close) = ("{% with a = 1 %}".repeat(90), "{% endwith %}".repeat(90));
     all.push(open + &forever(&format!("{{{{ {name} }}}}")) + &close);
+    let names = |range: &mut dyn Iterator<Item = usize>| {
+        range.map(|i| format!("a{i}=1")).collect::<Vec<_>>().join(", ")
+    };
+    let (parameters, arguments) = (names(&mut (0..250)), names(&mut (0..250).rev()));
+    let call = forever(&format!("{{{{ m({arguments}) }}}}"));
+    all.push(format!("{{% macro m({parameters}) %}}{{% endmacro %}}{call}"));
     // Far larger than memory, at once.
     for huge in [
         "range(10 ** 12)",

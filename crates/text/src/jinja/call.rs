@@ -38,6 +38,8 @@ impl Evaluator<'_> {
         let Macro { name, parameters, body } = &*closure.definition;
         let variables: usize = closure.frames.iter().map(Frame::len).sum();
         self.budget.memory((closure.frames.len() + variables + parameters.len()) * 64)?;
+        // Every name is looked for among all parameters, and every parameter among all names.
+        self.budget.work(parameters.len() * arguments.named.len() / 16)?;
         if arguments.positional.len() > parameters.len() {
             return Err(Fault::failed(format!("the macro '{name:.40}' takes fewer arguments")));
         }
