@@ -34,61 +34,70 @@ fn forever(body: &str) -> String {
     )
 }
 
-/// Templates by what they grow.
+/// Bodies of loops, by what they grow.
+const BODIES: &[&str] = &[
+    // Doubled forty times, by every way to make a value of two.
+    "{% set n.a = n.a ~ n.a %}",
+    "{% set n.a = n.a + n.a %}",
+    "{% set n.a = n.a * 2 %}",
+    "{% set n.a = n.a.replace('x', 'xx') %}",
+    "{% set n.a = n.a | replace('x', n.a) %}",
+    "{% set n.a = [n.a, n.a] | join %}",
+    "{% set n.a = n.a.join([n.a, n.a, n.a]) %}",
+    "{% set n.a = '%s%s' | format(n.a, n.a) %}",
+    "{% set n.a = '%s%s' % (n.a, n.a) %}",
+    "{% set n.a = '{}{}'.format(n.a, n.a) %}",
+    "{% set n.a %}{{ n.a }}{{ n.a }}{% endset %}",
+    "{% set n.a = (n.a ~ '\\n' ~ n.a) | indent(n.a | length) %}",
+    "{% set n.a = n.a.center(2 * n.a | length) %}",
+    "{% set n.a = n.a.split('x') | join(n.a ~ n.a) %}",
+    "{% set n.a = [n.a, n.a] | tojson %}",
+    "{% set n.a = [n.a, n.a] | string %}",
+    "{% set n.a = n.a | map('upper') | join(n.a) ~ n.a %}",
+    "{% set n.l = n.l + n.l %}",
+    "{% set n.l = n.l * 2 %}",
+    "{% set n.l = [n.l, n.l] | sum(start=[]) %}",
+    "{% set n.l = n.l | batch(2 * n.l | length, 1) | first %}",
+    "{% set n.l = (n.a ~ n.a) | list %}{% set n.a = n.a ~ n.a %}",
+    "{% set n.l = range(10000000) %}{% set n.d = {'k': n.l, 'o': n.d} %}",
+    // Shared, so that what is written is larger than what is kept.
+    "{% set n.l = [n.l, n.l] %}{% if j == 40 %}{{ n.l }}{% endif %}",
+    "{% set n.l = [n.l, n.l] %}{% if j == 40 %}{{ n.l | tojson }}{% endif %}",
+    "{% set n.l = [n.l, n.l] %}{% if j == 40 %}{{ n.l == [n.l, n.l][0] + [] }}{% endif %}",
+    // Kept without end.
+    "{% set n.l = n.l + [n.a ~ j] %}",
+    // Nested without end.
+    "{% set n.l = [n.l] %}",
+    "{% set n.d = {'k': n.d} %}",
+    "{% set n.d = dict(n.d, k=n.d) %}",
+    "{% set n.l = n.l | batch(9) %}",
+    "{% set n.l = {'a': n.l} | items %}",
+    // Long, and read again and again.
+    "{% set n.a = n.a ~ 'x' * 10000 %}{{ '' if n.a == n.a ~ '' }}",
+    "{% if j == 0 %}{% set n.a = 'x' * 1000000 %}{% endif %}{% if 'y' in n.a %}{% endif %}",
+    "{% if j == 0 %}{% set n.a = 'x' * 1000000 %}{% endif %}{% set l = n.a | length %}",
+    "{% if j == 0 %}{% set n.l = range(1000000) %}{% endif %}{% if -1 in n.l %}{% endif %}",
+    "{% if j == 0 %}{% set n.a = '0' * 1000000 %}{% endif %}{% set l = n.a | int %}",
+    "{% if j == 0 %}{% set n.a = '1' * 1000000 %}{% endif %}{% set l = n.d | attr(n.a) %}",
+    "{% if j == 0 %}{% set n.a = '1' * 1000000 %}{% endif %}{% set l = n.a.startswith((n.a, n.a)) %}",
+    "{% if j == 0 %}{% set n.l = ['1' * 1000000] * 1000 %}{% endif %}{% set l = n.l[0].startswith(n.l) %}",
+    "{% if j == 0 %}{% set n.a = 'x' * 1000000 %}{% endif %}{% set l = 'x'.find(n.a) %}",
+    "{% if j == 0 %}{% set n.a = 'x' * 1000000 %}{% endif %}{% set l = 'x'.replace(n.a, '') %}",
+    "{% if j == 0 %}{% set n.a = 'x' * 1000000 %}{% endif %}{% set l = n.a in n %}",
+    "{% if j == 0 %}{% set n.a = 'x' * 1000000 %}{% endif %}{% set l = n[n.a] %}",
+    "{% if j == 0 %}{% set n.d = {'x' * 1000000: 1} %}{% endif %}{% set l = namespace(n.d) %}",
+    "{% set l = '%.1000f' % 1e-300 %}",
+    "{% set l = 1e-300 | round(400) %}",
+    "{% set l = range(2000) | sort(reverse=true) | unique %}",
+    // Nothing but time, nothing but output.
+    "",
+    "{{ 'much to read, over and over' }}",
+    "{% if j == 0 %}{% set n.a = 'x' * 1000000 %}{% endif %}{{ n.a }}",
+    "{% set x = n.a.strip('abc') %}",
+];
+
 fn hostile() -> Vec<String> {
-    let bodies = [
-        // Doubled forty times, by every way to make a value of two.
-        "{% set n.a = n.a ~ n.a %}",
-        "{% set n.a = n.a + n.a %}",
-        "{% set n.a = n.a * 2 %}",
-        "{% set n.a = n.a.replace('x', 'xx') %}",
-        "{% set n.a = n.a | replace('x', n.a) %}",
-        "{% set n.a = [n.a, n.a] | join %}",
-        "{% set n.a = n.a.join([n.a, n.a, n.a]) %}",
-        "{% set n.a = '%s%s' | format(n.a, n.a) %}",
-        "{% set n.a = '%s%s' % (n.a, n.a) %}",
-        "{% set n.a = '{}{}'.format(n.a, n.a) %}",
-        "{% set n.a %}{{ n.a }}{{ n.a }}{% endset %}",
-        "{% set n.a = (n.a ~ '\\n' ~ n.a) | indent(n.a | length) %}",
-        "{% set n.a = n.a.center(2 * n.a | length) %}",
-        "{% set n.a = n.a.split('x') | join(n.a ~ n.a) %}",
-        "{% set n.a = [n.a, n.a] | tojson %}",
-        "{% set n.a = [n.a, n.a] | string %}",
-        "{% set n.a = n.a | map('upper') | join(n.a) ~ n.a %}",
-        "{% set n.l = n.l + n.l %}",
-        "{% set n.l = n.l * 2 %}",
-        "{% set n.l = [n.l, n.l] | sum(start=[]) %}",
-        "{% set n.l = n.l | batch(2 * n.l | length, 1) | first %}",
-        "{% set n.l = (n.a ~ n.a) | list %}{% set n.a = n.a ~ n.a %}",
-        "{% set n.l = range(10000000) %}{% set n.d = {'k': n.l, 'o': n.d} %}",
-        // Shared, so that what is written is larger than what is kept.
-        "{% set n.l = [n.l, n.l] %}{% if j == 40 %}{{ n.l }}{% endif %}",
-        "{% set n.l = [n.l, n.l] %}{% if j == 40 %}{{ n.l | tojson }}{% endif %}",
-        "{% set n.l = [n.l, n.l] %}{% if j == 40 %}{{ n.l == [n.l, n.l][0] + [] }}{% endif %}",
-        // Kept without end.
-        "{% set n.l = n.l + [n.a ~ j] %}",
-        // Nested without end.
-        "{% set n.l = [n.l] %}",
-        "{% set n.d = {'k': n.d} %}",
-        "{% set n.d = dict(n.d, k=n.d) %}",
-        "{% set n.l = n.l | batch(9) %}",
-        "{% set n.l = {'a': n.l} | items %}",
-        // Long, and read again and again.
-        "{% set n.a = n.a ~ 'x' * 10000 %}{{ '' if n.a == n.a ~ '' }}",
-        "{% if j == 0 %}{% set n.a = 'x' * 1000000 %}{% endif %}{% if 'y' in n.a %}{% endif %}",
-        "{% if j == 0 %}{% set n.a = 'x' * 1000000 %}{% endif %}{% set l = n.a | length %}",
-        "{% if j == 0 %}{% set n.l = range(1000000) %}{% endif %}{% if -1 in n.l %}{% endif %}",
-        "{% if j == 0 %}{% set n.a = '1' * 1000000 %}{% endif %}{% set l = n.a | int %}",
-        "{% if j == 0 %}{% set n.a = '1' * 1000000 %}{% endif %}{% set l = n.d | attr(n.a) %}",
-        "{% if j == 0 %}{% set n.a = '1' * 1000000 %}{% endif %}{% set l = n.a.startswith((n.a, n.a)) %}",
-        "{% set l = range(2000) | sort(reverse=true) | unique %}",
-        // Nothing but time, nothing but output.
-        "",
-        "{{ 'much to read, over and over' }}",
-        "{% if j == 0 %}{% set n.a = 'x' * 1000000 %}{% endif %}{{ n.a }}",
-        "{% set x = n.a.strip('abc') %}",
-    ];
-    let mut all: Vec<String> = bodies.iter().map(|body| forever(body)).collect();
+    let mut all: Vec<String> = BODIES.iter().map(|body| forever(body)).collect();
     all.push("{% macro m(x) %}{{ m([x]) }}{% endmacro %}{{ m(1) }}".into());
     all.push(
         "{% macro a() %}{{ b() }}{% endmacro %}{% macro b() %}{{ a() }}{% endmacro %}{{ a() }}"
@@ -96,6 +105,30 @@ fn hostile() -> Vec<String> {
     );
     all.push("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}".into());
     all.push("{% macro m() %}{% call m() %}{% endcall %}{% endmacro %}{{ m() }}".into());
+    // Each macro keeps the one before it.
+    let chain = "{%macro m()%}{%endmacro%}".repeat(40_000);
+    all.push(format!("{{% with %}}{chain}{{% endwith %}}"));
+    // Names that are looked for in many scopes.
+    let name = "b".repeat(250);
+    let (open, close) = ("{% with a = 1 %}".repeat(90), "{% endwith %}".repeat(90));
+    all.push(open + &forever(&format!("{{{{ {name} }}}}")) + &close);
+    let names = |range: &mut dyn Iterator<Item = usize>| {
+        range.map(|i| format!("a{i}=1")).collect::<Vec<_>>().join(", ")
+    };
+    let (parameters, arguments) = (names(&mut (0..250)), names(&mut (0..250).rev()));
+    let call = forever(&format!("{{{{ m({arguments}) }}}}"));
+    all.push(format!("{{% macro m({parameters}) %}}{{% endmacro %}}{call}"));
+    // Far larger than memory, at once.
+    for huge in [
+        "range(10 ** 12)",
+        "'x' * 10 ** 15",
+        "'x'.center(10 ** 12)",
+        "[1] | batch(10 ** 12, 0)",
+        "[1] | tojson(indent=10 ** 9)",
+        "'a\\nb' | indent(10 ** 12)",
+    ] {
+        all.push(format!("{{{{ {huge} }}}}"));
+    }
     // Nested in the source.
     for (open, middle, close) in [
         ("(", "1", ")"),
@@ -214,6 +247,19 @@ fn odd_calls_are_errors_or_nothing() {
         "{% set a, b = [1] %}",
         "{% call 1 %}{% endcall %}",
         &format!("{{{{ {} }}}}", "a".repeat(1000)),
+        &format!("{{{{ f({}) }}}}", "a, ".repeat(300)),
+        &format!("{{{{ f({}) }}}}", (0..100_000).map(|i| format!("a{i}=1,")).collect::<String>()),
+        &format!("{{% macro m({}) %}}{{% endmacro %}}", "a, ".repeat(300)),
+        "{{ '%999999999d' % 3 }}",
+        "{{ '%.99999999999999999999f' % 3 }}",
+        "{{ '%d' % 1e30 }}",
+        "{{ '%s' % (1, 2) }}",
+        "{{ 1e30 | int }}",
+        "{{ ('9' * 30) | int }}",
+        "{{ (-9223372036854775807 - 1) | abs }}",
+        "{{ 0 ** -1 }}",
+        "{{ dict(1) }}",
+        "{{ namespace([1]) }}",
     ] {
         assert!(
             matches!(render(source), Err(Error::Template(_))),

@@ -86,6 +86,7 @@ pub(super) enum Expression {
     Text(Arc<str>),
     Name(Arc<str>),
     List(Vec<Expression>),
+    Tuple(Vec<Expression>),
     Map(Vec<(Expression, Expression)>),
     Not(Box<Expression>),
     Negative(Box<Expression>),

@@ -5,33 +5,33 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::fault::{Fault, Limit};
-use super::value::{List, Map, Value};
+use super::value::{Form, List, Map, Value};
 
 /// Bytes in all, whether or not they are still in use. A long conversation takes a few times its
 /// own length.
 pub(super) const MEMORY: u64 = 256 << 20;
 
 /// Steps: nodes of the program evaluated, items of lists visited, and bytes read or written by the
-/// [`STRETCH`]. A conversation of a thousand messages takes a hundredth.
+/// [`COPIED_PER_STEP`]. A conversation of a thousand messages takes a hundredth.
 pub(super) const WORK: u64 = 5_000_000;
 
 /// Expressions, blocks and calls inside one another while the program runs. The stack holds many
 /// times as many.
 pub(super) const DEEPEST: usize = 256;
 
-/// Lists and maps inside one another; definitions of tools have ten or so.
+/// Lists, maps and macros' scopes inside one another; definitions of tools have ten or so.
 pub(super) const DEEPEST_VALUE: usize = 100;
 
 /// Bytes of the whole text, several times the longest context.
 pub(super) const LONGEST_OUTPUT: usize = 64 << 20;
 
 /// Bytes that are copied or compared in the time of a step.
-const STRETCH: usize = 64;
+const COPIED_PER_STEP: usize = 64;
 
 /// Bytes that are looked at one by one in the time of a step.
-const GLANCE: usize = 8;
+const SCANNED_PER_STEP: usize = 8;
 
-/// What is left of both.
+/// What is left of memory and work.
 pub(super) struct Budget {
     memory: Cell<u64>,
     work: Cell<u64>,
@@ -49,12 +49,12 @@ impl Budget {
 
     /// Pays for looking at every character of a text.
     pub(super) fn scan(&self, text: &str) -> Result<(), Fault> {
-        self.work(1 + text.len() / GLANCE)
+        self.work(1 + text.len() / SCANNED_PER_STEP)
     }
 
     /// Pays for reading some bytes.
     pub(super) fn read(&self, bytes: usize) -> Result<(), Fault> {
-        self.work(1 + bytes / STRETCH)
+        self.work(1 + bytes / COPIED_PER_STEP)
     }
 
     /// Pays for some bytes of memory, before they are taken.
@@ -77,15 +77,20 @@ impl Budget {
 
     /// A list of items that were paid for.
     pub(super) fn list(&self, items: Vec<Value>) -> Result<Value, Fault> {
-        Ok(Value::List(self.counted(items)?))
+        self.sequence(Form::List, items).map(Value::List)
     }
 
-    /// The same, where a list is wanted rather than a value.
-    pub(super) fn counted(&self, items: Vec<Value>) -> Result<Rc<List>, Fault> {
+    /// A tuple of items that were paid for.
+    pub(super) fn tuple(&self, items: Vec<Value>) -> Result<Value, Fault> {
+        self.sequence(Form::Tuple, items).map(Value::List)
+    }
+
+    /// The same in either form, not yet as a value.
+    pub(super) fn sequence(&self, form: Form, items: Vec<Value>) -> Result<Rc<List>, Fault> {
         self.memory(size_of::<List>())?;
         self.work(items.len())?;
         let (depth, plain) = nesting(items.iter())?;
-        Ok(Rc::new(List { items, depth, plain }))
+        Ok(Rc::new(List { form, items, depth, plain }))
     }
 
     /// A map of entries whose keys differ.
@@ -111,7 +116,7 @@ fn take(left: &Cell<u64>, amount: usize) -> Option<()> {
 }
 
 /// How deep a container of these is, and whether it holds nothing but data.
-fn nesting<'a>(values: impl Iterator<Item = &'a Value>) -> Result<(usize, bool), Fault> {
+pub(super) fn nesting<'a>(values: impl Iterator<Item = &'a Value>) -> Result<(usize, bool), Fault> {
     let (mut depth, mut plain) = (0, true);
     for value in values {
         depth = depth.max(value.depth());
@@ -136,9 +141,9 @@ impl<'b> Writer<'b> {
 
     pub(super) fn push(&mut self, text: &str) -> Result<(), Fault> {
         take(&self.budget.memory, text.len()).ok_or(Fault::limit(Limit::Memory))?;
-        // Whole stretches only, or text that comes by the character would cost a step for each.
-        let before = self.text.len() / STRETCH;
-        self.budget.work((self.text.len() + text.len()) / STRETCH - before)?;
+        // Whole steps only, or text that comes by the character would cost a step for each.
+        let before = self.text.len() / COPIED_PER_STEP;
+        self.budget.work((self.text.len() + text.len()) / COPIED_PER_STEP - before)?;
         self.text.push_str(text);
         Ok(())
     }

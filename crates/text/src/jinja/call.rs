@@ -5,10 +5,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use super::ast::{Expression, Macro, Parameter, Suffix};
-use super::evaluate::Evaluator;
+use super::evaluate::{Evaluator, only_data};
 use super::expression::Arguments;
 use super::fault::Fault;
-use super::operators::equal;
+use super::operators::{equal, insert};
 use super::value::{Closure, Frame, Function, LoopState, Value};
 use super::{lists, methods};
 use crate::template::time;
@@ -38,6 +38,8 @@ impl Evaluator<'_> {
         let Macro { name, parameters, body } = &*closure.definition;
         let variables: usize = closure.frames.iter().map(Frame::len).sum();
         self.budget.memory((closure.frames.len() + variables + parameters.len()) * 64)?;
+        // Every name is looked for among all parameters, and every parameter among all names.
+        self.budget.work(parameters.len() * arguments.named.len() / 16)?;
         if arguments.positional.len() > parameters.len() {
             return Err(Fault::failed(format!("the macro '{name:.40}' takes fewer arguments")));
         }
@@ -98,45 +100,20 @@ impl Evaluator<'_> {
             Function::Range => lists::range(self.budget, arguments),
             Function::Namespace => {
                 let mut frame = Frame::new();
-                if let Some(Value::Map(map)) = arguments.positional.first() {
-                    for (key, value) in &map.entries {
-                        self.budget.memory(64)?;
-                        if let Value::Text(name) = key {
-                            frame.insert(name.clone(), value.clone());
-                        }
-                    }
-                }
-                self.budget.memory(64 * (1 + arguments.named.len()))?;
-                frame.extend(arguments.named.iter().cloned());
-                if let Some(value) = frame.values().find(|value| !value.is_plain()) {
-                    let kind = value.kind();
-                    return Err(Fault::failed(format!(
-                        "a namespace cannot keep {kind} of this kind"
-                    )));
+                for (key, value) in self.entries(arguments)? {
+                    let Value::Text(name) = key else {
+                        let kind = key.kind();
+                        return Err(Fault::failed(format!("{kind} is no name for a namespace")));
+                    };
+                    self.budget.memory(64)?;
+                    self.budget.read(name.len())?;
+                    only_data(&value)?;
+                    frame.insert(name, value);
                 }
                 Ok(Value::Namespace(Rc::new(RefCell::new(frame))))
             }
             Function::Dict => {
-                let mut entries = match arguments.positional.first() {
-                    Some(Value::Map(map)) => {
-                        self.budget.items(2 * map.entries.len())?;
-                        map.entries.clone()
-                    }
-                    _ => Vec::new(),
-                };
-                for (name, value) in &arguments.named {
-                    let name = Value::Text(name.clone());
-                    let mut same = None;
-                    for (place, (key, _)) in entries.iter().enumerate() {
-                        if equal(self.budget, key, &name)? {
-                            same = Some(place);
-                        }
-                    }
-                    match same {
-                        Some(place) => entries[place].1 = value.clone(),
-                        None => entries.push((name, value.clone())),
-                    }
-                }
+                let entries = self.entries(arguments)?;
                 self.budget.map(entries)
             }
             Function::RaiseException => {
@@ -149,6 +126,32 @@ impl Evaluator<'_> {
                 self.budget.text(&time::format(self.now, format))
             }
         }
+    }
+
+    /// What `dict` and `namespace` are given: a mapping or pairs, and then named values.
+    fn entries(&self, arguments: &Arguments) -> Result<Vec<(Value, Value)>, Fault> {
+        let mut entries = Vec::new();
+        match arguments.positional.first() {
+            None => {}
+            Some(Value::Map(map)) => {
+                self.budget.items(2 * map.entries.len())?;
+                entries.clone_from(&map.entries);
+            }
+            Some(given) => {
+                for pair in &given.iterate(self.budget)?.items {
+                    let pair = pair.iterate(self.budget)?;
+                    let [key, value] = &*pair.items else {
+                        return Err(Fault::failed("a mapping is made of pairs"));
+                    };
+                    self.budget.items(2)?;
+                    insert(self.budget, &mut entries, key.clone(), value.clone())?;
+                }
+            }
+        }
+        for (name, value) in &arguments.named {
+            insert(self.budget, &mut entries, Value::Text(name.clone()), value.clone())?;
+        }
+        Ok(entries)
     }
 
     pub(super) fn call_method(

@@ -9,10 +9,10 @@ use std::time::SystemTime;
 use serde_json::Map;
 
 use super::ast::{Block, Expression, For, Line, Macro, Statement, Suffix, Target};
-use super::budget::{Budget, DEEPEST, LONGEST_OUTPUT, Writer};
+use super::budget::{Budget, DEEPEST, LONGEST_OUTPUT, Writer, nesting};
 use super::fault::{Fault, Limit};
 use super::python;
-use super::value::{Closure, Frame, List, LoopState, Value};
+use super::value::{Closure, Form, Frame, List, LoopState, Value};
 
 /// How a block ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -164,9 +164,11 @@ impl<'b> Evaluator<'b> {
             self.iterations(&Rc::new(state))
         });
         self.frames.pop();
-        done?;
-        if items.items.is_empty() {
-            self.block(&definition.otherwise)?;
+        if !done? {
+            self.frames.push(Frame::new());
+            let written = self.block(&definition.otherwise);
+            self.frames.pop();
+            written?;
         }
         Ok(())
     }
@@ -182,11 +184,14 @@ impl<'b> Evaluator<'b> {
                 kept.push(item.clone());
             }
         }
-        *items = self.budget.counted(kept)?;
+        *items = self.budget.sequence(Form::List, kept)?;
         Ok(())
     }
 
-    fn iterations(&mut self, state: &Rc<LoopState>) -> Result<(), Fault> {
+    /// Runs the body for every item. Whether it ran to its end at least once, which is what Jinja
+    /// asks before it runs `else`: a body that only ever breaks or continues did not.
+    fn iterations(&mut self, state: &Rc<LoopState>) -> Result<bool, Fault> {
+        let mut completed = false;
         for (index, item) in state.items.items.iter().enumerate() {
             self.budget.work(1)?;
             state.index.set(index);
@@ -195,11 +200,13 @@ impl<'b> Evaluator<'b> {
             self.frames.push(Frame::new());
             self.store(&"loop".into(), Value::Loop(state.clone()));
             self.assign(&state.definition.target, item.clone())?;
-            if self.block(&state.definition.body)? == Flow::Break {
-                break;
+            match self.block(&state.definition.body)? {
+                Flow::Next => completed = true,
+                Flow::Continue => {}
+                Flow::Break => break,
             }
         }
-        Ok(())
+        Ok(completed)
     }
 
     /// What a block writes, through filters.
@@ -235,8 +242,9 @@ impl<'b> Evaluator<'b> {
     pub(super) fn closure(&mut self, definition: &Arc<Macro>) -> Result<Value, Fault> {
         let variables: usize = self.frames.iter().map(Frame::len).sum();
         self.budget.memory(size_of::<Closure>() + (self.frames.len() + variables) * 64)?;
+        let (depth, _) = nesting(self.frames.iter().flat_map(Frame::values))?;
         let frames = self.frames.clone();
-        Ok(Value::Macro(Rc::new(Closure { definition: definition.clone(), frames })))
+        Ok(Value::Macro(Rc::new(Closure { definition: definition.clone(), frames, depth })))
     }
 
     fn print(&mut self, value: &Value) -> Result<(), Fault> {
@@ -278,19 +286,16 @@ impl<'b> Evaluator<'b> {
                         "'{name:.40}' is no namespace to set '{attribute:.40}' in"
                     )));
                 };
-                if !value.is_plain() {
-                    let kind = value.kind();
-                    return Err(Fault::failed(format!(
-                        "a namespace cannot keep {kind} of this kind"
-                    )));
-                }
+                only_data(&value)?;
                 space.borrow_mut().insert(attribute.clone(), value);
             }
             Target::Tuple(targets) => {
                 let values = value.iterate(self.budget)?;
                 if values.items.len() != targets.len() {
                     let (wanted, found) = (targets.len(), values.items.len());
-                    return Err(Fault::failed(format!("{found} values for {wanted} names")));
+                    return Err(Fault::failed(format!(
+                        "{found} values cannot be assigned to {wanted} names"
+                    )));
                 }
                 for (target, value) in targets.iter().zip(&values.items) {
                     self.assign(target, value.clone())?;
@@ -298,5 +303,16 @@ impl<'b> Evaluator<'b> {
             }
         }
         Ok(())
+    }
+}
+
+/// A namespace holds nothing else: see [`Value`].
+pub(super) fn only_data(value: &Value) -> Result<(), Fault> {
+    match value.is_plain() {
+        true => Ok(()),
+        false => Err(Fault::failed(format!(
+            "a namespace holds data only, and {} is or contains something else",
+            value.kind()
+        ))),
     }
 }

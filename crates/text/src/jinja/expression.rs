@@ -4,7 +4,7 @@ use super::ast::{CallArguments, Expression, Suffix};
 use super::budget::Writer;
 use super::evaluate::Evaluator;
 use super::fault::Fault;
-use super::operators::{self, compare, equal};
+use super::operators::{self, compare, insert};
 use super::value::{Function, LoopState, Value};
 use super::{filters, lists, python, tests};
 use std::sync::Arc;
@@ -64,7 +64,11 @@ impl Evaluator<'_> {
             Expression::Int(value) => Ok(Value::Int(*value)),
             Expression::Float(value) => Ok(Value::Float(*value)),
             Expression::Text(text) => Ok(Value::Text(text.clone())),
-            Expression::Name(name) => Ok(self.named(name)),
+            Expression::Name(name) => {
+                // Each scope hashes the name.
+                self.budget.work(self.frames.len() * (16 + name.len()) / 64)?;
+                Ok(self.named(name))
+            }
             _ => self.deeper(|this| this.compound(expression)),
         }
     }
@@ -77,10 +81,12 @@ impl Evaluator<'_> {
     fn compound(&mut self, expression: &Expression) -> Result<Value, Fault> {
         match expression {
             Expression::List(items) => {
-                self.budget.items(items.len())?;
-                let items = items.iter().map(|item| self.evaluate(item));
-                let items = items.collect::<Result<_, _>>()?;
+                let items = self.items(items)?;
                 self.budget.list(items)
+            }
+            Expression::Tuple(items) => {
+                let items = self.items(items)?;
+                self.budget.tuple(items)
             }
             Expression::Map(entries) => self.map(entries),
             Expression::Not(inner) => Ok(Value::Bool(!self.evaluate(inner)?.is_true())),
@@ -126,20 +132,16 @@ impl Evaluator<'_> {
         }
     }
 
+    fn items(&mut self, items: &[Expression]) -> Result<Vec<Value>, Fault> {
+        self.budget.items(items.len())?;
+        items.iter().map(|item| self.evaluate(item)).collect()
+    }
+
     fn map(&mut self, entries: &[(Expression, Expression)]) -> Result<Value, Fault> {
         let mut made: Vec<(Value, Value)> = Vec::new();
         for (key, value) in entries {
             let (key, value) = (self.evaluate(key)?, self.evaluate(value)?);
-            let mut same = None;
-            for (place, (other, _)) in made.iter().enumerate() {
-                if equal(self.budget, other, &key)? {
-                    same = Some(place);
-                }
-            }
-            match same {
-                Some(place) => made[place].1 = value,
-                None => made.push((key, value)),
-            }
+            insert(self.budget, &mut made, key, value)?;
         }
         self.budget.map(made)
     }
@@ -214,7 +216,10 @@ impl Evaluator<'_> {
             Value::None => Ok(None),
             value => match value.as_integer() {
                 Some(bound) => Ok(Some(bound)),
-                None => Err(Fault::failed(format!("a slice from {} to another", value.kind()))),
+                None => Err(Fault::failed(format!(
+                    "a bound of a slice must be an integer, not {}",
+                    value.kind()
+                ))),
             },
         }
     }
@@ -237,6 +242,7 @@ impl Evaluator<'_> {
                 Err(Fault::failed(format!("an undefined value has no attribute '{name:.40}'")))
             }
             Value::Namespace(space) => {
+                self.budget.read(name.len())?;
                 Ok(space.borrow().get(name).cloned().unwrap_or(Value::Undefined))
             }
             Value::Loop(state) => Ok(loop_attribute(state, name)),

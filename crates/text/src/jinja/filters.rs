@@ -3,11 +3,12 @@
 use super::budget::{Budget, Writer};
 use super::expression::Arguments;
 use super::fault::Fault;
-use super::operators::{self, apply as operate, equal, sort};
+use super::operators::{apply as operate, equal, order, sort, too_large, truncated};
 use super::python;
 use super::tests::holds;
-use super::value::Value;
+use super::value::{Form, List, Value};
 use super::{ast::Operator, lists, methods};
+use std::rc::Rc;
 
 /// Applies a filter.
 pub(super) fn apply(
@@ -24,7 +25,10 @@ pub(super) fn apply(
             Ok(if missing { otherwise().unwrap_or(Value::Text("".into())) } else { value.clone() })
         }
         "length" | "count" => length(budget, value).map(Value::Int),
-        "first" => Ok(value.iterate(budget)?.items.first().cloned().unwrap_or(Value::Undefined)),
+        "first" => match value {
+            Value::Text(_) => lists::item(budget, value, &Value::Int(0)),
+            _ => Ok(value.iterate(budget)?.items.first().cloned().unwrap_or(Value::Undefined)),
+        },
         "last" => match value {
             Value::Text(_) => lists::item(budget, value, &Value::Int(-1)),
             _ => Ok(value.iterate(budget)?.items.last().cloned().unwrap_or(Value::Undefined)),
@@ -48,12 +52,12 @@ pub(super) fn apply(
         },
         "tojson" => python::to_json(budget, value, arguments),
         "abs" => match value.as_integer() {
-            Some(integer) => Ok(Value::Int(integer.saturating_abs())),
+            Some(integer) => integer.checked_abs().map(Value::Int).ok_or_else(too_large),
             None => float(value).map(|float| Value::Float(float.abs())),
         },
         "int" => {
             budget.scan(value.as_text().unwrap_or_default())?;
-            Ok(integer(value, arguments))
+            integer(value, arguments)
         }
         "float" => {
             budget.scan(value.as_text().unwrap_or_default())?;
@@ -61,24 +65,23 @@ pub(super) fn apply(
             Ok(parsed(value).map_or_else(default, Value::Float))
         }
         "bool" => Ok(Value::Bool(value.is_true())),
-        "round" => round(value, arguments),
+        "round" => round(budget, value, arguments),
         "attr" => lists::attribute(budget, value, arguments.required_text(0, "name")?),
         "reverse" => lists::slice(budget, &sequence(budget, value)?, [None, None, Some(-1)]),
         "join" => join(budget, value, arguments),
         "sort" => sorted(budget, value, arguments),
         "dictsort" => dictsort(budget, value, arguments),
         "unique" => unique(budget, value, arguments),
-        "min" | "max" => extreme(budget, value, name == "max"),
+        "min" | "max" => extreme(budget, value, arguments, name == "max"),
         "sum" => sum(budget, value, arguments),
         "map" => map(budget, value, arguments),
-        "select" | "reject" => choose(budget, value, arguments, None, name == "select"),
+        "select" | "reject" => select(budget, value, arguments, None, name == "select"),
         "selectattr" | "rejectattr" => {
             let attribute = arguments.required(0, "attribute")?;
-            choose(budget, value, arguments, Some(attribute), name == "selectattr")
+            select(budget, value, arguments, Some(attribute), name == "selectattr")
         }
         "batch" => batch(budget, value, arguments),
         "safe" => Ok(value.clone()),
-        "format" => super::format::percent(budget, text_of(value, name)?, &arguments.positional),
         _ => text_filter(budget, name, value, arguments),
     }
 }
@@ -90,35 +93,34 @@ fn text_filter(
     value: &Value,
     arguments: &Arguments,
 ) -> Result<Value, Fault> {
-    let printed = |budget| {
-        let mut text = Writer::new(budget);
-        python::print(value, &mut text)?;
-        Ok::<String, Fault>(text.into_string())
-    };
+    let printed = || python::printed(budget, value);
     let method = match name {
-        "upper" | "lower" | "title" | "capitalize" | "replace" | "center" => name,
+        "upper" | "lower" | "capitalize" | "replace" | "center" => name,
         "trim" => "strip",
-        "indent" => return super::format::indent(budget, &printed(budget)?, arguments),
-        "escape" | "e" => return super::format::escape(budget, &printed(budget)?),
+        "title" => {
+            let text = printed()?;
+            // A change of case may make a character longer, by a few bytes.
+            budget.memory(text.len().saturating_mul(3))?;
+            return budget.text(&methods::title_words(&text));
+        }
+        "format" => {
+            return super::format::percent(budget, &printed()?, &arguments.positional);
+        }
+        "indent" => return super::format::indent(budget, &printed()?, arguments),
+        "escape" | "e" => return super::format::escape(budget, &printed()?),
         "wordcount" => {
-            let text = printed(budget)?;
-            budget.scan(&text)?;
-            return Ok(Value::Int(text.split_whitespace().count() as i64));
+            let text = printed()?;
+            let words = text.split(|c: char| !c.is_alphanumeric() && c != '_');
+            return Ok(Value::Int(words.filter(|word| !word.is_empty()).count() as i64));
         }
         _ => return Err(Fault::failed(format!("the filter '{name:.40}' is unknown"))),
     };
     let text = match value {
         Value::Text(_) => value.clone(),
-        _ => budget.text(&printed(budget)?)?,
+        _ => budget.text(&printed()?)?,
     };
     let result = methods::call(budget, &text, method, arguments)?;
     result.ok_or_else(|| Fault::failed(format!("the filter '{name}' is unknown")))
-}
-
-fn text_of<'v>(value: &'v Value, filter: &str) -> Result<&'v str, Fault> {
-    value
-        .as_text()
-        .ok_or_else(|| Fault::failed(format!("'{filter}' is for strings, not {}", value.kind())))
 }
 
 fn length(budget: &Budget, value: &Value) -> Result<i64, Fault> {
@@ -151,24 +153,39 @@ fn parsed(value: &Value) -> Option<f64> {
     value.as_float().or_else(|| value.as_text()?.trim().parse().ok())
 }
 
-fn integer(value: &Value, arguments: &Arguments) -> Value {
+fn integer(value: &Value, arguments: &Arguments) -> Result<Value, Fault> {
     let whole = value.as_integer().or_else(|| value.as_text()?.trim().parse().ok());
-    // A float becomes the integer that is left of it.
-    let cut = || parsed(value).filter(|float| float.is_finite()).map(|float| float as i64);
-    let default = || arguments.get(0, "default").cloned().unwrap_or(Value::Int(0));
-    whole.or_else(cut).map_or_else(default, Value::Int)
+    if let Some(whole) = whole {
+        return Ok(Value::Int(whole));
+    }
+    match parsed(value).filter(|float| !float.is_nan()) {
+        Some(float) => truncated(float).map(Value::Int),
+        None => Ok(arguments.get(0, "default").cloned().unwrap_or(Value::Int(0))),
+    }
 }
 
-fn round(value: &Value, arguments: &Arguments) -> Result<Value, Fault> {
-    let precision = arguments.integer(0, "precision")?.unwrap_or(0).clamp(-300, 300) as i32;
-    let factor = 10f64.powi(precision);
-    let scaled = float(value)? * factor;
-    let rounded = match arguments.text(1, "method")? {
-        Some("ceil") => scaled.ceil(),
-        Some("floor") => scaled.floor(),
-        _ => scaled.round_ties_even(),
+fn round(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value, Fault> {
+    // No float has more decimals, and none is larger.
+    let precision = arguments.integer(0, "precision")?.unwrap_or(0).clamp(-400, 400) as i32;
+    budget.work(1 + precision.unsigned_abs() as usize)?;
+    let float = float(value)?;
+    let scaled = |change: fn(f64) -> f64| {
+        let factor = 10f64.powi(precision);
+        let scaled = change(float * factor) / factor;
+        if scaled.is_finite() { scaled } else { float }
     };
-    Ok(Value::Float(rounded / factor))
+    Ok(match (arguments.text(1, "method")?, value.as_integer()) {
+        (Some("ceil"), _) => Value::Float(scaled(f64::ceil)),
+        (Some("floor"), _) => Value::Float(scaled(f64::floor)),
+        (_, Some(integer)) if precision >= 0 => Value::Int(integer),
+        (_, Some(_)) => Value::Int(truncated(scaled(f64::round_ties_even))?),
+        (_, None) if precision < 0 => Value::Float(scaled(f64::round_ties_even)),
+        // Rounds the decimals of the float itself, as Python does, not of a product.
+        (_, None) => {
+            let decimals = format!("{float:.0$}", precision as usize);
+            Value::Float(decimals.parse().unwrap_or(float))
+        }
+    })
 }
 
 /// The value that an attribute names, `a.b` inside `a`, or the value itself.
@@ -176,7 +193,7 @@ fn part(budget: &Budget, value: &Value, path: Option<&Value>) -> Result<Value, F
     match path {
         None | Some(Value::None) => Ok(value.clone()),
         Some(Value::Text(path)) => {
-            budget.read(path.len())?;
+            budget.scan(path)?;
             path.split('.').try_fold(value.clone(), |value, name| match name.parse() {
                 Ok(index) if !matches!(value, Value::Map(_)) => {
                     lists::item(budget, &value, &Value::Int(index))
@@ -219,9 +236,22 @@ fn sorted(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value
         let key = folded(budget, part(budget, item, path)?, exact)?;
         Ok((key, item.clone()))
     });
-    let sorted = sort(budget, keyed.collect::<Result<_, Fault>>()?)?;
+    let keyed = keyed.collect::<Result<_, Fault>>()?;
+    in_order(budget, keyed, arguments.flag(0, "reverse"))
+}
+
+/// The values by their keys; those with equal keys stay in the order they came, also when reversed.
+fn in_order(
+    budget: &Budget,
+    mut keyed: Vec<(Value, Value)>,
+    reversed: bool,
+) -> Result<Value, Fault> {
+    if reversed {
+        keyed.reverse();
+    }
+    let sorted = sort(budget, keyed)?;
     let mut items: Vec<Value> = sorted.into_iter().map(|(_, item)| item).collect();
-    if arguments.flag(0, "reverse") {
+    if reversed {
         items.reverse();
     }
     budget.list(items)
@@ -236,15 +266,11 @@ fn dictsort(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Val
     budget.items(4 * map.entries.len())?;
     let keyed = map.entries.iter().map(|(key, value)| {
         let sorted_by = if by_value { value } else { key };
-        let pair = budget.list(vec![key.clone(), value.clone()])?;
+        let pair = budget.tuple(vec![key.clone(), value.clone()])?;
         Ok((folded(budget, sorted_by.clone(), exact)?, pair))
     });
-    let sorted = sort(budget, keyed.collect::<Result<_, Fault>>()?)?;
-    let mut items: Vec<Value> = sorted.into_iter().map(|(_, item)| item).collect();
-    if arguments.flag(2, "reverse") {
-        items.reverse();
-    }
-    budget.list(items)
+    let keyed = keyed.collect::<Result<_, Fault>>()?;
+    in_order(budget, keyed, arguments.flag(2, "reverse"))
 }
 
 fn unique(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value, Fault> {
@@ -265,18 +291,25 @@ fn unique(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value
     budget.list(items)
 }
 
-fn extreme(budget: &Budget, value: &Value, largest: bool) -> Result<Value, Fault> {
-    let mut best: Option<&Value> = None;
+fn extreme(
+    budget: &Budget,
+    value: &Value,
+    arguments: &Arguments,
+    largest: bool,
+) -> Result<Value, Fault> {
+    let (exact, path) = (arguments.flag(0, "case_sensitive"), arguments.get(1, "attribute"));
+    let mut best: Option<(Value, &Value)> = None;
     let list = value.iterate(budget)?;
     for item in &list.items {
-        let better = match best {
+        let key = folded(budget, part(budget, item, path)?, exact)?;
+        let better = match &best {
             None => true,
-            Some(best) if largest => operators::order(budget, item, best)?.is_gt(),
-            Some(best) => operators::order(budget, item, best)?.is_lt(),
+            Some((best, _)) if largest => order(budget, &key, best)?.is_gt(),
+            Some((best, _)) => order(budget, &key, best)?.is_lt(),
         };
-        best = if better { Some(item) } else { best };
+        best = if better { Some((key, item)) } else { best };
     }
-    Ok(best.cloned().unwrap_or(Value::Undefined))
+    Ok(best.map_or(Value::Undefined, |(_, item)| item.clone()))
 }
 
 fn sum(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value, Fault> {
@@ -289,7 +322,7 @@ fn sum(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value, F
 }
 
 fn map(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value, Fault> {
-    let list = value.iterate(budget)?;
+    let list = items_if_true(budget, value)?;
     budget.items(list.items.len())?;
     let attribute = arguments.get(usize::MAX, "attribute");
     let default = arguments.get(usize::MAX, "default");
@@ -307,6 +340,14 @@ fn map(budget: &Budget, value: &Value, arguments: &Arguments) -> Result<Value, F
     budget.list(mapped.collect::<Result<_, _>>()?)
 }
 
+/// What `map`, `select` and the like visit: nothing of a value that is false, such as none.
+fn items_if_true(budget: &Budget, value: &Value) -> Result<Rc<List>, Fault> {
+    match value.is_true() {
+        true => value.iterate(budget),
+        false => budget.sequence(Form::List, Vec::new()),
+    }
+}
+
 /// A filter named by another one's argument, which itself names none: so they do not nest.
 fn apply_inner(
     budget: &Budget,
@@ -321,7 +362,7 @@ fn apply_inner(
 }
 
 /// Items for which a test holds, or does not; of the items themselves, or of an attribute.
-fn choose(
+fn select(
     budget: &Budget,
     value: &Value,
     arguments: &Arguments,
@@ -335,7 +376,7 @@ fn choose(
         named: Vec::new(),
     };
     let mut chosen = Vec::new();
-    for item in &value.iterate(budget)?.items {
+    for item in &items_if_true(budget, value)?.items {
         let tested = part(budget, item, attribute)?;
         let found = match test {
             Some(test) => holds(budget, test, &tested, &rest)?,

@@ -3,75 +3,134 @@
 use super::budget::{Budget, Writer};
 use super::expression::Arguments;
 use super::fault::Fault;
+use super::lists;
+use super::operators::{lookup, truncated};
 use super::python;
 use super::value::Value;
-use super::{lists, operators::lookup};
 
-/// Python's `%`: `%s`, `%r`, `%d`, `%f` and `%x`, with a width, zeros, a side and a precision.
+/// Python's `%`: `%s`, `%r`, `%d`, `%f` and `%x`, with a side, a sign, zeros, a width and a precision.
 pub(super) fn percent(budget: &Budget, pattern: &str, values: &[Value]) -> Result<Value, Fault> {
-    const WIDEST: usize = 1000;
     budget.scan(pattern)?;
     let mut out = Writer::new(budget);
     let mut values = values.iter();
     let mut rest = pattern;
     while let Some((before, after)) = rest.split_once('%') {
         out.push(before)?;
-        let flags = after.len() - after.trim_start_matches(['-', '0', '+', ' ']).len();
-        let (flags, after) = after.split_at(flags);
-        let (width, after) = number(after);
-        let (precision, after) = match after.strip_prefix('.') {
-            Some(after) => (number(after).0.or(Some(0)), number(after).1),
-            None => (None, after),
-        };
-        let mut characters = after.chars();
-        let conversion = characters.next();
-        rest = characters.as_str();
-        if conversion == Some('%') {
+        let (conversion, after) = Conversion::parse(after)?;
+        rest = after;
+        if conversion.letter == Some('%') {
             out.push("%")?;
             continue;
         }
         let value = values.next().ok_or_else(|| Fault::failed("a format lacks a value"))?;
-        let text = converted(budget, conversion, value, precision.map(|it| it.min(WIDEST)))?;
-        let missing = width.unwrap_or(0).min(WIDEST).saturating_sub(text.chars().count());
-        let (left, fill) = (flags.contains('-'), if flags.contains('0') { "0" } else { " " });
-        out.push(&if left { String::new() } else { fill.repeat(missing) })?;
-        out.push(&text)?;
-        out.push(&if left { " ".repeat(missing) } else { String::new() })?;
+        conversion.write(value, &mut out)?;
+    }
+    // Python lets pass what it might have looked names up in.
+    let looked_in = |value| matches!(value, &(Value::Map(_) | Value::List(_) | Value::Undefined));
+    if values.next().is_some_and(|value| !looked_in(value)) {
+        return Err(Fault::failed("a format has more values than places for them"));
     }
     out.push(rest)?;
     out.into_value()
 }
 
-/// The number that a text begins with, and what follows it.
-fn number(text: &str) -> (Option<usize>, &str) {
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    (text[..digits].parse().ok(), &text[digits..])
+/// What stands behind a `%`.
+struct Conversion<'p> {
+    flags: &'p str,
+    width: usize,
+    precision: Option<usize>,
+    letter: Option<char>,
 }
 
-fn converted(
-    budget: &Budget,
-    conversion: Option<char>,
-    value: &Value,
-    precision: Option<usize>,
-) -> Result<String, Fault> {
-    let wrong = || Fault::failed(format!("a format wants a number, not {}", value.kind()));
-    match conversion {
-        Some('s') => {
-            let mut text = Writer::new(budget);
-            python::print(value, &mut text)?;
-            Ok(text.into_string())
+impl<'p> Conversion<'p> {
+    /// Reads one, and returns it with what follows it.
+    fn parse(text: &'p str) -> Result<(Conversion<'p>, &'p str), Fault> {
+        let after = text.trim_start_matches(['-', '0', '+', ' ']);
+        let flags = &text[..text.len() - after.len()];
+        let (width, after) = number(after)?;
+        let (precision, after) = match after.strip_prefix('.') {
+            Some(after) => number(after).map(|(precision, after)| (Some(precision), after))?,
+            None => (None, after),
+        };
+        let mut characters = after.chars();
+        let letter = characters.next();
+        Ok((Conversion { flags, width, precision, letter }, characters.as_str()))
+    }
+
+    fn write(&self, value: &Value, out: &mut Writer) -> Result<(), Fault> {
+        let budget = out.budget();
+        // Decimals take longer than other characters.
+        budget.work(1 + self.precision.unwrap_or(0))?;
+        let number = !matches!(self.letter, Some('s' | 'r'));
+        let text = if number { self.number(value)? } else { self.text(value, budget)? };
+        let (sign, text) = match text.strip_prefix('-') {
+            Some(digits) if number => ("-", digits),
+            _ if number && self.flags.contains('+') => ("+", &*text),
+            _ if number && self.flags.contains(' ') => (" ", &*text),
+            _ => ("", &*text),
+        };
+        let missing = self.width.saturating_sub(sign.len() + text.chars().count());
+        let fill = |character: &str, fills: bool| character.repeat(if fills { missing } else { 0 });
+        let left = self.flags.contains('-');
+        let zeros = !left && number && self.flags.contains('0');
+        out.push(&fill(" ", !left && !zeros))?;
+        out.push(sign)?;
+        out.push(&fill("0", zeros))?;
+        out.push(text)?;
+        out.push(&fill(" ", left))
+    }
+
+    fn text(&self, value: &Value, budget: &Budget) -> Result<String, Fault> {
+        let mut text = Writer::new(budget);
+        match self.letter {
+            Some('r') => python::repr(value, &mut text)?,
+            _ => python::print(value, &mut text)?,
         }
-        Some('r') => {
-            let mut text = Writer::new(budget);
-            python::repr(value, &mut text)?;
-            Ok(text.into_string())
+        let mut text = text.into_string();
+        budget.scan(&text)?;
+        if let Some((end, _)) = self.precision.and_then(|most| text.char_indices().nth(most)) {
+            text.truncate(end);
         }
-        Some('d' | 'i') => Ok((value.as_float().ok_or_else(wrong)? as i64).to_string()),
-        Some('x') => Ok(format!("{:x}", value.as_integer().ok_or_else(wrong)?)),
-        Some('f') => {
-            Ok(format!("{:.*}", precision.unwrap_or(6), value.as_float().ok_or_else(wrong)?))
+        Ok(text)
+    }
+
+    /// A number with a `-` if it is negative.
+    fn number(&self, value: &Value) -> Result<String, Fault> {
+        let wrong = || Fault::failed(format!("a format wants a number, not {}", value.kind()));
+        let integer = |integer: i64, digits: String| {
+            let digits = format!("{digits:0>0$}", self.precision.unwrap_or(0));
+            if integer < 0 { format!("-{digits}") } else { digits }
+        };
+        match self.letter {
+            Some('d' | 'i') => {
+                let whole = match value.as_integer() {
+                    Some(whole) => whole,
+                    None => truncated(value.as_float().ok_or_else(wrong)?)?,
+                };
+                Ok(integer(whole, whole.unsigned_abs().to_string()))
+            }
+            Some('x') => {
+                let whole = value.as_integer().ok_or_else(wrong)?;
+                Ok(integer(whole, format!("{:x}", whole.unsigned_abs())))
+            }
+            Some('f') => {
+                let float = value.as_float().ok_or_else(wrong)?;
+                Ok(format!("{float:.0$}", self.precision.unwrap_or(6)).to_lowercase())
+            }
+            _ => Err(Fault::failed("a format has an unknown conversion")),
         }
-        _ => Err(Fault::failed("a format has an unknown conversion")),
+    }
+}
+
+/// The number that a text begins with, 0 if there is none, and what follows it.
+fn number(text: &str) -> Result<(usize, &str), Fault> {
+    const LARGEST: usize = 1000;
+    let after = text.trim_start_matches(|c: char| c.is_ascii_digit());
+    let digits = &text[..text.len() - after.len()];
+    let number = if digits.is_empty() { Some(0) } else { digits.parse().ok() };
+    match number.filter(|number| *number <= LARGEST) {
+        Some(number) => Ok((number, after)),
+        None => Err(Fault::failed(format!("a format has a width or precision over {LARGEST}"))),
     }
 }
 
@@ -93,6 +152,7 @@ pub(super) fn braces(
             rest = after;
             continue;
         }
+        budget.work(1 + arguments.named.len() / 8)?;
         let field = if brace == "{" { after.split_once('}') } else { None };
         let Some((field, after)) = field else {
             return Err(Fault::failed("a format has a single brace"));

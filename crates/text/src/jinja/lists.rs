@@ -34,7 +34,7 @@ pub(super) fn item(budget: &Budget, value: &Value, item: &Value) -> Result<Value
             let found = place(text.chars().count()).and_then(|place| text.chars().nth(place));
             found.map_or(Ok(Value::Undefined), |it| budget.text(it.encode_utf8(&mut [0; 4])))
         }
-        _ => Err(Fault::failed(format!("{} has no items", value.kind()))),
+        _ => Ok(Value::Undefined),
     }
 }
 
@@ -48,7 +48,8 @@ pub(super) fn slice(
         Value::List(list) => {
             let places = places(list.items.len(), bounds)?;
             budget.items(places.len())?;
-            budget.list(places.into_iter().map(|place| list.items[place].clone()).collect())
+            let items = places.into_iter().map(|place| list.items[place].clone()).collect();
+            budget.sequence(list.form, items).map(Value::List)
         }
         Value::Text(text) => {
             // The characters and their places.

@@ -53,14 +53,14 @@ pub(super) fn call(
     }
 }
 
-/// The entries of a mapping as lists of two.
+/// The entries of a mapping as tuples of two.
 pub(super) fn pairs(budget: &Budget, value: &Value) -> Result<Value, Fault> {
     let Value::Map(map) = value else {
         return Err(Fault::failed(format!("{} has no entries", value.kind())));
     };
     budget.items(3 * map.entries.len())?;
     let pairs =
-        map.entries.iter().map(|(key, value)| budget.list(vec![key.clone(), value.clone()]));
+        map.entries.iter().map(|(key, value)| budget.tuple(vec![key.clone(), value.clone()]));
     budget.list(pairs.collect::<Result<_, _>>()?)
 }
 
@@ -70,8 +70,12 @@ fn string(
     name: &str,
     arguments: &Arguments,
 ) -> Result<Option<Value>, Fault> {
-    // Whatever the method, it reads the text at most a few times.
+    // Whatever the method, it reads the text and its arguments at most a few times.
     budget.scan(text)?;
+    let named = arguments.named.iter().map(|(_, value)| value);
+    for argument in arguments.positional.iter().chain(named).filter_map(Value::as_text) {
+        budget.scan(argument)?;
+    }
     let all = |test: fn(char) -> bool| Value::Bool(!text.is_empty() && text.chars().all(test));
     let cased = |wanted: fn(char) -> bool, other: fn(char) -> bool| {
         Value::Bool(text.chars().any(wanted) && !text.chars().any(other))
@@ -117,10 +121,27 @@ fn string(
         }
         "find" => place(text.find(arguments.required_text(0, "sub")?)),
         "rfind" => place(text.rfind(arguments.required_text(0, "sub")?)),
+        "index" | "rindex" => {
+            let part = arguments.required_text(0, "sub")?;
+            let found = if name == "index" { text.find(part) } else { text.rfind(part) };
+            place(Some(found.ok_or_else(|| Fault::failed("a substring is not found"))?))
+        }
         "count" => {
             let part = arguments.required_text(0, "sub")?;
             Value::Int(text.matches(part).count() as i64)
         }
+        _ => return divided(budget, text, name, arguments),
+    }))
+}
+
+/// Methods that take a text apart or put one together.
+fn divided(
+    budget: &Budget,
+    text: &str,
+    name: &str,
+    arguments: &Arguments,
+) -> Result<Option<Value>, Fault> {
+    Ok(Some(match name {
         "replace" => replace(budget, text, arguments)?,
         "split" => split(budget, text, arguments, false)?,
         "rsplit" => split(budget, text, arguments, true)?,
@@ -142,8 +163,8 @@ fn string(
                 (None, true) => ["", "", text],
             };
             budget.items(3)?;
-            budget
-                .list(parts.map(|part| budget.text(part)).into_iter().collect::<Result<_, _>>()?)?
+            let parts = parts.into_iter().map(|part| budget.text(part));
+            budget.tuple(parts.collect::<Result<_, _>>()?)?
         }
         "join" => {
             let mut joined = Writer::new(budget);
@@ -167,19 +188,19 @@ fn affix(
     test: impl Fn(&str) -> bool,
 ) -> Result<Value, Fault> {
     let part = arguments.required(0, "prefix")?;
-    let one = |part: &Value| {
-        part.as_text()
-            .map(&test)
-            .ok_or_else(|| Fault::failed(format!("{} is no string", part.kind())))
+    let parts = match part {
+        Value::List(parts) => &parts.items,
+        part => std::slice::from_ref(part),
     };
-    match part {
-        Value::List(parts) => {
-            budget.work(parts.items.len())?;
-            let found = parts.items.iter().map(one).collect::<Result<Vec<bool>, Fault>>()?;
-            Ok(Value::Bool(found.contains(&true)))
+    for part in parts {
+        let no_text = || Fault::failed(format!("{} is no string", part.kind()));
+        let part = part.as_text().ok_or_else(no_text)?;
+        budget.read(part.len())?;
+        if test(part) {
+            return Ok(Value::Bool(true));
         }
-        part => one(part).map(Value::Bool),
     }
+    Ok(Value::Bool(false))
 }
 
 fn replace(budget: &Budget, text: &str, arguments: &Arguments) -> Result<Value, Fault> {
@@ -203,7 +224,7 @@ fn replace(budget: &Budget, text: &str, arguments: &Arguments) -> Result<Value, 
 fn split(budget: &Budget, text: &str, arguments: &Arguments, last: bool) -> Result<Value, Fault> {
     let separator = arguments.text(0, "sep")?;
     if separator == Some("") {
-        return Err(Fault::failed("an empty separator"));
+        return Err(Fault::failed("a text cannot be split by an empty separator"));
     }
     let most = match arguments.integer(1, "maxsplit")? {
         Some(count) if count >= 0 => usize::try_from(count).unwrap_or(usize::MAX),
@@ -248,9 +269,14 @@ fn padded(budget: &Budget, text: &str, name: &str, arguments: &Arguments) -> Res
     let left = match name {
         "ljust" => 0,
         "rjust" | "zfill" => missing,
-        _ => missing / 2,
+        // As in CPython: the odd one goes to the left if the width is odd.
+        _ => missing / 2 + (missing & width & 1),
     };
+    // Zeros go between a sign and its digits.
+    let signed = name == "zfill" && text.starts_with(['+', '-']);
+    let (sign, text) = text.split_at(usize::from(signed));
     let mut padded = Writer::new(budget);
+    padded.push(sign)?;
     padded.push(&fill.repeat(left))?;
     padded.push(text)?;
     padded.push(&fill.repeat(missing - left))?;
@@ -263,17 +289,27 @@ fn capitalize(text: &str) -> String {
     first + &characters.as_str().to_lowercase()
 }
 
-/// Every word with a capital: a letter behind none.
+/// The method `title`: a capital for each letter that follows no letter.
 fn title(text: &str) -> String {
+    capitals(text, |before| !before.is_alphabetic())
+}
+
+/// The filter `title`: a capital after white space, a hyphen or an opening bracket.
+pub(super) fn title_words(text: &str) -> String {
+    capitals(text, |before| before.is_whitespace() || "-({[<".contains(before))
+}
+
+/// A capital at the start and after each character for which `ends` holds, else small letters.
+fn capitals(text: &str, ends: fn(char) -> bool) -> String {
     let mut titled = String::with_capacity(text.len());
-    let mut inside = false;
+    let mut starts = true;
     for character in text.chars() {
-        if inside {
-            titled.extend(character.to_lowercase());
-        } else {
+        if starts {
             titled.extend(character.to_uppercase());
+        } else {
+            titled.extend(character.to_lowercase());
         }
-        inside = character.is_alphabetic();
+        starts = ends(character);
     }
     titled
 }

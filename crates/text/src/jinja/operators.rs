@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use super::ast::{Comparison, Operator};
 use super::budget::{Budget, Writer};
 use super::fault::Fault;
-use super::value::Value;
+use super::value::{Form, Value};
 
 /// Whether two values are equal: integers and floats by their value, lists and maps by their
 /// contents, everything that can change by its identity.
@@ -19,7 +19,7 @@ pub(super) fn equal(budget: &Budget, left: &Value, right: &Value) -> Result<bool
             left == right
         }
         (Value::List(left), Value::List(right)) => {
-            if left.items.len() != right.items.len() {
+            if left.form != right.form || left.items.len() != right.items.len() {
                 return Ok(false);
             }
             for (left, right) in left.items.iter().zip(&right.items) {
@@ -66,6 +66,23 @@ pub(super) fn lookup<'v>(
     Ok(None)
 }
 
+/// Gives a key a value, instead of the one it has or at the end.
+pub(super) fn insert(
+    budget: &Budget,
+    entries: &mut Vec<(Value, Value)>,
+    key: Value,
+    value: Value,
+) -> Result<(), Fault> {
+    for entry in entries.iter_mut() {
+        if equal(budget, &entry.0, &key)? {
+            entry.1 = value;
+            return Ok(());
+        }
+    }
+    entries.push((key, value));
+    Ok(())
+}
+
 /// Which of two values comes first.
 pub(super) fn order(budget: &Budget, left: &Value, right: &Value) -> Result<Ordering, Fault> {
     budget.work(1)?;
@@ -85,7 +102,9 @@ pub(super) fn order(budget: &Budget, left: &Value, right: &Value) -> Result<Orde
         }
         _ => match (left.as_integer(), right.as_integer(), left.as_float(), right.as_float()) {
             (Some(left), Some(right), ..) => Ok(left.cmp(&right)),
-            (_, _, Some(left), Some(right)) => Ok(left.total_cmp(&right)),
+            (_, _, Some(left), Some(right)) => {
+                Ok(left.partial_cmp(&right).unwrap_or_else(|| left.total_cmp(&right)))
+            }
             _ => Err(Fault::failed(format!("{} and {} have no order", left.kind(), right.kind()))),
         },
     }
@@ -126,7 +145,10 @@ pub(super) fn contains(budget: &Budget, container: &Value, value: &Value) -> Res
             Ok(false)
         }
         (Value::Map(map), _) => Ok(lookup(budget, &map.entries, value)?.is_some()),
-        (Value::Namespace(space), Value::Text(name)) => Ok(space.borrow().contains_key(&**name)),
+        (Value::Namespace(space), Value::Text(name)) => {
+            budget.read(name.len())?;
+            Ok(space.borrow().contains_key(&**name))
+        }
         _ => Err(Fault::failed(format!("{} cannot contain {}", container.kind(), value.kind()))),
     }
 }
@@ -139,8 +161,15 @@ pub(super) fn negative(value: &Value) -> Result<Value, Fault> {
     }
 }
 
-fn too_large() -> Fault {
+pub(super) fn too_large() -> Fault {
     Fault::failed("a number is too large")
+}
+
+/// The integer that is left of a float without its decimals.
+pub(super) fn truncated(float: f64) -> Result<i64, Fault> {
+    // -2^63 is a float, 2^63 - 1 is none.
+    let range = i64::MIN as f64..-(i64::MIN as f64);
+    if range.contains(&float.trunc()) { Ok(float as i64) } else { Err(too_large()) }
 }
 
 pub(super) fn apply(
@@ -156,15 +185,15 @@ pub(super) fn apply(
             text.push(right)?;
             text.into_value()
         }
-        (Operator::Add, Value::List(left), Value::List(right)) => {
+        (Operator::Add, Value::List(left), Value::List(right)) if left.form == right.form => {
             budget.items(left.items.len() + right.items.len())?;
-            budget.list([&*left.items, &*right.items].concat())
+            budget.sequence(left.form, [&*left.items, &*right.items].concat()).map(Value::List)
         }
         (Operator::Multiply, Value::Text(_) | Value::List(_), _) => repeat(budget, left, right),
         (Operator::Multiply, _, Value::Text(_) | Value::List(_)) => repeat(budget, right, left),
         (Operator::Modulo, Value::Text(format), _) => {
             let values = match right {
-                Value::List(list) => &list.items,
+                Value::List(list) if list.form == Form::Tuple => &list.items,
                 other => std::slice::from_ref(other),
             };
             super::format::percent(budget, format, values)
@@ -188,7 +217,8 @@ fn repeat(budget: &Budget, value: &Value, count: &Value) -> Result<Value, Fault>
         Value::List(list) => {
             let count = if list.items.is_empty() { 0 } else { count };
             budget.items(list.items.len().saturating_mul(count))?;
-            budget.list((0..count).flat_map(|_| list.items.iter().cloned()).collect())
+            let items = (0..count).flat_map(|_| list.items.iter().cloned()).collect();
+            budget.sequence(list.form, items).map(Value::List)
         }
         _ => {
             let text = value.as_text().unwrap_or_default();
@@ -222,7 +252,8 @@ fn integers(operator: Operator, left: i64, right: i64) -> Result<Value, Fault> {
 
 fn floats(operator: Operator, left: f64, right: f64) -> Result<Value, Fault> {
     let divides = matches!(operator, Operator::Divide | Operator::FloorDivide | Operator::Modulo);
-    if divides && right == 0.0 {
+    let inverts = operator == Operator::Power && left == 0.0 && right < 0.0;
+    if divides && right == 0.0 || inverts {
         return Err(by_zero());
     }
     Ok(Value::Float(match operator {
@@ -230,10 +261,20 @@ fn floats(operator: Operator, left: f64, right: f64) -> Result<Value, Fault> {
         Operator::Subtract => left - right,
         Operator::Multiply => left * right,
         Operator::Divide => left / right,
-        Operator::FloorDivide => (left / right).floor(),
-        Operator::Modulo => left - right * (left / right).floor(),
+        Operator::FloorDivide => ((left - modulo(left, right)) / right).round(),
+        Operator::Modulo => modulo(left, right),
         Operator::Power => left.powf(right),
     }))
+}
+
+/// The remainder that has the sign of the divisor.
+fn modulo(left: f64, right: f64) -> f64 {
+    let remainder = left % right;
+    if remainder != 0.0 && (remainder < 0.0) != (right < 0.0) {
+        remainder + right
+    } else {
+        remainder
+    }
 }
 
 fn by_zero() -> Fault {

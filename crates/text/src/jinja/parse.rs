@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::ast::{Block, CallArguments, For, Line, Macro, Parameter, Statement, Suffix, Target};
 use super::fault::{Fault, Limit};
 use super::lex::{Located, Token};
+use super::parse_expression::{MOST_ARGUMENTS, too_many_arguments};
 
 /// Parentheses, brackets and blocks inside one another.
 const DEEPEST: usize = 100;
@@ -131,7 +132,10 @@ impl Parser {
                     self.statement()?
                 }
                 Token::End if ends.is_empty() => return Ok((block, "")),
-                _ => return Err(Fault::failed(format!("a block does not end with {ends:?}"))),
+                _ => {
+                    let ends = ends.join("' or '");
+                    return Err(Fault::failed(format!("a block is not closed by '{ends}'")));
+                }
             };
             block.push(Line { line, statement });
         }
@@ -290,7 +294,7 @@ impl Parser {
         Ok(Statement::SetBlock { target, filters, body: self.body("endset")? })
     }
 
-    fn filter(&mut self) -> Result<Suffix, Fault> {
+    pub(super) fn filter(&mut self) -> Result<Suffix, Fault> {
         let name = self.name()?;
         let called = matches!(self.peek(), Token::Operator("("));
         let arguments = if called { self.arguments()? } else { CallArguments::default() };
@@ -329,6 +333,9 @@ impl Parser {
         self.expect("(")?;
         let mut parameters = Vec::new();
         while !self.operator(")") {
+            if parameters.len() == MOST_ARGUMENTS {
+                return Err(too_many_arguments());
+            }
             if !parameters.is_empty() {
                 self.expect(",")?;
                 if self.operator(")") {

@@ -5,8 +5,15 @@ use super::fault::Fault;
 use super::lex::Token;
 use super::parse::Parser;
 
+/// Of a call or a macro. Each is looked for among all the others.
+pub(super) const MOST_ARGUMENTS: usize = 255;
+
+pub(super) fn too_many_arguments() -> Fault {
+    Fault::failed(format!("a call or a macro has more than {MOST_ARGUMENTS} arguments"))
+}
+
 impl Parser {
-    /// An expression, or several separated by commas as a list.
+    /// An expression, or several separated by commas as a tuple.
     pub(super) fn tuple(&mut self) -> Result<Expression, Fault> {
         self.items(Parser::expression)
     }
@@ -31,7 +38,7 @@ impl Parser {
             }
             items.push(item(self)?);
         }
-        Ok(Expression::List(items))
+        Ok(Expression::Tuple(items))
     }
 
     pub(super) fn expression(&mut self) -> Result<Expression, Fault> {
@@ -186,10 +193,7 @@ impl Parser {
             return Ok(Some(Suffix::Call(self.arguments()?)));
         }
         if with_filters && self.operator("|") {
-            let name = self.name()?;
-            let called = matches!(self.peek(), Token::Operator("("));
-            let arguments = if called { self.arguments()? } else { CallArguments::default() };
-            return Ok(Some(Suffix::Filter(name, arguments)));
+            return self.filter().map(Some);
         }
         if with_filters && self.word("is") {
             return self.test().map(Some);
@@ -248,6 +252,9 @@ impl Parser {
         let mut arguments = CallArguments::default();
         let mut first = true;
         while !self.operator(")") {
+            if arguments.positional.len() + arguments.named.len() == MOST_ARGUMENTS {
+                return Err(too_many_arguments());
+            }
             if !first {
                 self.expect(",")?;
                 if self.operator(")") {
@@ -298,7 +305,7 @@ impl Parser {
             Token::Float(value) => Expression::Float(value),
             Token::Operator("(") => {
                 if self.operator(")") {
-                    return Ok(Expression::List(Vec::new()));
+                    return Ok(Expression::Tuple(Vec::new()));
                 }
                 let inner = self.tuple()?;
                 self.expect(")")?;

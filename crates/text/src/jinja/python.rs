@@ -5,33 +5,49 @@ use super::budget::{Budget, Writer};
 use super::expression::Arguments;
 use super::fault::Fault;
 use super::operators::sort;
-use super::value::Value;
+use super::value::{Form, Value};
 
 /// What `{{ value }}` prints.
 pub(super) fn print(value: &Value, out: &mut Writer) -> Result<(), Fault> {
     match value {
         Value::Text(text) => out.push(text),
+        Value::Undefined => Ok(()),
         _ => repr(value, out),
     }
+}
+
+/// The same as a text of its own.
+pub(super) fn printed(budget: &Budget, value: &Value) -> Result<String, Fault> {
+    let mut text = Writer::new(budget);
+    print(value, &mut text)?;
+    let text = text.into_string();
+    budget.scan(&text)?;
+    Ok(text)
 }
 
 /// Python's `repr`.
 pub(super) fn repr(value: &Value, out: &mut Writer) -> Result<(), Fault> {
     out.budget().work(1)?;
     match value {
-        Value::Undefined => Ok(()),
+        Value::Undefined => out.push("Undefined"),
         Value::None => out.push("None"),
         Value::Bool(value) => out.push(if *value { "True" } else { "False" }),
         Value::Int(value) => out.push(&value.to_string()),
         Value::Float(value) => out.push(&float(*value)),
         Value::Text(text) => quote(text, out),
         Value::List(list) => {
-            out.push("[")?;
+            let (open, close) = match (list.form, list.items.len()) {
+                (Form::List, _) => ("[", "]"),
+                // Without the comma it would be a value in parentheses.
+                (Form::Tuple, 1) => ("(", ",)"),
+                (Form::Tuple, _) => ("(", ")"),
+            };
+            out.push(open)?;
             for (index, item) in list.items.iter().enumerate() {
                 out.push(if index > 0 { ", " } else { "" })?;
                 repr(item, out)?;
             }
-            out.push("]")
+            out.push(close)
         }
         Value::Map(map) => {
             out.push("{")?;
@@ -83,6 +99,7 @@ fn quote(text: &str, out: &mut Writer) -> Result<(), Fault> {
             '\r' => out.push("\\r")?,
             '\t' => out.push("\\t")?,
             '\\' => out.push("\\\\")?,
+            _ if character.is_control() => out.push(&format!("\\x{:02x}", character as u32))?,
             _ => {
                 if character == mark {
                     out.push("\\")?;
@@ -100,7 +117,6 @@ pub(super) fn to_json(
     value: &Value,
     arguments: &Arguments,
 ) -> Result<Value, Fault> {
-    const WIDEST: i64 = 64;
     let indent = match arguments.get(1, "indent") {
         None | Some(Value::None) => None,
         Some(Value::Text(text)) => {
@@ -108,8 +124,10 @@ pub(super) fn to_json(
             Some(text.to_string())
         }
         Some(_) => {
-            let width = arguments.integer(1, "indent")?.unwrap_or(0).clamp(0, WIDEST);
-            Some(" ".repeat(width as usize))
+            let width = arguments.integer(1, "indent")?.unwrap_or(0);
+            let width = usize::try_from(width).unwrap_or(0);
+            budget.memory(width)?;
+            Some(" ".repeat(width))
         }
     };
     let mut comma = if indent.is_some() { "," } else { ", " };

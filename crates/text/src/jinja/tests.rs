@@ -5,6 +5,7 @@ use super::budget::Budget;
 use super::expression::Arguments;
 use super::fault::Fault;
 use super::operators::compare;
+use super::python;
 use super::value::Value;
 
 /// Whether a test holds for a value.
@@ -31,11 +32,6 @@ pub(super) fn holds(
         let wrong = || Fault::failed(format!("'{name}' is for integers, not {}", value.kind()));
         value.as_integer().ok_or_else(wrong)
     };
-    let text = || {
-        let text = value.as_text().unwrap_or_default();
-        budget.scan(text)?;
-        Ok(text)
-    };
     Ok(match name {
         "defined" => !matches!(value, Value::Undefined),
         "undefined" => matches!(value, Value::Undefined),
@@ -60,11 +56,11 @@ pub(super) fn holds(
             None | Some(0) => return Err(Fault::failed("division by zero")),
             Some(divisor) => integer()?.checked_rem(divisor).unwrap_or(0) == 0,
         },
-        "lower" => {
-            text()?.chars().any(char::is_lowercase) && !text()?.chars().any(char::is_uppercase)
-        }
-        "upper" => {
-            text()?.chars().any(char::is_uppercase) && !text()?.chars().any(char::is_lowercase)
+        "lower" | "upper" => {
+            let text = python::printed(budget, value)?;
+            let (lower, upper) =
+                (text.chars().any(char::is_lowercase), text.chars().any(char::is_uppercase));
+            lower != upper && lower == (name == "lower")
         }
         _ => return Err(Fault::failed(format!("the test '{name:.40}' is unknown"))),
     })

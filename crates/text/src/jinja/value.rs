@@ -32,10 +32,18 @@ pub(super) enum Value {
     Function(Function),
 }
 
+/// A list or a tuple: they differ in how they print, and are never equal.
 pub(super) struct List {
+    pub(super) form: Form,
     pub(super) items: Vec<Value>,
     pub(super) depth: usize,
     pub(super) plain: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    List,
+    Tuple,
 }
 
 pub(super) struct Map {
@@ -49,6 +57,8 @@ pub(super) struct Map {
 pub(super) struct Closure {
     pub(super) definition: Arc<Macro>,
     pub(super) frames: Vec<Frame>,
+    /// Values inside one another in these scopes.
+    pub(super) depth: usize,
 }
 
 /// The variable `loop`.
@@ -111,11 +121,14 @@ impl Value {
         })
     }
 
-    /// Lists and maps inside one another.
+    /// Values inside one another. Dropping a value recurses as deep as this. A namespace holds only
+    /// data, so it adds at most one such nest and counts as none.
     pub(super) fn depth(&self) -> usize {
         match self {
             Value::List(list) => list.depth,
             Value::Map(map) => map.depth,
+            Value::Macro(closure) => closure.depth,
+            Value::Loop(state) => state.items.depth,
             _ => 0,
         }
     }
@@ -153,6 +166,7 @@ impl Value {
             Value::Int(_) => "an integer",
             Value::Float(_) => "a float",
             Value::Text(_) => "a string",
+            Value::List(list) if list.form == Form::Tuple => "a tuple",
             Value::List(_) => "a list",
             Value::Map(_) => "a mapping",
             Value::Namespace(_) => "a namespace",
@@ -203,6 +217,6 @@ impl Value {
             }
             _ => return Err(Fault::failed(format!("{} cannot be iterated over", self.kind()))),
         };
-        budget.counted(items)
+        budget.sequence(Form::List, items)
     }
 }

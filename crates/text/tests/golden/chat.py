@@ -117,6 +117,16 @@ FEATURES = {
     "{{ [1, 0, 2] | select | list }}{{ [1, 2, 3] | reject('odd') | list }}{{ [1, 2, 3] | batch(2) | list }}{{ 'a b c' | wordcount }}{{ '%s-%d' | format('x', 3) }}{{ '' | default('d', true) }}{{ 'a\\n\\nb' | indent(2, true) }}|{{ 'x' | center(5) }}|{{ [1, 'a'] | string }}{{ '<&>' | e }}{{ ['a', 'A', 'b'] | unique | join(',') }}{{ [[1, 2], [3]] | map('length') | list }}{{ [{'a': {'b': 5}}] | map(attribute='a.b') | first }}{{ 'abc' | first }}{{ 'abc' | last }}{{ ' x ' | trim | length }}{{ 5 | string | length }}",
     "more tests": "{{ 4 is divisibleby 2 }} {{ 4 is divisibleby(3) }} {{ 1 is sameas 1 }} {{ 'A' is upper }} {{ 'a' is lower }} {{ 3 is in [1, 3] }} {{ 3 is gt 2 }} {{ 3 is not eq 3 }} {{ 1.5 is float }} {{ 1 is integer }} {{ true is true }} {{ range is callable }} {{ nothing is undefined }} {{ 2 is even and 3 is odd }} {{ {} is sequence }} {{ 'a' is mapping }}",
     "printing more": "{{ [true, none, 1.5, 'a\\'b', \"c\", [], {}] }} {{ 'a' 'b' }} {{ {1: 2, 'x': [1]} }} {{ 1e16 }} {{ 1e-5 }} {{ 0.1 + 0.2 }} {{ [1, 2] ~ 'x' }} {{ 'tab\\tnl\\n' | list }}",
+    "tuples": "{{ (1, 2) }}{{ (1,) }}{{ () }}{{ 1, 2 }}{{ {'k': 1}.items() | list }}{{ {'k': 1} | items | list }}{{ {'b': 1, 'a': 2} | dictsort }}{{ (1, 2) == [1, 2] }}{{ (1, 2) + (3,) }}{{ (1, 2) * 2 }}{{ (1, 2, 3)[1:] }}{{ 'a-b'.partition('-') }}{{ (1, 2) | list }}{{ (3, 1) | sort }}{{ (1, 2) | tojson }}{{ {(1, 2): 3}[(1, 2)] }}{{ [(1, 2)] | sum(start=()) }}",
+    "falsy sequences": "{{ none | map('upper') | list }}{{ 0 | select | list }}{{ false | selectattr('a') | list }}{{ none | rejectattr('a') | list }}{{ 0.0 | reject('odd') | list }}{{ none | map(attribute='a') | list }}",
+    "percent": "{{ '%s' % [1, 2] }} {{ '%s %s' % (1, 2) }} {{ '%05d|%+d|% d|%-5d|%x|%5s|%.2s|%05s' % (-3, 4, 5, 6, -255, 'a', 'abc', 'b') }} {{ '%d' % 9007199254740993 }} {{ '%d' % 3.9 }} {{ '%.2f' % 2.675 }} {{ '%08.3f' % -3.14159 }} {{ '%.3d' % 5 }} {{ 'a' % [] }} {{ 'a' % {} }} {{ 5 | format }} {{ '100%%' % () }}",
+    "rounding": "{{ 3 | round }} {{ 3.5 | round }} {{ 2.675 | round(2) }} {{ 15 | round(-1) }} {{ 25.0 | round(-1) }} {{ 1.21 | round(1, 'ceil') }} {{ true | round }} {{ 1.5 | round(400) }} {{ 5.5 % 0.1 }} {{ -7.5 // 2 }} {{ 0.0 <= -0.0 }} {{ '1.9' | int }} {{ 'nan' | int }}",
+    "order of equals": "{{ [{'a': 1, 'b': 1}, {'a': 1, 'b': 2}, {'a': 0, 'b': 3}] | sort(attribute='a', reverse=true) }} {{ ['b', 'A', 'a'] | min }} {{ ['b', 'A', 'B'] | max }} {{ [{'a': 2}, {'a': 1}] | min(attribute='a') }}",
+    "else of loops": "{% for x in [] %}{% else %}{% set y = 1 %}{{ y }}{% endfor %}{{ y is defined }}{% for x in [1, 2] %}{% continue %}{% else %}E{% endfor %}{% for x in [1, 2] %}{% break %}{% else %}F{% endfor %}",
+    "mappings": "{{ dict([('a', 1), ('b', 2)], c=3) }}{{ dict({'a': 1}, a=2) }}{{ namespace([('a', 1)]).a }}{{ namespace({'a': 1}, b=2).b }}",
+    "absent values": "{{ [nothing] }} {{ none[0] is defined }} {{ (5)[0] is defined }} {{ '' | first is defined }} {{ ['\\x1b\\x00\\x7f'] }}",
+    "positions": "{{ 'abcb'.index('b') }}{{ 'abcb'.rindex('b') }}{{ 'a' % nothing }}",
+    "words": "{{ \"it's a-b c_d\" | wordcount }} {{ \"it's a-b (c\" | title }} {{ \"it's\".title() }} {{ ['a'] is lower }} {{ [1] is lower }} {{ '-5'.zfill(4) }} {{ 'ab'.center(5) }}| {{ 'abc'.center(6) }}|",
 }
 
 
