@@ -83,7 +83,7 @@ pub struct DeviceCheck {
     pub coverage: Vec<Coverage>,
     /// What could not be checked, or not as it is, in words.
     pub notes: Vec<String>,
-    /// What is wrong; empty where nothing is.
+    /// What is wrong, the first few; empty where nothing is.
     pub issues: Vec<CheckIssue>,
     /// Seconds in all.
     pub seconds: f64,
