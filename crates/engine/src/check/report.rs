@@ -17,7 +17,7 @@ pub struct CheckSection {
     pub compared: usize,
     /// Values that these compared.
     pub values: usize,
-    /// Largest error, as a share of what is allowed.
+    /// Largest error of a value or a row, as a share of what is allowed.
     pub worst_share: f64,
     /// Seconds that it took.
     pub seconds: f64,
