@@ -16,6 +16,7 @@ mod kernels;
 mod layers;
 mod pairs;
 mod report;
+mod rounded;
 mod sequences;
 mod steps;
 mod subject;
@@ -29,8 +30,8 @@ use cases::Case;
 use pianola_formats::{TensorSource, TensorType};
 use pianola_model::ModelSubset;
 use pianola_plan::{
-    Device, DeviceId, Graph, KernelVariant, KvType, Numeric, Placement, Plan, PlanError,
-    PlanOptions, Recording, WeightShape, kv_bytes,
+    Device, DeviceId, KernelVariant, KvType, Numeric, Placement, Plan, PlanError, PlanOptions,
+    Recording, WeightShape, kv_bytes,
 };
 use sequences::{PAGES, Sequences};
 use std::collections::HashSet;
@@ -159,17 +160,16 @@ impl<'a> Checker<'a> {
             turn: 0,
             result,
         };
-        checker.note_limits(&graph);
+        checker.note_limits();
         Ok(checker)
     }
 
     /// Says what no check of this model covers.
-    fn note_limits(&mut self, graph: &Graph) {
+    fn note_limits(&mut self) {
         let notes = &mut self.result.notes;
         notes.push(format!("steps of more than {SEQUENCES} sequences are not played"));
-        let windows = graph.kv_groups.iter().filter_map(|group| group.window);
-        if windows.max() == Some(LONGEST_WINDOW) {
-            notes.push(format!("windows are at most {LONGEST_WINDOW} tokens long here"));
+        if self.subject.shortened {
+            notes.push(format!("windows of more than {LONGEST_WINDOW} tokens are that long here"));
         }
         if self.options.quick {
             notes.push("other types of weights are left out by --quick".to_string());

@@ -70,7 +70,7 @@ fn benchmarks_count_what_a_step_costs_and_ablate() {
     let model = folder.model();
     let trace = folder.path.join("trace.json");
     let mut words = words!["bench", "-m", &model, "-p", "9", "-n", "4", "--repeat", "1"].to_vec();
-    words.extend(words!["--check", "--ablate", "--json", "--profile", &trace, "--device"]);
+    words.extend(words!["--ablate", "--json", "--profile", &trace, "--device"]);
     words.push(device());
     let rows = folder.pianola_vulkan(words).json();
     let rows = rows.as_array().unwrap();
@@ -80,10 +80,7 @@ fn benchmarks_count_what_a_step_costs_and_ablate() {
     assert_eq!(generate["allocations_per_step"], 0.0);
     // Embedding and angles, two layers of five, the head, and two that sample.
     assert_eq!(generate["dispatches_per_step"], 15.0);
-    // Every kernel but those that sample, and none is equal to the reference in all bits.
-    assert!(generate["check"]["kernels"].as_u64().unwrap() >= 13, "{generate}");
-    let share = generate["check"]["worst_share_of_bound"].as_f64().unwrap();
-    assert!(share > 0.0 && share < 1.0, "{share}");
+    assert_eq!(generate["checked"], false);
     let ablated: Vec<&str> = rows.iter().filter_map(|row| row["ablation"].as_str()).collect();
     assert_eq!(ablated.len(), 3, "{ablated:?}");
     let last = rows.last().unwrap();

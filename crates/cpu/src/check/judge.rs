@@ -17,6 +17,8 @@ pub(super) struct Expected<'a> {
     pub name: &'a str,
     /// Values of a row.
     pub width: usize,
+    /// Rows of the step that the values are of, by which messages name them.
+    pub rows: &'a [usize],
     pub values: &'a [f32],
     pub error: &'a TensorError,
 }
@@ -57,7 +59,8 @@ pub(super) fn judge(
         return Err(place);
     }
     if rows.worst.share() > 1.0 {
-        let RowError { row, error, noise, limit } = rows.worst;
+        let RowError { index, error, noise, limit } = rows.worst;
+        let row = expected.rows[index];
         return Err(format!(
             "{name}: row {row} is off by {error:e} in all, {:.2} times the noise of its roundings, \
              where {limit:.2} times is the most; {place}",
@@ -91,8 +94,8 @@ impl WorstValue {
     }
 
     fn describe(&self, expected: &Expected<'_>) -> String {
-        let Expected { name, width, values, .. } = *expected;
-        let (row, column) = (self.index / width, self.index % width);
+        let Expected { name, width, rows, values, .. } = *expected;
+        let (row, column) = (rows[self.index / width], self.index % width);
         let (found, limit) = (self.found, self.limit);
         let value = values[self.index];
         format!(
@@ -104,7 +107,8 @@ impl WorstValue {
 /// How far a row is off.
 #[derive(Clone, Copy)]
 struct RowError {
-    row: usize,
+    /// Which of the compared rows.
+    index: usize,
     /// Norm of its error.
     error: f64,
     /// The norm that is expected of its roundings.
@@ -136,14 +140,14 @@ impl RowErrors {
         let &Expected { width, values, error, .. } = expected;
         let norm = |squares: &mut dyn Iterator<Item = f64>| squares.sum::<f64>().sqrt();
         let rows: Vec<RowError> = (0..values.len() / width)
-            .map(|row| {
-                let part = row * width..(row + 1) * width;
+            .map(|index| {
+                let part = index * width..(index + 1) * width;
                 let pairs = values[part.clone()].iter().zip(&found[part.clone()]);
                 let mut squares = pairs.map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2));
                 let variances = &error.variance[part];
-                let limit = row_limit(error.freedom[row], variances);
+                let limit = row_limit(error.freedom[index], variances);
                 let noise = norm(&mut variances.iter().copied());
-                RowError { row, error: norm(&mut squares), noise, limit }
+                RowError { index, error: norm(&mut squares), noise, limit }
             })
             .collect();
         let sum = |of: fn(&RowError) -> f64| rows.iter().map(of).sum::<f64>();
@@ -211,13 +215,15 @@ mod tests {
             variance: vec![deviation * deviation; width],
             freedom: vec![f64::INFINITY],
         };
-        let expected = Expected { name: "down", width, values: &values, error: &error };
+        let expected =
+            Expected { name: "down", width, rows: &[42], values: &values, error: &error };
         judge("ffn_down", &expected, &found, &mut CheckReport::default()).expect("noise alone");
         for at in (1..width).step_by(1100) {
             found[at] = values[at - 1];
         }
         let failure = judge("ffn_down", &expected, &found, &mut CheckReport::default());
-        println!("{}", failure.expect_err("five wrong outputs"));
+        let reason = failure.expect_err("five wrong outputs");
+        assert!(reason.contains("down, row 42, column"), "{reason}");
         let row = RowErrors::of(&expected, &found).worst;
         assert!(row.share() > 2.0, "{}", row.share());
     }

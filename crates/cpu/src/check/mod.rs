@@ -12,8 +12,10 @@ mod error;
 mod judge;
 mod noise;
 mod product;
+mod sampled;
 
 pub use judge::Noise;
+pub use sampled::SampledRows;
 
 use crate::device::CpuOptions;
 use crate::kv::KvMemory;
@@ -26,6 +28,7 @@ use pianola_formats::TensorSource;
 use pianola_plan::{
     DeviceError, Kernel, KvGroup, KvSlot, Node, Op, Plan, Probe, Rounding, RowSet, Step, TensorId,
 };
+use sampled::SubStep;
 
 const KEYS_AND_VALUES: [&str; 2] = ["keys", "values"];
 
@@ -60,37 +63,6 @@ pub struct CheckFailure {
 impl std::fmt::Display for CheckFailure {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "kernel {}: {}", self.kernel, self.reason)
-    }
-}
-
-/// The part of a step that the reference computes: all columns of some rows. The others only play.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct SampledRows {
-    /// Rows of the step, ascending.
-    pub rows: Vec<usize>,
-    /// Indices into the step's rows with logits, ascending, each of a row in `rows`.
-    pub logits: Vec<usize>,
-}
-
-impl SampledRows {
-    /// Every row.
-    pub fn all(step: &Step) -> SampledRows {
-        SampledRows {
-            rows: (0..step.rows.len()).collect(),
-            logits: (0..step.logits.len()).collect(),
-        }
-    }
-
-    /// The step of these rows alone.
-    fn step(&self, step: &Step) -> Step {
-        let place = |&index: &usize| {
-            let row = step.logits[index] as usize;
-            self.rows.binary_search(&row).expect("a sampled row") as u32
-        };
-        Step {
-            rows: self.rows.iter().map(|&row| step.rows[row]).collect(),
-            logits: self.logits.iter().map(place).collect(),
-        }
     }
 }
 
@@ -150,7 +122,7 @@ impl ReferenceModel {
     ) -> Result<CheckReport, DeviceError> {
         probe.begin(step)?;
         let mut report = CheckReport::default();
-        let sub_step = sampled.step(step);
+        let sub_step = sampled.sub_step(step);
         for op in 0..self.plan.ops.len() {
             if self.plan.is_head(op) && step.logits.is_empty() {
                 continue;
@@ -256,6 +228,10 @@ impl ReferenceModel {
             let values = probe.read_tensor(id, self.plan.rows(id, step))?;
             if let Some(at) = values.iter().position(|value| value.is_nan()) {
                 let (row, column) = (at / spec.width, at % spec.width);
+                let row = match spec.rows {
+                    RowSet::All => row,
+                    RowSet::Logits => step.logits[row] as usize,
+                };
                 return Ok(Err(format!(
                     "{}: row {row} of the step, column {column} of {} is not a number: it was left \
                      out, or computed from what was never written",
@@ -305,13 +281,13 @@ impl ReferenceModel {
         &self,
         op: usize,
         rounding: Rounding,
-        step: &Step,
+        sub_step: &SubStep,
         mut tensors: Tensors,
         found: &[(TensorId, Vec<f32>)],
         report: &mut CheckReport,
     ) -> Result<(), String> {
         let planned = &self.plan.ops[op];
-        let machine = self.machine(step);
+        let machine = self.machine(&sub_step.step);
         let mut errors: Vec<TensorError> = tensors
             .values
             .iter()
@@ -322,7 +298,7 @@ impl ReferenceModel {
             let node = &self.plan.graph.nodes[node];
             match node.op {
                 Op::KvWrite { kv } => {
-                    self.compare_kv(op, (node, kv), step, (&tensors, &errors), report)?;
+                    self.compare_kv(op, (node, kv), sub_step, (&tensors, &errors), report)?;
                 }
                 _ => NodeError::run(&machine, node, rounding, &mut tensors, &mut errors),
             }
@@ -332,6 +308,7 @@ impl ReferenceModel {
             let expected = Expected {
                 name: &spec.name,
                 width: spec.width,
+                rows: sub_step.rows(spec.rows),
                 values: &tensors.values[id.0],
                 error: &errors[id.0],
             };
@@ -345,7 +322,7 @@ impl ReferenceModel {
         &self,
         op: usize,
         (node, slot): (&Node, KvSlot),
-        step: &Step,
+        sub_step: &SubStep,
         (tensors, errors): (&Tensors, &[TensorError]),
         report: &mut CheckReport,
     ) -> Result<(), String> {
@@ -354,7 +331,7 @@ impl ReferenceModel {
         let KvGroup { kv_heads, head_dim, ty, .. } = self.plan.graph.kv_groups[slot.group];
         for (which, id) in node.inputs.iter().enumerate() {
             let values = &tensors.values[id.0];
-            let found: Vec<f32> = (step.rows.iter())
+            let found: Vec<f32> = (sub_step.step.rows.iter())
                 .flat_map(|row| {
                     let (sequence, position) = (row.sequence as usize, row.position as usize);
                     (0..kv_heads * head_dim).map(move |at| {
@@ -366,6 +343,7 @@ impl ReferenceModel {
             let expected = Expected {
                 name: KEYS_AND_VALUES[which],
                 width: kv_heads * head_dim,
+                rows: sub_step.rows(RowSet::All),
                 values,
                 error: &errors[id.0].stored(ty, values, head_dim),
             };

@@ -174,8 +174,9 @@ pub(super) fn int8_error(x: f32, step: f64) -> f64 {
 
 /// What rounding to the eleven bits of a half float takes off a value.
 pub(super) fn half_error(x: f32) -> f64 {
-    // To the nearest: half of the bits that go is carried into those that stay.
-    let rounded = f32::from_bits((x.to_bits() + (1 << 12)) & !((1 << 13) - 1));
+    // To the nearest: half of the bits that go is carried into those that stay. A value that was never
+    // written has all bits set.
+    let rounded = f32::from_bits(x.to_bits().wrapping_add(1 << 12) & !((1 << 13) - 1));
     f64::from(x) - f64::from(rounded)
 }
 
@@ -190,4 +191,18 @@ pub(super) fn kv_write(ty: KvType, values: &[f32], variances: &[f64]) -> Vec<f64
         KvType::Q8 => int8_error(x, step).powi(2),
     };
     values.iter().zip(variances).map(|(&x, v)| v + stored(x) + 4.0 * rounding(x)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_off_by_half_a_step_and_poison_is_no_number() {
+        assert_eq!(half_error(1.0), 0.0);
+        assert_eq!(half_error(1.0 + 1.0 / 4096.0), 1.0 / 4096.0);
+        assert_eq!(half_error(-65_504.0), 0.0);
+        assert!(half_error(f32::from_bits(u32::MAX)).is_nan());
+        assert!(half_error(f32::NAN).is_nan());
+    }
 }

@@ -209,7 +209,7 @@ impl Checker<'_> {
         section.steps += 1;
         section.compared += report.kernels;
         section.values += report.values;
-        section.worst_share = section.worst_share.max(report.worst_share);
+        section.worst_share = section.worst_share.max(report.worst_share).max(report.worst_row);
         for failure in report.failures {
             let plan = recording.plan();
             let op = plan.ops.iter().position(|op| op.name == failure.kernel);

@@ -17,7 +17,7 @@ pub struct CheckSection {
     pub compared: usize,
     /// Values that these compared.
     pub values: usize,
-    /// Largest error, as a share of what is allowed.
+    /// Largest error of a value or a row, as a share of what is allowed.
     pub worst_share: f64,
     /// Seconds that it took.
     pub seconds: f64,
@@ -83,7 +83,7 @@ pub struct DeviceCheck {
     pub coverage: Vec<Coverage>,
     /// What could not be checked, or not as it is, in words.
     pub notes: Vec<String>,
-    /// What is wrong; empty where nothing is.
+    /// What is wrong, the first few; empty where nothing is.
     pub issues: Vec<CheckIssue>,
     /// Seconds in all.
     pub seconds: f64,

@@ -12,6 +12,8 @@ pub struct CheckSubject {
     name: String,
     /// As the model's, but with room for a check's steps.
     pub(super) config: Config,
+    /// Whether a window is longer in the model than in `config`.
+    pub(super) shortened: bool,
     weights: Weights,
     /// Type that unquantised matrices are converted to at load.
     pub(super) quantize: Option<TensorType>,
@@ -30,8 +32,8 @@ impl CheckSubject {
         quantize: Option<TensorType>,
     ) -> Result<CheckSubject, EngineError> {
         let file = ModelFile::open(path)?;
-        let config = adapted(file.config()?);
-        Ok(CheckSubject { name, config, weights: Weights::File(file), quantize })
+        let (config, shortened) = adapted(file.config()?);
+        Ok(CheckSubject { name, config, shortened, weights: Weights::File(file), quantize })
     }
 
     /// Random weights of a type in the shape of a known model.
@@ -42,7 +44,8 @@ impl CheckSubject {
     /// Random weights of a type for any configuration.
     pub fn random(name: String, config: Config, ty: TensorType) -> CheckSubject {
         let weights = Weights::Random(random_weights(&config, ty));
-        CheckSubject { name, config: adapted(config), weights, quantize: None }
+        let (config, shortened) = adapted(config);
+        CheckSubject { name, config, shortened, weights, quantize: None }
     }
 
     /// Its name, in words.
@@ -59,11 +62,13 @@ impl CheckSubject {
 }
 
 /// Positions beyond the model's context compute like any others, and kernels know a window as a
-/// number only.
-fn adapted(mut config: Config) -> Config {
+/// number only. Returns whether a window was shortened, too.
+fn adapted(mut config: Config) -> (Config, bool) {
     config.context = config.context.max(CONTEXT);
-    config.windows.iter_mut().for_each(|window| {
-        *window = window.map(|window| window.min(LONGEST_WINDOW));
-    });
-    config
+    let mut shortened = false;
+    for window in config.windows.iter_mut().flatten() {
+        shortened |= *window > LONGEST_WINDOW;
+        *window = (*window).min(LONGEST_WINDOW);
+    }
+    (config, shortened)
 }

@@ -115,8 +115,8 @@ impl Outputs {
 
     /// Where another cut's outputs are not the same within the rounding of their sums, in words.
     ///
-    /// A sum of n terms of random signs is about as large as its terms' sum over √n, and is rounded
-    /// n times: ε n is √n times more than its error is likely to be.
+    /// A sum of n terms is rounded n times, so that it is likely to be off by about ε √n of the outputs'
+    /// root mean square. 4 ε n is allowed: 4 √n times that, far less than a block of 32 weights adds.
     pub fn difference(&self, other: &Outputs, key: &RowsKey) -> Option<String> {
         let terms = if key.ty.is_quantized() { key.blocks } else { 32 * key.blocks };
         let finite = || self.values.iter().filter(|value| value.is_finite());

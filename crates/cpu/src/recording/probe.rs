@@ -1,0 +1,78 @@
+//! Looking into a play, kernel by kernel: for checks.
+
+use super::CpuRecording;
+use crate::kv::KvPages;
+use crate::variants;
+use pianola_plan::{
+    DeviceError, KernelVariant, KvSlot, Numeric, Probe, Rounding, Row, Step, TensorId,
+};
+
+impl Probe for CpuRecording {
+    fn begin(&mut self, step: &Step) -> Result<(), DeviceError> {
+        self.prepare(step)
+    }
+
+    fn play_op(&mut self, op: usize, step: &Step) -> Result<(), DeviceError> {
+        let stages = self.stages_of(op..op + 1);
+        self.play_stages(0, step, stages);
+        Ok(())
+    }
+
+    fn read_tensor(&mut self, tensor: TensorId, rows: usize) -> Result<Vec<f32>, DeviceError> {
+        let mut values = vec![0.0; rows * self.plan.graph.tensor(tensor).width];
+        self.copy_out(0, tensor, &mut values);
+        Ok(values)
+    }
+
+    fn write_tensor(&mut self, tensor: TensorId, rows: &[f32]) -> Result<(), DeviceError> {
+        self.copy_in(0, tensor, rows);
+        Ok(())
+    }
+
+    fn read_kv(&mut self, slot: KvSlot, rows: &[Row]) -> Result<[Vec<f32>; 2], DeviceError> {
+        let pages = &self.kv.groups[slot.group];
+        let (heads, head_dim) = (pages.group.kv_heads, pages.group.head_dim);
+        let stored = |value: bool| {
+            let row = move |row: &Row| {
+                let (sequence, position) = (row.sequence as usize, row.position as usize);
+                (0..heads * head_dim).map(move |at| {
+                    pages.get(sequence, position, slot, at / head_dim, value, at % head_dim)
+                })
+            };
+            rows.iter().flat_map(row).collect()
+        };
+        Ok([stored(false), stored(true)])
+    }
+
+    fn rounding(&self, op: usize, _step: &Step) -> Rounding {
+        match self.plan.options.numeric {
+            Numeric::Exact => Rounding::None,
+            Numeric::Fast if self.plan.is_head(op) => Rounding::Int8Twice,
+            Numeric::Fast => Rounding::Int8,
+        }
+    }
+
+    fn variants(&self, op: usize, step: &Step) -> Result<Vec<KernelVariant>, DeviceError> {
+        Ok(variants::of_op(&self.plan, op, step, self.level))
+    }
+
+    fn poison_tensor(&mut self, tensor: TensorId, rows: usize) -> Result<(), DeviceError> {
+        let width = self.plan.graph.tensor(tensor).width;
+        self.copy_in(0, tensor, &vec![f32::NAN; rows * width]);
+        Ok(())
+    }
+
+    fn poison(&mut self) -> Result<(), DeviceError> {
+        for slot in &mut self.slots {
+            for value in slot.arena.bytes_mut().chunks_exact_mut(4) {
+                value.copy_from_slice(&f32::NAN.to_ne_bytes());
+            }
+        }
+        Ok(())
+    }
+
+    fn poison_kv(&mut self) -> Result<(), DeviceError> {
+        self.kv.groups.iter_mut().for_each(KvPages::poison);
+        Ok(())
+    }
+}
