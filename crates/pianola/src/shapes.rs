@@ -18,7 +18,7 @@ pub struct ShapeOptions {
     pub shape: Option<&'static Shape>,
     /// Type of the random weights
     #[arg(long, value_name = "TYPE", default_value = "q4_0", value_parser = weight_type)]
-    #[arg(requires = "shape")]
+    #[arg(requires = "shape", conflicts_with = "model")]
     pub quant: TensorType,
 }
 

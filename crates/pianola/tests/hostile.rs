@@ -246,6 +246,18 @@ fn templates_without_end_are_errors() {
 }
 
 #[test]
+fn a_model_can_do_without_a_template_that_does_not_parse() {
+    let folder = Folder::new();
+    let mut writer = tiny();
+    writer.set("tokenizer.chat_template", "{% nonsense %}");
+    let model = folder.file("hostile.gguf", writer.to_bytes().unwrap());
+    let run = words!["run", "-m", &model, "-n", "1", "hi"].to_vec();
+    folder.pianola(run.clone()).fails(1, &["chat template", "nonsense", "--raw"]);
+    folder.pianola([run, words!["--raw"].to_vec()].concat()).output();
+    folder.pianola(words!["tokenize", "-m", &model, "hi"]).output();
+}
+
+#[test]
 fn a_tokeniser_s_pattern_that_gives_up_is_an_error() {
     let folder = Folder::new();
     let text = format!("{}c", "a".repeat(40));

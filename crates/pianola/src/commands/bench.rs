@@ -79,7 +79,7 @@ pub struct Arguments {
     #[arg(long)]
     check: bool,
     /// With --shape, do not check the devices first
-    #[arg(long, requires = "shape", conflicts_with = "check")]
+    #[arg(long, requires = "shape", conflicts_with_all = ["check", "model"])]
     no_check: bool,
     /// Afterwards, generate the same without recording once: commands recorded anew for every
     /// token, and besides a buffer allocated for every kernel (Vulkan only)

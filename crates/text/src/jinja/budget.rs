@@ -23,7 +23,7 @@ pub(super) const DEEPEST: usize = 256;
 pub(super) const DEEPEST_VALUE: usize = 100;
 
 /// Bytes of the whole text, several times the longest context.
-pub(super) const LONGEST_OUTPUT: usize = 64 << 20;
+pub(super) const LONGEST_OUTPUT: usize = 8 << 20;
 
 /// Bytes that are copied or compared in the time of a step.
 const COPIED_PER_STEP: usize = 64;

@@ -3,13 +3,13 @@
 use std::fmt;
 
 /// What went wrong, and in which line.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Fault {
     pub(crate) line: Option<u32>,
     pub(crate) kind: FaultKind,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum FaultKind {
     /// A mistake of the template, or a conversation that it cannot handle.
     Failed(String),

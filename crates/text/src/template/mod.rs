@@ -19,7 +19,8 @@ use conversation::{ContentForm, prepare};
 
 /// A template that turns a conversation into the text a model was trained on.
 pub struct ChatTemplate {
-    program: Program,
+    /// What could not be parsed is an error when it is rendered: a model can do without its template.
+    program: Result<Program, Fault>,
     source: String,
     bos: String,
     eos: String,
@@ -30,12 +31,22 @@ impl ChatTemplate {
     /// Compiles a Jinja template, given the texts of the tokens that begin and
     /// end a sequence.
     pub fn new(source: &str, bos: &str, eos: &str) -> Result<ChatTemplate, Error> {
-        let program = Program::parse(source).map_err(failure)?;
+        let template = ChatTemplate::of_file(source, bos, eos);
+        match &template.program {
+            Ok(_) => Ok(template),
+            Err(fault) => Err(failure(fault.clone())),
+        }
+    }
+
+    /// The template of a model file. One that does not parse fails when it is rendered, so that the
+    /// model can be used without it.
+    pub(crate) fn of_file(source: &str, bos: &str, eos: &str) -> ChatTemplate {
+        let program = Program::parse(source);
         let (bos, eos) = (bos.to_owned(), eos.to_owned());
         let source = source.to_owned();
         let mut template = ChatTemplate { program, source, bos, eos, form: ContentForm::Any };
         template.form = template.probe();
-        Ok(template)
+        template
     }
 
     /// The text of a conversation. Special tokens that a message spells are in
@@ -73,7 +84,8 @@ impl ChatTemplate {
         now: Option<SystemTime>,
     ) -> Result<String, Error> {
         let now = now.unwrap_or_else(SystemTime::now);
-        self.program.render(context, now).map_err(failure)
+        let program = self.program.as_ref().map_err(|fault| failure(fault.clone()))?;
+        program.render(context, now).map_err(failure)
     }
 
     /// Finds out by trial which forms of content the template prints.

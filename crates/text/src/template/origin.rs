@@ -56,7 +56,7 @@ impl ChatTemplate {
     pub fn from_gguf(file: &Gguf, tokenizer: &Tokenizer) -> Result<Found, Error> {
         if let Some(source) = file.string("tokenizer.chat_template") {
             let (bos, eos) = ends(tokenizer);
-            return Ok(Some((ChatTemplate::new(source, &bos, &eos)?, TemplateOrigin::Gguf)));
+            return Ok(Some((ChatTemplate::of_file(source, &bos, &eos), TemplateOrigin::Gguf)));
         }
         Ok(fallback(file.string("general.architecture"), tokenizer))
     }
@@ -69,14 +69,14 @@ impl ChatTemplate {
         let path = folder.join("chat_template.jinja");
         if let Some(source) = read(&path)? {
             let source = String::from_utf8_lossy(&source);
-            let template = ChatTemplate::new(&source, &bos, &eos)?;
+            let template = ChatTemplate::of_file(&source, &bos, &eos);
             return Ok(Some((template, TemplateOrigin::File(path))));
         }
         for name in ["chat_template.json", "tokenizer_config.json"] {
             let path = folder.join(name);
             let source = read_json(&path, name)?["chat_template"].take();
             if let Some(source) = default_template(&source) {
-                let template = ChatTemplate::new(source, &bos, &eos)?;
+                let template = ChatTemplate::of_file(source, &bos, &eos);
                 return Ok(Some((template, TemplateOrigin::File(path))));
             }
         }

@@ -82,6 +82,7 @@ fn options(engine: &Engine) -> Value {
         "batch_rows": plan.options.max_rows,
         "logit_rows": plan.options.max_logit_rows,
         "drivers": gpus.iter().map(driver).collect::<Vec<_>>(),
+        "reproducible": plan.options.reproducible,
         "tuned": gpus.iter().any(|gpu| !gpu.options.tuning.is_empty()),
     })
 }
