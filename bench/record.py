@@ -48,7 +48,10 @@ def stripped(words):
 
 def call(words):
     """Runs a command; (its standard output, its standard error)."""
-    done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    try:
+        done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
+    except FileNotFoundError:
+        raise SystemExit(f"there is no program {words[0]}") from None
     if done.returncode != 0:
         raise SystemExit(f"{shlex.join(map(str, words))} failed with {done.returncode}:\n{done.stderr[-2000:]}")
     return done.stdout, done.stderr
