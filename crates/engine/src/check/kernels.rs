@@ -153,7 +153,11 @@ impl Checker<'_> {
         let plan = self.plan(&whole, (case.kv_type, case.numeric), self.device)?;
         let reachable = self.device.variants(&plan, DeviceId(0))?;
         self.coverage(case).reachable.extend(reachable);
-        if let CaseWeights::Random(ty) = case.weights {
+        let asked = match case.weights {
+            CaseWeights::Own => self.subject.random_type(),
+            CaseWeights::Random(ty) => Some(ty),
+        };
+        if let Some(ty) = asked {
             let other = plan.graph.weights.iter().any(|weight| {
                 matches!(weight.shape, WeightShape::Matrix { .. }) && weight.ty != ty
             });

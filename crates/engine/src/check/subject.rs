@@ -21,7 +21,7 @@ pub struct CheckSubject {
 
 enum Weights {
     File(ModelFile),
-    Random(RandomWeights),
+    Random(RandomWeights, TensorType),
 }
 
 impl CheckSubject {
@@ -43,7 +43,7 @@ impl CheckSubject {
 
     /// Random weights of a type for any configuration.
     pub fn random(name: String, config: Config, ty: TensorType) -> CheckSubject {
-        let weights = Weights::Random(random_weights(&config, ty));
+        let weights = Weights::Random(random_weights(&config, ty), ty);
         let (config, shortened) = adapted(config);
         CheckSubject { name, config, shortened, weights, quantize: None }
     }
@@ -53,10 +53,18 @@ impl CheckSubject {
         &self.name
     }
 
+    /// The type that random weights were asked for in.
+    pub(super) fn random_type(&self) -> Option<TensorType> {
+        match self.weights {
+            Weights::File(_) => None,
+            Weights::Random(_, ty) => Some(ty),
+        }
+    }
+
     pub(super) fn source(&self) -> &dyn TensorSource {
         match &self.weights {
             Weights::File(file) => file.source(),
-            Weights::Random(weights) => weights,
+            Weights::Random(weights, _) => weights,
         }
     }
 }

@@ -133,7 +133,7 @@ pub(super) fn check_object(subject: &Subject) -> Option<Value> {
     let coverage = check.coverage.first()?;
     Some(json!({
         "command": "pianola check --quick",
-        "kernels": check.compared(),
+        "comparisons": check.compared(),
         "covered_variants": coverage.covered(),
         "variants": coverage.reachable.len(),
         "worst_share_of_bound": check.worst_share(),
