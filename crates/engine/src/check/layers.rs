@@ -15,8 +15,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 /// How many times the noise of its roundings a row's logits may be off by. Both are norms over thousands
-/// of logits, but of one row, whose errors come from few roundings in early layers.
-const MOST_NOISE: f64 = 3.0;
+/// of logits, but of one row, whose errors come from few roundings in early layers. The widest ratios
+/// measured are those of Gemma 3 270M, 0.6 to 1.8: their logarithms deviate by 0.3, and this is 4.6 times
+/// that.
+const MOST_NOISE: f64 = 4.0;
 
 /// Steps that are played: prompts over several pages, one beside lanes, then lanes. Of row counts
 /// whose kernels were compiled before.
