@@ -3,13 +3,14 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use pianola_cpu::{CheckReport, ReferenceModel};
-use pianola_formats::TensorType;
+use pianola_formats::{TensorSource, TensorType};
 use pianola_model::{Config, Dialect, Family, RandomWeights, RopeConfig, RopeScaling};
 use pianola_plan::{
-    Activation, DeviceSpec, Graph, KvType, Numeric, PAGE_TOKENS, Placement, Plan, PlanOptions,
-    Recording, RopePairing, Step,
+    Activation, DeviceError, DeviceSpec, Graph, KvType, Numeric, PAGE_TOKENS, Placement, Plan,
+    PlanOptions, Recording, RopePairing, Step,
 };
 use proptest::prelude::*;
+use std::sync::Arc;
 
 /// What a random model may vary in.
 #[derive(Clone, Debug)]
@@ -105,6 +106,18 @@ pub fn plan_graph(
     };
     let placement = Placement::single(&graph, device);
     Plan::new(graph, options, placement).unwrap()
+}
+
+/// What `record` makes of a plan, its pages mapped, and the reference beside it.
+pub fn beside_reference<R: Recording>(
+    plan: Plan,
+    weights: &dyn TensorSource,
+    record: impl FnOnce(Arc<Plan>) -> Result<R, DeviceError>,
+) -> (R, ReferenceModel) {
+    let reference_model = ReferenceModel::new(plan.clone(), weights).unwrap();
+    let mut recording = record(Arc::new(plan)).unwrap();
+    map_pages(&mut recording);
+    (recording, reference_model)
 }
 
 /// Gives two sequences pages that are interleaved and not in order.

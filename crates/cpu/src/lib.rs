@@ -46,7 +46,7 @@ mod weights;
 #[allow(unsafe_code)]
 mod work;
 
-pub use check::{CheckFailure, CheckReport, Noise, ReferenceModel, SampledRows};
+pub use check::{CheckFailure, CheckReport, Noise, ReferenceModel, SampledRows, rounded};
 pub use device::{CpuDevice, CpuOptions};
 pub use measure::{CpuDescription, describe, measure};
 pub use recording::CpuRecording;

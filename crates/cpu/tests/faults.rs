@@ -6,20 +6,17 @@ mod case;
 #[path = "../../../tests/support/faults.rs"]
 mod faults;
 
-use case::{map_pages, plan};
+use case::{beside_reference, plan};
 use faults::{Bench, shown_by};
 use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level, ReferenceModel};
 use pianola_plan::{DeviceId, Fault, Numeric};
-use std::sync::Arc;
 
 fn record(numeric: Numeric, level: Level) -> (CpuRecording, ReferenceModel) {
     let (plan, weights) = plan(&faults::case(numeric), CpuDevice::spec());
     let cpu = CpuOptions { level, threads: 2 };
-    let reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
-    let mut recording =
-        CpuRecording::new(Arc::new(plan), DeviceId(0), &weights, cpu, &mut |_, _| ()).unwrap();
-    map_pages(&mut recording);
-    (recording, reference_model)
+    beside_reference(plan, &weights, |plan| {
+        CpuRecording::new(plan, DeviceId(0), &weights, cpu, &mut |_, _| ())
+    })
 }
 
 #[test]

@@ -4,21 +4,18 @@
 #[path = "../../../tests/support/case.rs"]
 mod case;
 
-use case::{Case, STEPS, check, map_pages, plan, usual};
+use case::{Case, STEPS, beside_reference, check, plan, usual};
 use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level, ReferenceModel};
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceId, KvType, Numeric};
 use proptest::prelude::*;
-use std::sync::Arc;
 
 fn record(case: &Case, level: Level) -> (CpuRecording, ReferenceModel) {
     let (plan, weights) = plan(case, CpuDevice::spec());
     let cpu = CpuOptions { level, threads: case.threads };
-    let reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
-    let mut recording =
-        CpuRecording::new(Arc::new(plan), DeviceId(0), &weights, cpu, &mut |_, _| ()).unwrap();
-    map_pages(&mut recording);
-    (recording, reference_model)
+    beside_reference(plan, &weights, |plan| {
+        CpuRecording::new(plan, DeviceId(0), &weights, cpu, &mut |_, _| ())
+    })
 }
 
 fn levels() -> impl Iterator<Item = Level> {

@@ -6,12 +6,11 @@ mod case;
 #[path = "../../../tests/support/lone.rs"]
 mod lone;
 
-use case::{Runs, map_pages};
+use case::{Runs, beside_reference};
 use lone::{Lone, LoneCase, check_lone, lone_case, plan};
-use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level, ReferenceModel};
+use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level};
 use pianola_plan::DeviceId;
 use proptest::prelude::*;
-use std::sync::Arc;
 
 /// A prompt, a token, a chunk beside a token, and one without logits.
 const STEPS: [(&Runs, u32); 5] = [
@@ -29,10 +28,9 @@ fn levels() -> impl Iterator<Item = Level> {
 fn check(op: Lone, case: &LoneCase, level: Level) -> Result<(), String> {
     let (plan, weights) = plan(op, case, CpuDevice::spec());
     let options = CpuOptions { level, threads: 2 };
-    let mut reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
-    let mut recording =
-        CpuRecording::new(Arc::new(plan), DeviceId(0), &weights, options, &mut |_, _| ()).unwrap();
-    map_pages(&mut recording);
+    let (mut recording, mut reference_model) = beside_reference(plan, &weights, |plan| {
+        CpuRecording::new(plan, DeviceId(0), &weights, options, &mut |_, _| ())
+    });
     check_lone(&mut recording, &mut reference_model, &STEPS)
 }
 

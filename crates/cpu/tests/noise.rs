@@ -5,21 +5,18 @@ mod case;
 #[path = "../../../tests/support/noise.rs"]
 mod noise;
 
-use case::{map_pages, plan};
+use case::{beside_reference, plan};
 use noise::{looseness, report, wide};
 use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level, ReferenceModel};
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceId, Numeric};
-use std::sync::Arc;
 
 fn record(ty: TensorType, numeric: Numeric) -> (CpuRecording, ReferenceModel) {
     let (plan, weights) = plan(&wide(ty, numeric), CpuDevice::spec());
     let cpu = CpuOptions { level: Level::best(), threads: 2 };
-    let reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
-    let mut recording =
-        CpuRecording::new(Arc::new(plan), DeviceId(0), &weights, cpu, &mut |_, _| ()).unwrap();
-    map_pages(&mut recording);
-    (recording, reference_model)
+    beside_reference(plan, &weights, |plan| {
+        CpuRecording::new(plan, DeviceId(0), &weights, cpu, &mut |_, _| ())
+    })
 }
 
 /// Int8 in the layers, two int8 before the head.

@@ -30,8 +30,8 @@ use cases::Case;
 use pianola_formats::{TensorSource, TensorType};
 use pianola_model::ModelSubset;
 use pianola_plan::{
-    Device, DeviceId, KernelVariant, KvType, Numeric, Placement, Plan, PlanError, PlanOptions,
-    Recording, WeightShape, kv_bytes,
+    Device, DeviceId, Graph, KernelVariant, KvType, Numeric, Placement, Plan, PlanError,
+    PlanOptions, Recording, kv_bytes,
 };
 use sequences::{PAGES, Sequences};
 use std::collections::HashSet;
@@ -116,6 +116,8 @@ struct Checker<'a> {
     events: &'a mut dyn FnMut(CheckEvent<'_>),
     /// The types that the model is used with.
     used: (KvType, Numeric),
+    /// The type of the model's matrices, where they have one.
+    own_type: Option<TensorType>,
     /// Kernels that were compared.
     seen: HashSet<KernelKey>,
     /// Steps played, by which sampled rows take turns.
@@ -133,10 +135,7 @@ impl<'a> Checker<'a> {
         let start = Instant::now();
         let graph = pianola_model::graph(&subject.config, subject.source(), subject.quantize)?;
         let numeric = options.numeric.unwrap_or_else(|| default_numeric(&graph));
-        let kv_type = options.kv_type.unwrap_or(match numeric {
-            Numeric::Exact => KvType::F32,
-            Numeric::Fast => KvType::F16,
-        });
+        let kv_type = options.kv_type.unwrap_or_else(|| numeric.kv_type());
         let of_own = Coverage { what: "the model's own types".to_string(), ..Coverage::default() };
         let of_others = Coverage { what: "other types".to_string(), ..Coverage::default() };
         let coverage = if options.quick { vec![of_own] } else { vec![of_own, of_others] };
@@ -156,6 +155,7 @@ impl<'a> Checker<'a> {
             options,
             events,
             used: (kv_type, numeric),
+            own_type: only_type(&graph),
             seen: HashSet::new(),
             turn: 0,
             result,
@@ -179,26 +179,8 @@ impl<'a> Checker<'a> {
     fn cases(&self) -> Vec<Case> {
         match self.options.quick {
             true => cases::quick(self.used),
-            false => cases::full(self.used, self.own_type()),
+            false => cases::full(self.used, self.own_type),
         }
-    }
-
-    /// The type of the model's matrices, where they have one.
-    fn own_type(&self) -> Option<TensorType> {
-        let graph = pianola_model::graph(
-            &self.subject.config,
-            self.subject.source(),
-            self.subject.quantize,
-        );
-        let graph = graph.ok()?;
-        let matrices = graph
-            .weights
-            .iter()
-            .filter(|weight| matches!(weight.shape, WeightShape::Matrix { .. }));
-        let mut types: Vec<TensorType> = matrices.map(|weight| weight.ty).collect();
-        types.sort_unstable();
-        types.dedup();
-        if let [only] = types[..] { Some(only) } else { None }
     }
 
     fn finish(&mut self, section: CheckSection) {
@@ -212,6 +194,7 @@ impl<'a> Checker<'a> {
         subset: &ModelSubset<'_>,
         (kv_type, numeric): (KvType, Numeric),
         device: &Arc<dyn Device>,
+        fusion: bool,
     ) -> Result<Arc<Plan>, EngineError> {
         let graph = pianola_model::graph(&subset.config, subset, self.subject.quantize)?;
         let mut options = PlanOptions {
@@ -222,7 +205,7 @@ impl<'a> Checker<'a> {
             context: CONTEXT,
             sequences: SEQUENCES,
             kv_bytes: Some(kv_bytes(&graph.kv_groups, &vec![PAGES; graph.kv_groups.len()]) as u64),
-            fusion: true,
+            fusion,
             reproducible: self.options.reproducible,
         };
         // Pages are shared out by what groups need at most: one may get more than its part.
@@ -252,4 +235,10 @@ impl<'a> Checker<'a> {
         Sequences::map_first(recording.as_mut());
         Ok(recording)
     }
+}
+
+/// The type that all matrices have.
+fn only_type(graph: &Graph) -> Option<TensorType> {
+    let first = graph.matrices().next()?.ty;
+    graph.matrices().all(|weight| weight.ty == first).then_some(first)
 }

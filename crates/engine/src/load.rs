@@ -16,7 +16,7 @@ use pianola_formats::{TensorSource, TensorType};
 use pianola_model::{Config, ModelFile, RandomWeights, Shape};
 use pianola_plan::{
     Ceilings, Device, Graph, KernelTime, Numeric, Plan, PlanOptions, PlayStatistics, Probe,
-    WeightShape, WeightSpec,
+    WeightSpec,
 };
 use std::collections::HashMap;
 use std::path::Path;
@@ -282,9 +282,7 @@ pub(crate) fn random_weights(config: &Config, ty: TensorType) -> RandomWeights {
 
 /// The numeric mode where none was asked for: fast where a weight is quantised.
 pub(crate) fn default_numeric(graph: &Graph) -> Numeric {
-    let matrix = |weight: &&WeightSpec| matches!(weight.shape, WeightShape::Matrix { .. });
-    let mut matrices = graph.weights.iter().filter(matrix);
-    match matrices.any(|weight| weight.ty.is_quantized()) {
+    match graph.matrices().any(|weight| weight.ty.is_quantized()) {
         true => Numeric::Fast,
         false => Numeric::Exact,
     }
@@ -296,11 +294,9 @@ fn plan(
     options: &LoadOptions,
 ) -> Result<Plan, EngineError> {
     let graph = pianola_model::graph(config, source, options.quantize)?;
-    let matrices =
-        || graph.weights.iter().filter(|weight| matches!(weight.shape, WeightShape::Matrix { .. }));
     let converted =
         |weight: &WeightSpec| source.info(&weight.name).is_some_and(|info| info.ty != weight.ty);
-    if options.quantize.is_some() && !matrices().any(converted) {
+    if options.quantize.is_some() && !graph.matrices().any(converted) {
         return Err(EngineError::NothingToQuantize);
     }
     let numeric = options.numeric.unwrap_or_else(|| default_numeric(&graph));

@@ -292,11 +292,6 @@ impl Scheduler {
         self.cache.usage()
     }
 
-    /// The slot of the fed sequence; none before anything was fed.
-    pub fn fed(&self) -> Option<usize> {
-        self.fed
-    }
-
     /// The slot of the fed sequence, taken now if it has none.
     pub fn fed_slot(&mut self) -> Option<usize> {
         self.fed = self.fed.or_else(|| self.free.pop());

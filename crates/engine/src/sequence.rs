@@ -20,7 +20,7 @@ pub enum LogitRows {
 impl Engine {
     /// Appends `tokens` to the sequence and calls `visit` with the index (within `tokens`) and
     /// the logits of every wanted row. At most `chunk` rows are played at once. Requests that need
-    /// its slot or its pages take them, and the sequence is then empty ([`Engine::fed_slot`]).
+    /// its slot or its pages take them, and the sequence is then empty.
     pub fn feed(
         &mut self,
         tokens: &[u32],
@@ -65,11 +65,6 @@ impl Engine {
             done += rows;
         }
         Ok(())
-    }
-
-    /// Slot of the fed sequence in the page tables; none before anything was fed.
-    pub fn fed_slot(&self) -> Option<usize> {
-        self.scheduler.fed()
     }
 
     /// Forgets the fed sequence, and all that is kept of earlier ones.

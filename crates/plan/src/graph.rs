@@ -1,7 +1,7 @@
 //! The graph: operations on named tensors, symbolic in the number of rows.
 
 use crate::kv::{KvGroup, KvSlot};
-use crate::weight::WeightSpec;
+use crate::weight::{WeightShape, WeightSpec};
 
 /// Index of an activation tensor in [`Graph::tensors`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -229,6 +229,11 @@ pub struct Graph {
 }
 
 impl Graph {
+    /// The weights that are matrices.
+    pub fn matrices(&self) -> impl Iterator<Item = &WeightSpec> {
+        self.weights.iter().filter(|weight| matches!(weight.shape, WeightShape::Matrix { .. }))
+    }
+
     /// The tensor with this id.
     pub fn tensor(&self, id: TensorId) -> &TensorSpec {
         &self.tensors[id.0]

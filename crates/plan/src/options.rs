@@ -19,6 +19,16 @@ pub enum Numeric {
     Fast,
 }
 
+impl Numeric {
+    /// Type that keys and values are stored in where none was asked for.
+    pub fn kv_type(self) -> KvType {
+        match self {
+            Numeric::Exact => KvType::F32,
+            Numeric::Fast => KvType::F16,
+        }
+    }
+}
+
 impl std::fmt::Display for Numeric {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
@@ -106,9 +116,6 @@ pub enum PlanError {
 impl PlanOptions {
     /// Type that keys and values are stored in.
     pub fn kv_type(&self) -> KvType {
-        self.kv_type.unwrap_or(match self.numeric {
-            Numeric::Exact => KvType::F32,
-            Numeric::Fast => KvType::F16,
-        })
+        self.kv_type.unwrap_or_else(|| self.numeric.kv_type())
     }
 }

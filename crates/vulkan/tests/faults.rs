@@ -8,23 +8,19 @@ mod faults;
 #[path = "../../../tests/support/gpu.rs"]
 mod gpu;
 
-use case::{map_pages, plan};
+use case::{beside_reference, plan};
 use faults::{Bench, Rows, shown_by};
-use pianola_cpu::ReferenceModel;
 use pianola_plan::{DeviceId, Fault, Numeric};
 use pianola_vulkan::{VulkanDevice, VulkanRecording};
-use std::sync::Arc;
 
 #[test]
 fn every_fault_is_noticed_where_it_is() {
     let gpu = gpu::open();
     let (plan, weights) = plan(&faults::case(Numeric::Fast), VulkanDevice::spec_named("vulkan"));
-    let mut reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
     let options = gpu::options(&gpu);
-    let recording =
-        VulkanRecording::new(Arc::new(plan), DeviceId(0), &weights, options, &mut |_, _| ());
-    let mut recording = recording.unwrap();
-    map_pages(&mut recording);
+    let (mut recording, mut reference_model) = beside_reference(plan, &weights, |plan| {
+        VulkanRecording::new(plan, DeviceId(0), &weights, options, &mut |_, _| ())
+    });
     let mut bench = Bench::new(&mut recording, &mut reference_model);
     for fault in Fault::ALL {
         // Here the columns behind the last whole step of a sum are a tail, too.

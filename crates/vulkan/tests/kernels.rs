@@ -11,7 +11,7 @@ mod case;
 #[path = "../../../tests/support/gpu.rs"]
 mod gpu;
 
-use case::{Case, Runs, check, check_logits, map_pages, plan, plan_of_types, square, usual};
+use case::{Case, Runs, beside_reference, check, check_logits, plan, plan_of_types, square, usual};
 use pianola_cpu::ReferenceModel;
 use pianola_formats::TensorType;
 use pianola_model::RandomWeights;
@@ -25,19 +25,16 @@ fn record(
     plan: Plan,
     weights: &RandomWeights,
 ) -> (VulkanRecording, ReferenceModel) {
-    let reference_model = ReferenceModel::new(plan.clone(), weights).unwrap();
-    let mut recording = try_record(gpu, plan, weights).unwrap();
-    map_pages(&mut recording);
-    (recording, reference_model)
+    beside_reference(plan, weights, |plan| try_record(gpu, plan, weights))
 }
 
 fn try_record(
     gpu: &Arc<Gpu>,
-    plan: Plan,
+    plan: Arc<Plan>,
     weights: &RandomWeights,
 ) -> Result<VulkanRecording, DeviceError> {
     let options = gpu::options(gpu);
-    VulkanRecording::new(Arc::new(plan), DeviceId(0), weights, options, &mut |_, _| ())
+    VulkanRecording::new(plan, DeviceId(0), weights, options, &mut |_, _| ())
 }
 
 /// Each type meets the kernels for one row, for few and for many, and heads of one row and of
@@ -200,7 +197,7 @@ fn heads_of_broken_vectors_are_refused_by_name() {
     let kv_type = Some(KvType::Q8);
     let case = Case { kv_heads: 4, group: 1, head_dim: 24, kv_type, ..usual(TensorType::F16) };
     let (plan, weights) = plan(&case, VulkanDevice::spec_named("vulkan"));
-    let refusal = try_record(&gpu::open(), plan, &weights).err().expect("heads of 24 bytes");
+    let refusal = try_record(&gpu::open(), plan.into(), &weights).err().expect("heads of 24 bytes");
     let message = refusal.to_string();
     let named = ["multiple of 16", "not 24", "q8_0", "keys and values"];
     assert!(named.iter().all(|name| message.contains(name)), "{message}");
@@ -210,7 +207,7 @@ fn heads_of_broken_vectors_are_refused_by_name() {
 fn rows_of_broken_blocks_are_refused_by_name() {
     let case = Case { kv_heads: 1, group: 3, head_dim: 16, ..usual(TensorType::F16) };
     let (plan, weights) = plan(&case, VulkanDevice::spec_named("vulkan"));
-    let refusal = try_record(&gpu::open(), plan, &weights).err().expect("rows of 48 values");
+    let refusal = try_record(&gpu::open(), plan.into(), &weights).err().expect("rows of 48 values");
     let message = refusal.to_string();
     assert!(message.contains("attn_output") && message.contains("multiple of 32"), "{message}");
 }

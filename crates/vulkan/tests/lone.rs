@@ -8,9 +8,8 @@ mod gpu;
 #[path = "../../../tests/support/lone.rs"]
 mod lone;
 
-use case::{Runs, map_pages};
+use case::{Runs, beside_reference};
 use lone::{Lone, LoneCase, check_lone, lone_case, plan};
-use pianola_cpu::ReferenceModel;
 use pianola_plan::DeviceId;
 use pianola_vulkan::{Gpu, VulkanDevice, VulkanRecording};
 use proptest::prelude::*;
@@ -23,12 +22,10 @@ const STEPS: [(&Runs, u32); 4] =
 
 fn check(gpu: &Arc<Gpu>, op: Lone, case: &LoneCase) -> Result<(), String> {
     let (plan, weights) = plan(op, case, VulkanDevice::spec_named("vulkan"));
-    let mut reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
     let options = gpu::options(gpu);
-    let mut recording =
-        VulkanRecording::new(Arc::new(plan), DeviceId(0), &weights, options, &mut |_, _| ())
-            .unwrap();
-    map_pages(&mut recording);
+    let (mut recording, mut reference_model) = beside_reference(plan, &weights, |plan| {
+        VulkanRecording::new(plan, DeviceId(0), &weights, options, &mut |_, _| ())
+    });
     check_lone(&mut recording, &mut reference_model, &STEPS)
 }
 

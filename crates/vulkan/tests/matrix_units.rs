@@ -9,7 +9,7 @@ mod case;
 #[path = "../../../tests/support/gpu.rs"]
 mod gpu;
 
-use case::{Case, Runs, check_logits, map_pages, plan, plan_of_types, square, usual};
+use case::{Case, Runs, beside_reference, check_logits, plan, plan_of_types, square, usual};
 use pianola_cpu::ReferenceModel;
 use pianola_formats::TensorType;
 use pianola_model::RandomWeights;
@@ -56,11 +56,9 @@ impl Bench {
             PlanOptions { max_rows: MOST_ROWS, max_logit_rows: MOST_LOGITS, ..plan.options };
         let placement = Placement::single(&plan.graph, VulkanDevice::spec_named("vulkan"));
         let plan = Plan::new(plan.graph, plan_options, placement).unwrap();
-        let reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
-        let plan = Arc::new(plan);
-        let mut recording =
-            VulkanRecording::new(plan, DeviceId(0), &weights, options, &mut |_, _| ()).unwrap();
-        map_pages(&mut recording);
+        let (recording, reference_model) = beside_reference(plan, &weights, |plan| {
+            VulkanRecording::new(plan, DeviceId(0), &weights, options, &mut |_, _| ())
+        });
         Bench { recording, reference_model, seen: BTreeSet::new() }
     }
 

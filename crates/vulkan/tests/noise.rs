@@ -7,23 +7,19 @@ mod gpu;
 #[path = "../../../tests/support/noise.rs"]
 mod noise;
 
-use case::{Runs, map_pages, plan};
+use case::{Runs, beside_reference, plan};
 use noise::{looseness, report, wide};
-use pianola_cpu::ReferenceModel;
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceId, Numeric};
 use pianola_vulkan::{VulkanDevice, VulkanRecording};
-use std::sync::Arc;
 
 /// The least and the most that bounds are of the noise, over a chunk and a single row.
 fn range(ty: TensorType, numeric: Numeric) -> (f64, f64) {
     let (plan, weights) = plan(&wide(ty, numeric), VulkanDevice::spec_named("vulkan"));
-    let mut reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
     let options = gpu::options(&gpu::open());
-    let recording =
-        VulkanRecording::new(Arc::new(plan), DeviceId(0), &weights, options, &mut |_, _| ());
-    let mut recording = recording.unwrap();
-    map_pages(&mut recording);
+    let (mut recording, mut reference_model) = beside_reference(plan, &weights, |plan| {
+        VulkanRecording::new(plan, DeviceId(0), &weights, options, &mut |_, _| ())
+    });
     let steps: [(&Runs, u32); 2] = [(&[(0, 0, 9)], 8), (&[(0, 9, 1)], 1)];
     let ranges = steps.map(|(runs, wanted)| {
         let report = report(&mut recording, &mut reference_model, runs, wanted);

@@ -6,12 +6,11 @@ mod case;
 #[path = "../../../tests/support/gpu.rs"]
 mod gpu;
 
-use case::{Case, check, map_pages, plan, usual};
+use case::{Case, beside_reference, check, plan, usual};
 use pianola_cpu::ReferenceModel;
 use pianola_formats::TensorType;
 use pianola_plan::DeviceId;
 use pianola_vulkan::{Trial, VulkanDevice, VulkanOptions, VulkanRecording, tune, tune_spoiled};
-use std::sync::Arc;
 
 /// A model of products with gates, tails and codes for the next, small because each candidate is
 /// compiled.
@@ -23,12 +22,9 @@ fn small() -> Case {
 
 fn record(options: VulkanOptions) -> (VulkanRecording, ReferenceModel) {
     let (plan, weights) = plan(&small(), VulkanDevice::spec_named("vulkan"));
-    let reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
-    let plan = Arc::new(plan);
-    let mut recording =
-        VulkanRecording::new(plan, DeviceId(0), &weights, options, &mut |_, _| ()).unwrap();
-    map_pages(&mut recording);
-    (recording, reference_model)
+    beside_reference(plan, &weights, |plan| {
+        VulkanRecording::new(plan, DeviceId(0), &weights, options, &mut |_, _| ())
+    })
 }
 
 #[test]

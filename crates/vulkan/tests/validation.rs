@@ -13,16 +13,14 @@ mod lone;
 mod validation;
 
 use ash::vk;
-use case::{Case, Runs, check_logits, map_pages, plan, square};
+use case::{Case, Runs, beside_reference, check_logits, plan, square};
 use lone::{Lone, LoneCase, check_lone};
-use pianola_cpu::ReferenceModel;
 use pianola_formats::TensorType;
 use pianola_plan::{
     DeviceId, DeviceSampler, LogitsTo, Numeric, Recording, SLOTS, SampleRow, Sampling, Step,
     WAIT_LIMIT,
 };
 use pianola_vulkan::{VulkanDevice, VulkanRecording};
-use std::sync::Arc;
 
 #[test]
 fn nothing_is_reported() {
@@ -60,12 +58,10 @@ fn play_small_models() {
     let plain = Case { family: "llama", ..square(TensorType::F16, Numeric::Exact) };
     for case in [quantized, plain] {
         let (plan, weights) = plan(&case, VulkanDevice::spec_named("vulkan"));
-        let mut reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
         let options = gpu::options(&gpu);
-        let mut recording =
-            VulkanRecording::new(Arc::new(plan), DeviceId(0), &weights, options, &mut |_, _| ())
-                .unwrap();
-        map_pages(&mut recording);
+        let (mut recording, mut reference_model) = beside_reference(plan, &weights, |plan| {
+            VulkanRecording::new(plan, DeviceId(0), &weights, options, &mut |_, _| ())
+        });
         let steps: [&Runs; 3] = [&[(0, 0, 20)], &[(1, 0, 1)], &[(0, 20, 3), (1, 1, 1)]];
         for step in steps {
             check_logits(&mut recording, &mut reference_model, &[step], 1).unwrap();
@@ -112,12 +108,10 @@ fn play_lone_operations() {
     for op in Lone::ALL {
         let (plan, weights) =
             lone::plan(op, &LoneCase::usual(), VulkanDevice::spec_named("vulkan"));
-        let mut reference_model = ReferenceModel::new(plan.clone(), &weights).unwrap();
         let options = gpu::options(&gpu);
-        let mut recording =
-            VulkanRecording::new(Arc::new(plan), DeviceId(0), &weights, options, &mut |_, _| ())
-                .unwrap();
-        map_pages(&mut recording);
+        let (mut recording, mut reference_model) = beside_reference(plan, &weights, |plan| {
+            VulkanRecording::new(plan, DeviceId(0), &weights, options, &mut |_, _| ())
+        });
         let steps: [(&Runs, u32); 2] = [(&[(0, 0, 5)], 0), (&[(0, 5, 2), (1, 0, 1)], 1)];
         check_lone(&mut recording, &mut reference_model, &steps).unwrap();
     }

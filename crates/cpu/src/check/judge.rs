@@ -3,8 +3,8 @@
 use super::CheckReport;
 use super::error::{TensorError, effective_count};
 
-/// Deviations that a value may be off by: with signs by chance, one in forty thousand million
-/// is.
+/// Deviations that a value may be off by: with signs by chance, at most one in twenty thousand
+/// million is off by more.
 pub(super) const DEVIATIONS: f64 = 7.0;
 /// Deviations that the square of a row's error may be off its mean by.
 const ROW_DEVIATIONS: f64 = 5.0;
@@ -51,7 +51,6 @@ pub(super) fn judge(
     report.values += values.len();
     report.worst_share = report.worst_share.max(worst.share);
     report.worst_row = report.worst_row.max(rows.worst.share());
-    report.worst_relative_norm = report.worst_relative_norm.max(rows.relative);
     let tensor = format!("{kernel}: {name}");
     report.noise.push(Noise { tensor, found: rows.found(), limit: rows.limit });
     let place = worst.describe(expected);
@@ -131,8 +130,6 @@ struct RowErrors {
     noise: f64,
     /// Mean limit of the rows.
     limit: f64,
-    /// The largest error of a row, relative to its norm.
-    relative: f64,
 }
 
 impl RowErrors {
@@ -151,16 +148,11 @@ impl RowErrors {
             })
             .collect();
         let sum = |of: fn(&RowError) -> f64| rows.iter().map(of).sum::<f64>();
-        let relative = rows.iter().zip(values.chunks_exact(width)).map(|(row, values)| {
-            let size = norm(&mut values.iter().map(|&x| f64::from(x).powi(2)));
-            if size > 0.0 { row.error / size } else { 0.0 }
-        });
         RowErrors {
             worst: *rows.iter().max_by(|a, b| a.share().total_cmp(&b.share())).expect("a row"),
             error: sum(|row| row.error.powi(2)),
             noise: sum(|row| row.noise.powi(2)),
             limit: sum(|row| row.limit) / rows.len() as f64,
-            relative: relative.fold(0.0, f64::max),
         }
     }
 

@@ -12,9 +12,11 @@ mod error;
 mod judge;
 mod noise;
 mod product;
+mod rounded;
 mod sampled;
 
 pub use judge::Noise;
+pub use rounded::rounded;
 pub use sampled::SampledRows;
 
 use crate::device::CpuOptions;
@@ -43,8 +45,6 @@ pub struct CheckReport {
     pub worst_share: f64,
     /// Largest error of a row as a share of what its roundings explain.
     pub worst_row: f64,
-    /// Largest error of a row, relative to its norm.
-    pub worst_relative_norm: f64,
     /// For every tensor what the errors of its rows come to.
     pub noise: Vec<Noise>,
     /// Kernels that left their bounds.

@@ -13,6 +13,7 @@
 
 use super::error::{EPSILON, NodeError};
 use super::judge::DEVIATIONS;
+use super::rounded::to_bits;
 use pianola_plan::{Activation, KvType, Op, RopePairing, WeightId};
 
 impl NodeError<'_> {
@@ -174,10 +175,7 @@ pub(super) fn int8_error(x: f32, step: f64) -> f64 {
 
 /// What rounding to the eleven bits of a half float takes off a value.
 pub(super) fn half_error(x: f32) -> f64 {
-    // To the nearest: half of the bits that go is carried into those that stay. A value that was never
-    // written has all bits set.
-    let rounded = f32::from_bits(x.to_bits().wrapping_add(1 << 12) & !((1 << 13) - 1));
-    f64::from(x) - f64::from(rounded)
+    f64::from(x) - f64::from(to_bits(x, 11))
 }
 
 /// Variances of a stored head of keys or values, given those of its values.

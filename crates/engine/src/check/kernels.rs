@@ -10,7 +10,7 @@ use crate::load::random_weights;
 use pianola_cpu::ReferenceModel;
 use pianola_formats::TensorSource;
 use pianola_model::{ModelSubset, RandomWeights, distinct_layers};
-use pianola_plan::{DeviceId, Kernel, PAGE_TOKENS, Plan, Recording, WeightShape, bucket};
+use pianola_plan::{DeviceId, Kernel, PAGE_TOKENS, Plan, Recording, bucket};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
@@ -23,16 +23,11 @@ pub(super) struct Stand {
     pub recording: Box<dyn Recording>,
     pub reference: ReferenceModel,
     pub sequences: Sequences,
-    branched: bool,
 }
 
 impl Stand {
     /// Lets the sequences begin that share pages of the long one.
     pub fn branch(&mut self) {
-        if self.branched {
-            return;
-        }
-        self.branched = true;
         let branches = self.sequences.branch();
         Sequences::map_branches(self.recording.as_mut(), &branches);
         for (sequence, pages) in branches {
@@ -92,12 +87,11 @@ impl Checker<'_> {
         let vocabulary = if case.whole { usize::MAX } else { FEW_TOKENS };
         self.count_variants(&case, source, &layers)?;
         let subset = ModelSubset::new(&self.subject.config, source, &layers, vocabulary);
-        let plan = self.plan(&subset, (case.kv_type, case.numeric), self.device)?;
+        let plan = self.plan(&subset, (case.kv_type, case.numeric), self.device, true)?;
         Ok(Stand {
             reference: ReferenceModel::new((*plan).clone(), &subset)?,
             recording: self.record(self.device, &plan, &subset)?,
             sequences: Sequences::new(plan.graph.vocabulary),
-            branched: false,
             case,
         })
     }
@@ -150,7 +144,7 @@ impl Checker<'_> {
         layers: &[usize],
     ) -> Result<(), EngineError> {
         let whole = ModelSubset::new(&self.subject.config, source, layers, usize::MAX);
-        let plan = self.plan(&whole, (case.kv_type, case.numeric), self.device)?;
+        let plan = self.plan(&whole, (case.kv_type, case.numeric), self.device, true)?;
         let reachable = self.device.variants(&plan, DeviceId(0))?;
         self.coverage(case).reachable.extend(reachable);
         let asked = match case.weights {
@@ -158,9 +152,7 @@ impl Checker<'_> {
             CaseWeights::Random(ty) => Some(ty),
         };
         if let Some(ty) = asked {
-            let other = plan.graph.weights.iter().any(|weight| {
-                matches!(weight.shape, WeightShape::Matrix { .. }) && weight.ty != ty
-            });
+            let other = plan.graph.matrices().any(|weight| weight.ty != ty);
             let note = format!(
                 "some matrices are q8_0 instead of {ty}: their rows are no whole number of blocks"
             );

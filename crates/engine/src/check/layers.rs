@@ -20,8 +20,7 @@ use std::time::Instant;
 /// that.
 const MOST_NOISE: f64 = 4.0;
 
-/// Steps that are played: prompts over several pages, one beside lanes, then lanes. Of row counts
-/// whose kernels were compiled before.
+/// Steps that are played: prompts over several pages, one beside lanes, then lanes.
 const KINDS: [StepKind; 5] = [
     StepKind::Prompt(130),
     StepKind::Prompt(65),
@@ -99,11 +98,9 @@ impl Checker<'_> {
         let mut section = CheckSection { name, ..CheckSection::default() };
         let vocabulary = layers.device.plan().graph.vocabulary;
         let mut sequences = Sequences::new(vocabulary);
-        let mut branched = false;
         for (index, kind) in KINDS.into_iter().enumerate() {
-            if !branched && !matches!(kind, StepKind::Prompt(_)) {
+            if !matches!(kind, StepKind::Prompt(_)) {
                 layers.map_branches(&sequences.branch());
-                branched = true;
             }
             let errors = layers.play(&sequences.step(kind, kind.rows().min(5)))?;
             section.steps += 1;
@@ -136,13 +133,14 @@ impl Checker<'_> {
 
     fn record_layers(&self, subset: &ModelSubset<'_>) -> Result<Layers, EngineError> {
         let cpu: Arc<dyn Device> = Arc::new(CpuDevice::default());
-        let plan = self.plan(subset, self.used, self.device)?;
-        let exact = self.plan(subset, (KvType::F32, Numeric::Exact), &cpu)?;
-        let rounded = self.plan(subset, (self.used.0, Numeric::Exact), &cpu)?;
+        let plan = self.plan(subset, self.used, self.device, true)?;
+        let exact = self.plan(subset, (KvType::F32, Numeric::Exact), &cpu, true)?;
+        // Every node by itself, so that each product's input can be changed.
+        let rounded = self.plan(subset, (self.used.0, Numeric::Exact), &cpu, false)?;
         Ok(Layers {
             device: self.record(self.device, &plan, subset)?,
             exact: self.record(&cpu, &exact, subset)?,
-            rounded: RoundedModel::new(&rounded, subset)?,
+            rounded: RoundedModel::new(self.record(&cpu, &rounded, subset)?),
         })
     }
 }

@@ -1,17 +1,8 @@
 //! The noise of a device's roundings after all layers, simulated.
 
 use super::sequences::Sequences;
-use crate::error::EngineError;
-use pianola_cpu::CpuDevice;
-use pianola_formats::TensorSource;
-use pianola_plan::{
-    Device, DeviceError, DeviceId, Op, Placement, Plan, PlanOptions, Recording, Rounding, Step,
-    WeightId,
-};
-use std::sync::Arc;
-
-/// Values that share a scale where inputs become int8.
-const BLOCK: usize = 32;
+use pianola_cpu::rounded;
+use pianola_plan::{DeviceError, Op, Recording, Rounding, Step, WeightId};
 
 /// The processor's exact mode, with the input of each product rounded as another device rounds it
 /// before the product runs. Its distance from exact mode without roundings is the noise to expect
@@ -21,18 +12,9 @@ pub(super) struct RoundedModel {
 }
 
 impl RoundedModel {
-    /// `exact` is the plan of exact mode with the device's type of keys and values.
-    pub fn new(exact: &Plan, source: &dyn TensorSource) -> Result<RoundedModel, EngineError> {
-        let cpu = CpuDevice::default();
-        let graph = exact.graph.clone();
-        let placement = Placement::single(&graph, cpu.spec());
-        // Every node by itself, so that each product's input can be changed.
-        let options = PlanOptions { fusion: false, ..exact.options };
-        let plan = Arc::new(Plan::new(graph, options, placement)?);
-        let mut recording = cpu.record(&plan, DeviceId(0), source, &mut |_, _| ())?;
-        recording.poison_kv()?;
-        Sequences::map_first(recording.as_mut());
-        Ok(RoundedModel { recording })
+    /// `recording` is of exact mode without fused kernels, with the device's type of keys and values.
+    pub fn new(recording: Box<dyn Recording>) -> RoundedModel {
+        RoundedModel { recording }
     }
 
     /// Points the pages of the other sequences, as [`Sequences::map_branches`] does.
@@ -91,69 +73,4 @@ fn roundings(device: &dyn Recording, step: &Step) -> Vec<Rounding> {
         }
     }
     roundings
-}
-
-/// Rows of `width` values, rounded.
-fn rounded(rounding: Rounding, values: &[f32], width: usize) -> Vec<f32> {
-    match rounding {
-        Rounding::None => {
-            // A sum of `width` terms in f32 is off by about the root of their number: in bits, half
-            // the logarithm.
-            let bits = 24 - width.ilog2() / 2;
-            values.iter().map(|&value| to_bits(value, bits)).collect()
-        }
-        // Inputs have 11 bits and so have weights: one less stands for both.
-        Rounding::Halves => values.iter().map(|&value| to_bits(value, 10)).collect(),
-        Rounding::Int8 => values.chunks(BLOCK).flat_map(to_int8).collect(),
-        Rounding::Int8Twice => {
-            let twice = |block: &[f32]| {
-                let first = to_int8(block);
-                let rest: Vec<f32> = block.iter().zip(&first).map(|(x, first)| x - first).collect();
-                let second = to_int8(&rest);
-                first.iter().zip(second).map(|(first, second)| first + second).collect::<Vec<_>>()
-            };
-            values.chunks(BLOCK).flat_map(twice).collect()
-        }
-    }
-}
-
-/// The nearest value with `bits` significant bits.
-fn to_bits(value: f32, bits: u32) -> f32 {
-    let dropped = 24 - bits;
-    let half = (1u32 << dropped) >> 1;
-    // What is not a number may have all bits set.
-    f32::from_bits(value.to_bits().wrapping_add(half) & !((1 << dropped) - 1))
-}
-
-/// The nearest of 127 steps up to the largest of a block.
-fn to_int8(block: &[f32]) -> Vec<f32> {
-    let largest = block.iter().fold(0.0f32, |most, value| most.max(value.abs()));
-    let step = largest / 127.0;
-    let nearest = |&value: &f32| if step > 0.0 { step * (value / step).round() } else { 0.0 };
-    block.iter().map(nearest).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn roundings_are_off_by_half_a_step_at_most() {
-        let values: Vec<f32> = (0..64).map(|n| ((n * 37 % 64) as f32 - 31.3) * 0.173).collect();
-        let largest = values.iter().fold(0.0f32, |most, value| most.max(value.abs()));
-        let off = |rounding| {
-            let rounded = rounded(rounding, &values, 64);
-            values.iter().zip(&rounded).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max) / largest
-        };
-        let range = |rounding, least: f32, most: f32| {
-            let off = off(rounding);
-            assert!(off > least && off <= most, "{rounding:?}: {off:e}");
-        };
-        range(Rounding::Int8, 0.3 / 127.0, 0.501 / 127.0);
-        range(Rounding::Int8Twice, 0.0, 0.501 / 127.0 / 254.0);
-        range(Rounding::Halves, 0.1 / 1024.0, 1.0 / 1024.0);
-        // Sums of 64 terms: three bits of 24 are dropped.
-        range(Rounding::None, 0.1 * f32::EPSILON, 4.0 * f32::EPSILON);
-        assert_eq!(rounded(Rounding::Int8, &[0.0; 32], 32), [0.0; 32]);
-    }
 }

@@ -12,12 +12,13 @@ pub(super) const PAGES: usize = CONTEXT / PAGE_TOKENS + SEQUENCES;
 pub(super) struct Sequences {
     next: [u32; SEQUENCES],
     vocabulary: u32,
+    branched: bool,
 }
 
 impl Sequences {
     /// Nothing read yet.
     pub fn new(vocabulary: usize) -> Sequences {
-        Sequences { next: [0; SEQUENCES], vocabulary: vocabulary as u32 }
+        Sequences { next: [0; SEQUENCES], vocabulary: vocabulary as u32, branched: false }
     }
 
     /// Tokens of the long sequence.
@@ -36,8 +37,12 @@ impl Sequences {
         }
     }
 
-    /// Lets the other sequences begin: for each the number of pages that it shares.
+    /// Lets the other sequences begin, if they have not: for each the number of pages that it
+    /// shares.
     pub fn branch(&mut self) -> Vec<(usize, usize)> {
+        if std::mem::replace(&mut self.branched, true) {
+            return Vec::new();
+        }
         let full = self.length() / PAGE_TOKENS;
         let shared = |sequence: usize| full * ((sequence * 37 + 27) % SEQUENCES) / (SEQUENCES - 1);
         let branches: Vec<(usize, usize)> =

@@ -3,7 +3,7 @@
 use pianola_engine::{CheckOptions, CheckSubject, DeviceCheck, Engine, LoadOptions, Speculation};
 use pianola_formats::TensorType;
 use pianola_model::{ModelFile, Shape};
-use pianola_plan::{Plan, WeightShape};
+use pianola_plan::Plan;
 use serde_json::{Value, json};
 
 use super::Arguments;
@@ -55,17 +55,18 @@ pub(super) fn of_shape(
         return Err(Failure::usage("--draft guesses for a model from a file, not for --shape"));
     }
     let ty = arguments.shape.quant;
-    let plan = Engine::plan_of_random(shape, ty, &options)?;
-    if options.gpu().is_none() {
-        check_memory(shape, &plan)?;
-    }
-    let checks = match arguments.no_check {
-        true => None,
-        false => {
-            let subject = CheckSubject::shape(shape, ty);
-            Some(quick_checks(&subject, &plan, &options, console)?)
+    let on_cpu = options.gpu().is_none();
+    let mut checks = None;
+    if on_cpu || !arguments.no_check {
+        let plan = Engine::plan_of_random(shape, ty, &options)?;
+        if on_cpu {
+            check_memory(shape, &plan)?;
         }
-    };
+        if !arguments.no_check {
+            let subject = CheckSubject::shape(shape, ty);
+            checks = Some(quick_checks(&subject, &plan, &options, console)?);
+        }
+    }
     let mut bar = console
         .bar("drawing weights [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, {eta} left");
     let asked = options.clone();
@@ -77,9 +78,7 @@ pub(super) fn of_shape(
     model::tell_fit(engine.plan(), &asked, console);
     console.detail(&format!("placement: {}", engine.placement()));
     model::tell_kv(engine.plan(), asked.kv_memory, console);
-    let matrices = engine.plan().graph.weights.iter();
-    let matrices = matrices.filter(|weight| matches!(weight.shape, WeightShape::Matrix { .. }));
-    let other = matrices.filter(|weight| weight.ty != ty).count();
+    let other = engine.plan().graph.matrices().filter(|weight| weight.ty != ty).count();
     if other > 0 {
         console.notice(&format!(
             "{other} matrices are q8_0 instead: their rows are no whole number of {ty} blocks"
@@ -143,11 +142,7 @@ pub(super) fn check_object(subject: &Subject) -> Option<Value> {
 
 /// The type that most matrices have.
 fn dominant_type(plan: &Plan) -> Option<TensorType> {
-    let matrices = plan.graph.weights.iter();
-    let types: Vec<TensorType> = matrices
-        .filter(|weight| matches!(weight.shape, WeightShape::Matrix { .. }))
-        .map(|weight| weight.ty)
-        .collect();
+    let types: Vec<TensorType> = plan.graph.matrices().map(|weight| weight.ty).collect();
     let count = |ty: &TensorType| types.iter().filter(|other| *other == ty).count();
     types.iter().copied().max_by_key(count)
 }
