@@ -4,7 +4,7 @@ use super::error::{EPSILON, NodeError, TensorError, effective_count};
 use super::noise::{half_error, int8_error, sum_variance};
 use crate::pack::{BLOCK, PackedMatrix};
 use crate::reference::matmul::{PART, Terms, sums};
-use pianola_formats::{Minimum, TensorType};
+use pianola_formats::Minimum;
 use pianola_plan::{Rounding, WeightId};
 
 impl NodeError<'_> {
@@ -29,8 +29,10 @@ impl NodeError<'_> {
             error.bound[place] = magnitude + inputs.relative * bias.abs();
             // Each of the partial sums in between is rounded, too.
             let partial = EPSILON.powi(2) / 24.0 * PART as f64 * sum.partial;
+            let cut_off = inputs.cut_off.powi(2) * sum.partial;
             error.variance[place] = 1.0001 * inputs.units[row] * f64::from(sum.square)
                 + 1.5 * partial
+                + cut_off
                 + sum_variance(0, 0.0, sum.product.abs() + bias.abs());
         }
         error.freedom = inputs.freedom;
@@ -46,7 +48,7 @@ impl NodeError<'_> {
         // cancel are up to the code range larger than the result.
         let growth = if rounding == Rounding::None { 1.0 } else { 16.0 };
         let (own, shared) = match rounding {
-            Rounding::Halves => half_roundings(matrix.ty),
+            Rounding::Halves => half_roundings(matrix),
             _ => (0.0, 0.0),
         };
         let relative = growth * EPSILON * columns as f64 + (own + shared) * 2f64.powi(-11);
@@ -78,7 +80,8 @@ impl NodeError<'_> {
             freedom.push(effective_count(squares.into_iter()));
             units.push(unit);
         }
-        RoundedInputs { terms, relative, units, freedom }
+        let cut_off = if rounding == Rounding::Halves { cut_off(columns) } else { 0.0 };
+        RoundedInputs { terms, relative, units, freedom, cut_off }
     }
 }
 
@@ -89,22 +92,79 @@ struct RoundedInputs {
     /// For each row what a square of 1 stands for.
     units: Vec<f64>,
     freedom: Vec<f64>,
+    /// What cutting off the partial sums takes off an output, relative to the root of their squares'
+    /// sum.
+    cut_off: f64,
+}
+
+/// Columns that a matrix unit adds to its sums at a time.
+const MATRIX_STEP: f64 = 16.0;
+/// Mean of what cutting off takes from an f32, relative to it: half of a last bit that is a half to a
+/// whole `EPSILON`.
+const MEAN_CUT: f64 = 0.36 * EPSILON;
+
+/// NVIDIA's matrix units cut their sums off where others round them, so that every step takes from an
+/// output's magnitude: a shift that grows with the number of steps, not with its root. The root of the
+/// mean of the partial sums' squares stands for the mean of their magnitudes.
+fn cut_off(columns: usize) -> f64 {
+    let parts = columns.div_ceil(PART) as f64;
+    MEAN_CUT * columns as f64 / MATRIX_STEP / parts.sqrt()
 }
 
 /// Variance of rounding to eleven bits, relative to a value anywhere between two powers of two.
 const HALF_VARIANCE: f64 = 1.0 / (12.0 * (1 << 21) as f64);
 
 /// Roundings of a weight that becomes a half float, in units of its square: its own, and those that
-/// the weights of a block share. Where scales and minimums are products, they are rounded too; codes
-/// are around the middle of their range and minimums take that off again, so that each of the two is
-/// about 2.65 times as large as what is left.
-fn half_roundings(ty: TensorType) -> (f64, f64) {
-    match ty.quantization() {
-        Some(quantization) if quantization.scale_bits > 0 => match quantization.minimum {
-            Minimum::None => (2.0, 0.0),
-            Minimum::Added | Minimum::Subtracted => (2.0, 5.3),
-        },
-        _ => (1.0, 0.0),
+/// the weights of a block share.
+///
+/// Where a weight is a code above zero times a scale and a minimum, these two are larger than what they
+/// leave. Their product is rounded by itself unless a device fuses the sum with it; and where
+/// scale and minimum are products, they are rounded too.
+fn half_roundings(matrix: &PackedMatrix) -> (f64, f64) {
+    let Some(quantization) = matrix.ty.quantization() else { return (1.0, 0.0) };
+    let of_scale = if quantization.scale_bits > 0 { 1.0 } else { 0.0 };
+    if quantization.minimum == Minimum::None {
+        return (1.0 + of_scale, 0.0);
+    }
+    let sizes = BlockSizes::of(matrix);
+    let shared = of_scale * (sizes.middle + sizes.minimum) / sizes.weight;
+    (1.0 + of_scale + sizes.scaled_code / sizes.weight, shared)
+}
+
+/// Mean squares of what blocks with a minimum are made of.
+#[derive(Default)]
+struct BlockSizes {
+    weight: f64,
+    /// The smallest weight, which stands for the minimum.
+    minimum: f64,
+    /// Code times scale.
+    scaled_code: f64,
+    /// The mean of code times scale.
+    middle: f64,
+}
+
+impl BlockSizes {
+    /// As some rows have them.
+    fn of(matrix: &PackedMatrix) -> BlockSizes {
+        const ROWS: usize = 64;
+        let mut sizes = BlockSizes::default();
+        let mut values = vec![0.0; matrix.columns];
+        for row in (0..matrix.rows).step_by(matrix.rows.div_ceil(ROWS)) {
+            matrix.row(row, &mut values);
+            for block in values.chunks_exact(BLOCK) {
+                let mean = |of: &dyn Fn(f64) -> f64| {
+                    block.iter().map(|&w| of(f64::from(w))).sum::<f64>() / BLOCK as f64
+                };
+                let minimum = f64::from(block.iter().copied().fold(f32::INFINITY, f32::min));
+                sizes.weight += mean(&|w| w * w);
+                sizes.minimum += minimum * minimum;
+                sizes.scaled_code += mean(&|w| (w - minimum).powi(2));
+                sizes.middle += (mean(&|w| w) - minimum).powi(2);
+            }
+        }
+        // Where every weight is zero, so is every rounding.
+        sizes.weight = sizes.weight.max(f64::MIN_POSITIVE);
+        sizes
     }
 }
 
