@@ -1,0 +1,97 @@
+//! Texts as vectors.
+
+use crate::call::Call;
+use crate::error::{ApiError, ErrorKind};
+use crate::model::LoadedModel;
+use pianola_engine::{EmbedRequest, Event, EventSink, Pooling, RequestId};
+use pianola_text::SpecialTokens;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use tokio::sync::mpsc::unbounded_channel;
+
+/// What is embedded.
+pub(crate) enum EmbedInput {
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+/// Vectors of length one.
+pub(crate) struct Embedded {
+    pub vectors: Vec<Vec<f32>>,
+    /// Tokens of all texts.
+    pub tokens: usize,
+}
+
+/// Requests that are cancelled unless they have ended.
+struct Submitted {
+    model: Arc<LoadedModel>,
+    ids: Vec<RequestId>,
+}
+
+impl Drop for Submitted {
+    fn drop(&mut self) {
+        // Those that are over already are not affected.
+        self.ids.iter().for_each(|&id| self.model.service().cancel(id));
+    }
+}
+
+/// Texts that are with the engine at once, so that one client does not fill its queue.
+const AT_ONCE: usize = 64;
+
+/// Embeds texts, many at once.
+pub(crate) async fn embed(
+    call: &Call,
+    model: &Arc<LoadedModel>,
+    inputs: Vec<EmbedInput>,
+) -> Result<Embedded, ApiError> {
+    let shared = model.clone();
+    let encoded = tokio::task::spawn_blocking(move || {
+        let encode = |(index, input): (usize, EmbedInput)| {
+            let tokens = match input {
+                EmbedInput::Tokens(tokens) => tokens,
+                EmbedInput::Text(text) => {
+                    shared.text()?.tokenizer.encode_prompt(&text, SpecialTokens::Plain)?
+                }
+            };
+            match tokens.is_empty() {
+                true => Err(ApiError::invalid("input", format!("input {index} has no tokens"))),
+                false => Ok(tokens),
+            }
+        };
+        inputs.into_iter().enumerate().map(encode).collect::<Result<Vec<_>, ApiError>>()
+    });
+    let failed = |_| ApiError::new(ErrorKind::Internal, "the texts could not be encoded");
+    let encoded = encoded.await.map_err(failed)??;
+    let tokens = encoded.iter().map(Vec::len).sum();
+    let mut vectors = vec![Vec::new(); encoded.len()];
+    let (sender, mut results) = unbounded_channel();
+    let mut waiting = encoded.into_iter().enumerate();
+    let mut submitted = Submitted { model: model.clone(), ids: Vec::new() };
+    let mut submit = |index: usize, tokens: Vec<u32>| -> Result<(), ApiError> {
+        let sender = sender.clone();
+        let sink: EventSink = Box::new(move |event| {
+            let result = match event {
+                Event::Embedding(vector) => Ok(vector),
+                Event::Failed(error) => Err(ApiError::from(error)),
+                _ => return ControlFlow::Continue(()),
+            };
+            let _ = sender.send((index, result));
+            ControlFlow::Continue(())
+        });
+        let request =
+            EmbedRequest { tokens, pooling: Pooling::Mean, priority: 0, tenant: call.tenant };
+        submitted.ids.push(model.service().submit_embedding_to(request, sink)?);
+        Ok(())
+    };
+    for (index, tokens) in waiting.by_ref().take(AT_ONCE) {
+        submit(index, tokens)?;
+    }
+    for _ in 0..vectors.len() {
+        let Some((index, result)) = results.recv().await else { break };
+        vectors[index] = result?;
+        if let Some((index, tokens)) = waiting.next() {
+            submit(index, tokens)?;
+        }
+    }
+    Ok(Embedded { vectors, tokens })
+}

@@ -1,0 +1,140 @@
+//! Who may ask: `Host`, `Origin`, content type and key, before a body is read.
+
+use crate::error::{ApiError, ErrorKind};
+use crate::options::{ApiKey, ServerOptions};
+use crate::reply::{self, Reply};
+use hyper::header::{
+    ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, AUTHORIZATION, CONTENT_TYPE, HOST,
+    HeaderMap, HeaderValue, ORIGIN, VARY,
+};
+use hyper::{Method, StatusCode};
+use std::net::IpAddr;
+
+/// Who asks, as far as cached prompts are concerned; 0 where no key is needed.
+pub(crate) type Tenant = u64;
+
+/// Whether the request may be answered at all: a web page elsewhere must not drive a local server.
+pub(crate) fn check_site(options: &ServerOptions, headers: &HeaderMap) -> Result<(), ApiError> {
+    let forbidden = |message: String| Err(ApiError::new(ErrorKind::Forbidden, message));
+    // A page whose name was pointed at this address sends that name; a key it does not have.
+    if options.keys.is_empty()
+        && let Some(host) = headers.get(HOST)
+        && !is_own_host(options, host)
+    {
+        let name = String::from_utf8_lossy(host.as_bytes()).into_owned();
+        return forbidden(format!(
+            "the name '{name}' is not one of this server's; --host-name {name} makes it one"
+        ));
+    }
+    if let Some(origin) = headers.get(ORIGIN)
+        && !is_own_origin(headers, origin)
+        && allowed_origin(options, origin).is_none()
+    {
+        let name = String::from_utf8_lossy(origin.as_bytes()).into_owned();
+        return forbidden(format!(
+            "pages of {name} may not use this server; --cors {name} lets them"
+        ));
+    }
+    Ok(())
+}
+
+/// A host without its port.
+fn without_port(host: &str) -> &str {
+    match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or(rest),
+        None => host.rsplit_once(':').map_or(host, |(name, _)| name),
+    }
+}
+
+fn is_own_host(options: &ServerOptions, host: &HeaderValue) -> bool {
+    let Ok(host) = host.to_str() else { return false };
+    let name = without_port(host);
+    name.parse::<IpAddr>().is_ok()
+        || name.eq_ignore_ascii_case("localhost")
+        || name.to_ascii_lowercase().ends_with(".localhost")
+        || options.host_names.iter().any(|own| own.eq_ignore_ascii_case(name))
+}
+
+/// Whether a page of this server itself asks.
+fn is_own_origin(headers: &HeaderMap, origin: &HeaderValue) -> bool {
+    let (Ok(origin), Some(Ok(host))) = (origin.to_str(), headers.get(HOST).map(|h| h.to_str()))
+    else {
+        return false;
+    };
+    origin.split_once("://").is_some_and(|(_, own)| own.eq_ignore_ascii_case(host))
+}
+
+/// What is said to a page of another origin that may use the server.
+fn allowed_origin(options: &ServerOptions, origin: &HeaderValue) -> Option<HeaderValue> {
+    let allowed = |own: &String| own == "*" || own.as_bytes().eq_ignore_ascii_case(origin.as_bytes());
+    options.origins.iter().any(allowed).then(|| origin.clone())
+}
+
+/// Lets a page of an allowed origin read the answer.
+pub(crate) fn add_cors(options: &ServerOptions, origin: Option<&HeaderValue>, reply: &mut Reply) {
+    let Some(origin) = origin.and_then(|origin| allowed_origin(options, origin)) else { return };
+    let headers = reply.headers_mut();
+    headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
+    headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("x-request-id"));
+    headers.insert(VARY, HeaderValue::from_static("Origin"));
+}
+
+/// The answer to a browser that asks what it may send.
+pub(crate) fn preflight(requested: Option<&HeaderValue>) -> Reply {
+    let mut reply = reply::whole(StatusCode::NO_CONTENT, "text/plain", "");
+    let headers = reply.headers_mut();
+    let methods = HeaderValue::from_static("GET, POST, DELETE, OPTIONS");
+    headers.insert(ACCESS_CONTROL_ALLOW_METHODS, methods);
+    let allowed = HeaderValue::from_static("authorization, content-type, x-api-key");
+    headers.insert(ACCESS_CONTROL_ALLOW_HEADERS, requested.cloned().unwrap_or(allowed));
+    headers.insert(ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static("600"));
+    reply
+}
+
+/// The key that was sent, against those there are.
+pub(crate) fn check_key(options: &ServerOptions, headers: &HeaderMap) -> Result<Tenant, ApiError> {
+    if options.keys.is_empty() {
+        return Ok(0);
+    }
+    let bearer = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let bearer = bearer.and_then(|value| {
+        let (scheme, key) = value.split_once(' ')?;
+        scheme.eq_ignore_ascii_case("bearer").then(|| key.trim())
+    });
+    let sent = bearer.or_else(|| headers.get("x-api-key").and_then(|value| value.to_str().ok()));
+    let Some(sent) = sent else {
+        let message = "this server wants an API key: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'";
+        return Err(ApiError::new(ErrorKind::Authentication, message));
+    };
+    let sent = ApiKey::new(sent);
+    // All are compared, so that the time tells nothing.
+    let matching = options.keys.iter().enumerate().filter(|(_, key)| key.matches(&sent));
+    match matching.last() {
+        Some((index, _)) => Ok(index as Tenant + 1),
+        None => Err(ApiError::new(ErrorKind::Authentication, "the API key is not one of this server's")),
+    }
+}
+
+/// Whether the body is declared as JSON, which a form of a web page elsewhere cannot do unasked.
+pub(crate) fn check_content_type(method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
+    if method != Method::POST {
+        return Ok(());
+    }
+    let sent = headers.get(CONTENT_TYPE).map(|value| value.to_str().unwrap_or_default());
+    let kind = sent.map(|sent| sent.split(';').next().unwrap_or_default().trim());
+    let is_json = |kind: &str| {
+        kind.eq_ignore_ascii_case("application/json")
+            || (kind.starts_with("application/") && kind.ends_with("+json"))
+    };
+    match kind {
+        Some(kind) if is_json(kind) => Ok(()),
+        _ => Err(ApiError::new(
+            ErrorKind::ContentType,
+            format!(
+                "the content type must be application/json (with curl: -H 'Content-Type: application/json'), it is {}",
+                sent.map_or("not said".to_string(), |sent| format!("'{sent}'"))
+            ),
+        )),
+    }
+}

@@ -1,0 +1,139 @@
+//! What a request asks for, whichever API it came through.
+
+use pianola_engine::sampler::Sampling;
+use pianola_engine::{PenaltyScope, Request};
+use pianola_text::Conversation;
+use serde_json::Value;
+
+/// What to generate.
+pub(crate) struct Generation {
+    pub prompt: Prompt,
+    /// Answers to generate.
+    pub choices: usize,
+    pub sampling: Sampling,
+    pub seed: Option<u64>,
+    pub penalties: PenaltyScope,
+    pub max_tokens: Option<usize>,
+    pub stop: Vec<String>,
+    /// Log probabilities of each token and of this many others.
+    pub logprobs: Option<usize>,
+    pub output: OutputRule,
+    pub tools: Tools,
+    /// Whether thoughts at the start of an answer are told apart from it.
+    pub split_reasoning: bool,
+}
+
+/// What is continued or answered.
+pub(crate) enum Prompt {
+    Chat(Conversation),
+    /// A text to continue, without a template.
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+/// What the text of an answer has to be.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) enum OutputRule {
+    #[default]
+    Free,
+    /// Any JSON object.
+    JsonObject,
+    JsonSchema(Value),
+}
+
+/// Functions that the model may call.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tools {
+    pub list: Vec<Tool>,
+    pub choice: ToolChoice,
+    /// Whether one answer may hold several calls.
+    pub parallel: bool,
+}
+
+/// A function that the model may call.
+#[derive(Clone, Debug)]
+pub(crate) struct Tool {
+    pub name: String,
+    pub description: Option<String>,
+    /// A JSON schema.
+    pub parameters: Value,
+}
+
+/// Whether the model has to call a function.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) enum ToolChoice {
+    #[default]
+    Auto,
+    None,
+    Required,
+    Named(String),
+}
+
+impl Tools {
+    /// Those that the model is told of: none where it may not call any.
+    pub fn offered(&self) -> &[Tool] {
+        if self.choice == ToolChoice::None { &[] } else { &self.list }
+    }
+
+    /// Those one of which the answer has to call.
+    pub fn forced(&self) -> Option<Vec<&Tool>> {
+        match &self.choice {
+            ToolChoice::Auto | ToolChoice::None => None,
+            ToolChoice::Required => Some(self.list.iter().collect()),
+            ToolChoice::Named(name) => {
+                Some(self.list.iter().filter(|tool| tool.name == *name).collect())
+            }
+        }
+    }
+
+    /// In the form that chat templates expect.
+    pub fn for_template(&self) -> Option<Value> {
+        let tools = self.offered();
+        (!tools.is_empty()).then(|| tools.iter().map(Tool::openai).collect())
+    }
+}
+
+impl Tool {
+    /// In OpenAI's form.
+    pub fn openai(&self) -> Value {
+        let mut function = serde_json::Map::new();
+        function.insert("name".into(), self.name.as_str().into());
+        if let Some(description) = &self.description {
+            function.insert("description".into(), description.as_str().into());
+        }
+        function.insert("parameters".into(), self.parameters.clone());
+        serde_json::json!({ "type": "function", "function": function })
+    }
+}
+
+impl Generation {
+    /// An answer with the server's default sampling.
+    pub fn new(prompt: Prompt) -> Generation {
+        Generation {
+            prompt,
+            choices: 1,
+            sampling: Sampling::default(),
+            seed: None,
+            penalties: PenaltyScope::Answer,
+            max_tokens: None,
+            stop: Vec::new(),
+            logprobs: None,
+            output: OutputRule::Free,
+            tools: Tools::default(),
+            split_reasoning: true,
+        }
+    }
+
+    /// The engine's request for one of the choices.
+    pub fn request(&self, prompt: Vec<u32>, choice: usize) -> Request {
+        Request {
+            sampling: self.sampling.clone(),
+            seed: self.seed.map(|seed| seed.wrapping_add(choice as u64)),
+            penalties: self.penalties,
+            max_tokens: self.max_tokens,
+            stop: self.stop.clone(),
+            logprobs: self.logprobs,
+            ..Request::new(prompt)
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Pianola over HTTP: the APIs of OpenAI, Anthropic and Ollama, a web page, metrics.
+//!
+//! ```text
+//! connection ─► route: gate, body ─► openai / anthropic / ollama: Generation
+//!                                                     │
+//!   SSE, JSON ◄─ the API's writer ◄─ updates ◄─ Running ◄─ engine's thread
+//! ```
+//!
+//! Every API reads its requests into a [`generation::Generation`] and writes the updates of a
+//! [`running::Running`] in its own form; nothing else knows more than one of them. One thread does all of
+//! HTTP: it waits, and the engine's threads compute. What takes long (templates, tokenisers, schemas,
+//! loading) runs on further threads.
+//!
+//! The crate knows no catalogue and no command line: models come from a [`ModelSource`].
+
+#![forbid(unsafe_code)]
+
+mod call;
+mod embedding;
+mod error;
+mod fields;
+mod gate;
+mod generation;
+mod hub;
+mod listen;
+mod log;
+mod metrics;
+mod model;
+mod ollama;
+mod openai;
+mod operation;
+mod options;
+mod output;
+mod reply;
+mod route;
+mod running;
+mod state;
+
+pub use hub::{KeepOptions, LoadFailure, ModelCard, ModelSource, PullProgress};
+pub use listen::{ServerError, serve};
+pub use log::LogFormat;
+pub use options::{ApiKey, HttpLimits, ServerOptions, TlsFiles};

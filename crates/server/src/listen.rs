@@ -1,0 +1,160 @@
+//! Connections: accepted, bounded, drained.
+
+use crate::hub::{Hub, ModelSource};
+use crate::options::ServerOptions;
+use crate::route;
+use crate::state::State;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{Semaphore, watch};
+
+/// Why a server did not start or went down.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The address cannot be listened at.
+    #[error("cannot listen at {address}: {reason}")]
+    Listen {
+        /// Address.
+        address: SocketAddr,
+        /// Why, and what to do.
+        reason: String,
+    },
+    /// The system refuses something else.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        source: io::Error,
+    },
+}
+
+fn system(what: &'static str) -> impl FnOnce(io::Error) -> ServerError {
+    move |source| ServerError::System { what, source }
+}
+
+/// Serves until it is told to end: SIGTERM or SIGINT let requests finish, a second one ends at once.
+/// `listening` is called with the address once connections are accepted.
+pub fn serve(
+    options: ServerOptions,
+    source: Arc<dyn ModelSource>,
+    listening: impl FnOnce(SocketAddr),
+) -> Result<(), ServerError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(system("cannot start the server's thread"))?;
+    let hub = Arc::new(Hub::new(source, options.keep));
+    let state = Arc::new(State::new(options, hub));
+    let result = runtime.block_on(run(&state, listening));
+    // What still runs is given up: its engine threads end with the process.
+    runtime.shutdown_timeout(Duration::from_millis(100));
+    result
+}
+
+async fn run(state: &Arc<State>, listening: impl FnOnce(SocketAddr)) -> Result<(), ServerError> {
+    let listener = bind(SocketAddr::new(state.options.host, state.options.port)).await?;
+    let mut terminate = signal(SignalKind::terminate()).map_err(system("cannot take SIGTERM"))?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot take SIGINT"))?;
+    listening(listener.local_addr().map_err(system("cannot tell the address"))?);
+    let (stop, stopped) = watch::channel(false);
+    let permits = Arc::new(Semaphore::new(state.options.limits.connections));
+    tokio::spawn(route::load_first(state.clone()));
+    tokio::spawn(unload_idle(state.hub.clone()));
+    loop {
+        tokio::select! {
+            accepted = accept(&listener, &permits) => {
+                if let Some((stream, permit)) = accepted {
+                    let connection = connect(state.clone(), stream, stopped.clone());
+                    tokio::spawn(async move {
+                        connection.await;
+                        drop(permit);
+                    });
+                }
+            }
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        }
+    }
+    drop(listener);
+    state.drain();
+    let _ = stop.send(true);
+    state.log.write("draining", &[("requests", state.active().into())]);
+    tokio::select! {
+        () = state.until_idle() => {}
+        () = tokio::time::sleep(state.options.drain) => {
+            state.log.write("cut off", &[("requests", state.active().into())]);
+        }
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
+    TcpListener::bind(address).await.map_err(|error| {
+        let reason = match error.kind() {
+            io::ErrorKind::AddrInUse => "another program listens there; end it, or choose another --port".to_string(),
+            io::ErrorKind::PermissionDenied => {
+                "it takes the right to use ports below 1024; choose another --port".to_string()
+            }
+            io::ErrorKind::AddrNotAvailable => {
+                "this machine has no such address; check --host".to_string()
+            }
+            _ => error.to_string(),
+        };
+        ServerError::Listen { address, reason }
+    })
+}
+
+async fn accept(
+    listener: &TcpListener,
+    permits: &Arc<Semaphore>,
+) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+    // Where there are too many, further ones wait in the system's queue.
+    let permit = permits.clone().acquire_owned().await.ok()?;
+    match listener.accept().await {
+        Ok((stream, _)) => Some((stream, permit)),
+        Err(_) => {
+            // Out of descriptors, say: do not turn in circles.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            None
+        }
+    }
+}
+
+/// Serves one connection to its end.
+async fn connect(state: Arc<State>, stream: TcpStream, mut stopped: watch::Receiver<bool>) {
+    // A token is a small packet that must not wait for the next.
+    let _ = stream.set_nodelay(true);
+    let limits = state.options.limits;
+    let shared = state.clone();
+    let service = service_fn(move |request| route::answer(shared.clone(), request));
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(limits.idle)
+        .max_headers(128)
+        .max_buf_size(limits.header_bytes.max(8192));
+    let connection = http.serve_connection(TokioIo::new(stream), service);
+    tokio::pin!(connection);
+    tokio::select! {
+        // What a connection ends with concerns its client only.
+        _ = connection.as_mut() => return,
+        _ = stopped.changed() => connection.as_mut().graceful_shutdown(),
+    }
+    let _ = connection.await;
+}
+
+/// Looks from time to time for models that nobody has used for long.
+async fn unload_idle(hub: Arc<Hub>) {
+    loop {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let hub = hub.clone();
+        let _ = tokio::task::spawn_blocking(move || hub.unload_idle()).await;
+    }
+}

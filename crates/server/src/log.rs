@@ -1,0 +1,95 @@
+//! A line for each request on standard error: never a prompt or an answer.
+
+use serde_json::{Value, json};
+use std::io::Write;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The form of the lines.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum LogFormat {
+    /// Words and `key=value` pairs.
+    #[default]
+    Text,
+    /// A JSON object a line.
+    Json,
+    /// Nothing.
+    Off,
+}
+
+/// Writes the log.
+pub(crate) struct Log {
+    format: LogFormat,
+}
+
+impl Log {
+    pub fn new(format: LogFormat) -> Log {
+        Log { format }
+    }
+
+    /// Writes a line: what happened, and facts about it.
+    pub fn write(&self, what: &str, facts: &[(&str, Value)]) {
+        let line = match self.format {
+            LogFormat::Off => return,
+            LogFormat::Json => {
+                let mut line = json!({ "time": timestamp(), "event": what });
+                for (name, value) in facts.iter().filter(|(_, value)| !value.is_null()) {
+                    line[*name] = value.clone();
+                }
+                line.to_string()
+            }
+            LogFormat::Text => {
+                let facts = facts.iter().filter(|(_, value)| !value.is_null());
+                facts.fold(format!("{} {what}", timestamp()), |line, (name, value)| {
+                    // JSON's spelling, in which control characters are escaped.
+                    let text = value.as_str().filter(|text| is_plain(text));
+                    match text {
+                        Some(text) => format!("{line} {name}={text}"),
+                        None => format!("{line} {name}={value}"),
+                    }
+                })
+            }
+        };
+        // A log that nobody takes is no reason to stop serving.
+        let _ = writeln!(std::io::stderr().lock(), "{line}");
+    }
+}
+
+fn is_plain(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic() && c != '"')
+}
+
+/// The time in UTC, as in 2026-01-31T12:00:00.123Z.
+pub(crate) fn timestamp() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    rfc3339(now.as_secs(), now.subsec_millis())
+}
+
+/// Seconds since 1970 and milliseconds in words.
+pub(crate) fn rfc3339(seconds: u64, milliseconds: u32) -> String {
+    let (days, rest) = (seconds / 86_400, seconds % 86_400);
+    let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
+    // The civil calendar, counted in eras of 400 years from the first of March.
+    let shifted = days + 719_468;
+    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
+    let year_of_era =
+        (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{milliseconds:03}Z")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(rfc3339(0, 0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(rfc3339(951_782_399, 999), "2000-02-28T23:59:59.999Z");
+        assert_eq!(rfc3339(951_782_400, 0), "2000-02-29T00:00:00.000Z");
+        assert_eq!(rfc3339(1_794_787_200, 5), "2026-11-16T00:00:00.005Z");
+    }
+}

@@ -1,0 +1,214 @@
+//! `/v1/completions`: texts to continue, without a template.
+
+use super::chat::finish_reason;
+use super::sampling;
+use crate::call::Call;
+use crate::error::{ApiError, Dialect};
+use crate::fields::Fields;
+use crate::generation::{Generation, Prompt};
+use crate::reply::{self, Reply};
+use crate::running::{Running, TokenInfo, Update, UpdateEvent};
+use crate::state::now;
+use pianola_engine::Usage;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Tokens of an answer where none are asked for, as OpenAI has it.
+const DEFAULT_TOKENS: usize = 16;
+/// Most log probabilities a token.
+const MOST_LOGPROBS: usize = 20;
+
+/// Continues a text, or several.
+pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiError> {
+    let fields = Fields::of(body, "")?;
+    for field in ["suffix", "best_of"] {
+        let harmless = |value: &Value| value.as_str() == Some("") || value.as_u64() == Some(1);
+        if fields.value(field).is_some_and(|value| !harmless(value)) {
+            return Err(ApiError::invalid(field, format!("{field} is not supported here")));
+        }
+    }
+    let stream = fields.flag("stream")?.unwrap_or(false);
+    let prompts = read_prompts(&fields)?;
+    let most = call.state.options.limits.choices;
+    if prompts.len() > most {
+        return Err(fields.wrong("prompt", &format!("a list of at most {most} prompts")));
+    }
+    let mut running = Vec::with_capacity(prompts.len());
+    let mut echoes = Vec::with_capacity(prompts.len());
+    let echo = fields.flag("echo")?.unwrap_or(false);
+    for prompt in prompts {
+        echoes.push(match (&prompt, echo) {
+            (Prompt::Text(text), true) => text.clone(),
+            _ => String::new(),
+        });
+        let mut generation = Generation::new(prompt);
+        sampling::read(call, &fields, &mut generation)?;
+        generation.max_tokens = generation.max_tokens.or(Some(DEFAULT_TOKENS));
+        generation.logprobs = fields.count("logprobs")?;
+        generation.split_reasoning = false;
+        if generation.logprobs.is_some_and(|top| top > MOST_LOGPROBS) {
+            return Err(fields.wrong("logprobs", &format!("between 0 and {MOST_LOGPROBS}")));
+        }
+        running.push(call.generate(fields.text("model")?, generation).await?);
+    }
+    let include_usage = match fields.object("stream_options")? {
+        Some(options) => options.flag("include_usage")?.unwrap_or(false),
+        None => false,
+    };
+    let head = Head { id: call.state.fresh_id("cmpl-"), created: now(), echoes };
+    match stream {
+        true => Ok(stream_answer(call.clone(), running, head, include_usage)),
+        false => whole_answer(running, &head).await,
+    }
+}
+
+fn read_prompts(fields: &Fields<'_>) -> Result<Vec<Prompt>, ApiError> {
+    let must = "a string, a list of token ids, or a list of either";
+    let tokens = |list: &[Value]| -> Option<Vec<u32>> {
+        list.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
+    };
+    let one = |value: &Value| match value {
+        Value::String(text) => Some(Prompt::Text(text.clone())),
+        Value::Array(list) => tokens(list).map(Prompt::Tokens),
+        _ => None,
+    };
+    let prompts = match fields.value("prompt") {
+        None => return Err(fields.missing("prompt")),
+        Some(Value::Array(list)) if list.iter().all(Value::is_number) => {
+            tokens(list).map(|tokens| vec![Prompt::Tokens(tokens)])
+        }
+        Some(Value::Array(list)) => list.iter().map(one).collect(),
+        Some(value) => one(value).map(|prompt| vec![prompt]),
+    };
+    prompts.filter(|prompts| !prompts.is_empty()).ok_or_else(|| fields.wrong("prompt", must))
+}
+
+struct Head {
+    id: String,
+    created: u64,
+    /// What each prompt's answers begin with.
+    echoes: Vec<String>,
+}
+
+impl Head {
+    fn object(&self, model: &str, choices: Value) -> Value {
+        json!({
+            "id": self.id, "object": "text_completion", "created": self.created, "model": model,
+            "system_fingerprint": null, "choices": choices,
+        })
+    }
+}
+
+/// Log probabilities in the form of completions.
+fn logprobs(running: &Running, infos: &[TokenInfo], offset: &mut usize) -> Value {
+    let text = |token: u32| String::from_utf8_lossy(&running.model().token_bytes(token)).into_owned();
+    let (mut tokens, mut own, mut top, mut offsets) = (vec![], vec![], vec![], vec![]);
+    for info in infos {
+        let token = text(info.token);
+        offsets.push(*offset);
+        *offset += token.chars().count();
+        tokens.push(token);
+        own.push(info.logprob.max(-9999.0));
+        let others = info.top.iter().map(|&(id, logprob)| (text(id), logprob.max(-9999.0).into()));
+        top.push(Value::Object(others.collect()));
+    }
+    json!({ "tokens": tokens, "token_logprobs": own, "top_logprobs": top, "text_offset": offsets })
+}
+
+fn add(all: &mut Usage, one: &Usage, first: bool) {
+    if first {
+        all.prompt_tokens += one.prompt_tokens;
+        all.cached_tokens += one.cached_tokens;
+    }
+    all.generated_tokens += one.generated_tokens;
+    all.drafted_tokens += one.drafted_tokens;
+    all.accepted_tokens += one.accepted_tokens;
+}
+
+async fn whole_answer(all: Vec<Running>, head: &Head) -> Result<Reply, ApiError> {
+    let mut usage = Usage::default();
+    let mut list = Vec::new();
+    let mut model = String::new();
+    for (mut running, echo) in all.into_iter().zip(&head.echoes) {
+        model.clone_from(&running.model().id);
+        let wants_logprobs = running.wants_logprobs();
+        let first = list.len();
+        let mut texts = vec![(echo.clone(), Vec::new(), None); running.choices()];
+        while let Some(Update { choice, event }) = running.next().await {
+            let (text, infos, reason) = &mut texts[choice];
+            match event {
+                UpdateEvent::Text { text: more, logprobs } => {
+                    text.push_str(&more);
+                    infos.extend(logprobs);
+                }
+                UpdateEvent::End(end) => {
+                    add(&mut usage, &end.usage, choice == 0);
+                    *reason = Some(end.reason);
+                }
+                UpdateEvent::Failed(error) => return Err(error),
+                _ => {}
+            }
+        }
+        for (choice, (text, infos, reason)) in texts.into_iter().enumerate() {
+            let found = match wants_logprobs {
+                true => logprobs(&running, &infos, &mut 0),
+                false => Value::Null,
+            };
+            list.push(json!({
+                "index": first + choice, "text": text, "logprobs": found,
+                "finish_reason": reason.map(finish_reason),
+            }));
+        }
+    }
+    let mut object = head.object(&model, list.into());
+    object["usage"] = sampling::usage(&usage);
+    Ok(reply::ok(&object))
+}
+
+fn stream_answer(call: Arc<Call>, all: Vec<Running>, head: Head, include_usage: bool) -> Reply {
+    reply::stream("text/event-stream", move |writer| async move {
+        let mut usage = Usage::default();
+        let (mut first, mut model) = (0, String::new());
+        for (mut running, echo) in all.into_iter().zip(&head.echoes) {
+            model.clone_from(&running.model().id);
+            let mut offsets = vec![0; running.choices()];
+            let mut echoes = vec![echo.clone(); running.choices()];
+            while let Some(update) = running.next_or_comment(&writer).await? {
+                let Update { choice, event } = update;
+                let index = first + choice;
+                let chunk = match event {
+                    UpdateEvent::Text { text, logprobs: infos } => {
+                        let found = match infos.is_empty() {
+                            true => Value::Null,
+                            false => logprobs(&running, &infos, &mut offsets[choice]),
+                        };
+                        let text = std::mem::take(&mut echoes[choice]) + &text;
+                        json!({ "index": index, "text": text, "logprobs": found, "finish_reason": null })
+                    }
+                    UpdateEvent::End(end) => {
+                        add(&mut usage, &end.usage, choice == 0);
+                        let reason = finish_reason(end.reason);
+                        let text = std::mem::take(&mut echoes[choice]);
+                        json!({ "index": index, "text": text, "logprobs": null, "finish_reason": reason })
+                    }
+                    UpdateEvent::Failed(error) => {
+                        call.set_error(&error);
+                        let body = error.body(Dialect::OpenAi, &call.id);
+                        return writer.send(reply::event(&body)).await;
+                    }
+                    _ => continue,
+                };
+                writer.send(reply::event(&head.object(&model, json!([chunk])))).await?;
+            }
+            first += running.choices();
+        }
+        if include_usage {
+            let mut chunk = head.object(&model, json!([]));
+            chunk["usage"] = sampling::usage(&usage);
+            writer.send(reply::event(&chunk)).await?;
+        }
+        writer.send("data: [DONE]\n\n").await?;
+        call.set_complete();
+        Ok(())
+    })
+}

@@ -1,0 +1,71 @@
+//! `/v1/embeddings`.
+
+use crate::call::Call;
+use crate::embedding::{self, EmbedInput};
+use crate::error::ApiError;
+use crate::fields::Fields;
+use crate::reply::{self, Reply};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Embeds a text, or several.
+pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiError> {
+    let fields = Fields::of(body, "")?;
+    let base64 = match fields.text("encoding_format")? {
+        None | Some("float") => false,
+        Some("base64") => true,
+        Some(_) => return Err(fields.wrong("encoding_format", "float or base64")),
+    };
+    let inputs = read_inputs(&fields, call.state.options.limits.inputs)?;
+    let dimensions = fields.count("dimensions")?;
+    let model = call.model(fields.text("model")?).await?;
+    let embedded = embedding::embed(call, &model, inputs).await?;
+    let width = embedded.vectors.first().map_or(0, Vec::len);
+    if let Some(dimensions) = dimensions.filter(|&dimensions| dimensions != width) {
+        let message = format!("this model's embeddings have {width} dimensions, not {dimensions}, and are not cut");
+        return Err(ApiError::invalid("dimensions", message));
+    }
+    let data = embedded.vectors.iter().enumerate().map(|(index, vector)| {
+        let embedding = match base64 {
+            true => {
+                let bytes: Vec<u8> = vector.iter().flat_map(|x| x.to_le_bytes()).collect();
+                Value::String(STANDARD.encode(bytes))
+            }
+            false => vector.iter().copied().collect(),
+        };
+        json!({ "object": "embedding", "index": index, "embedding": embedding })
+    });
+    let tokens = embedded.tokens;
+    Ok(reply::ok(&json!({
+        "object": "list", "data": data.collect::<Vec<_>>(), "model": model.id,
+        "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
+    })))
+}
+
+fn read_inputs(fields: &Fields<'_>, most: usize) -> Result<Vec<EmbedInput>, ApiError> {
+    let must = "a string, a list of token ids, or a list of either";
+    let tokens = |list: &[Value]| -> Option<Vec<u32>> {
+        list.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
+    };
+    let one = |value: &Value| match value {
+        Value::String(text) => Some(EmbedInput::Text(text.clone())),
+        Value::Array(list) => tokens(list).map(EmbedInput::Tokens),
+        _ => None,
+    };
+    let inputs = match fields.value("input") {
+        None => return Err(fields.missing("input")),
+        Some(Value::Array(list)) if !list.is_empty() && list.iter().all(Value::is_number) => {
+            tokens(list).map(|tokens| vec![EmbedInput::Tokens(tokens)])
+        }
+        Some(Value::Array(list)) => list.iter().map(one).collect(),
+        Some(value) => one(value).map(|input| vec![input]),
+    };
+    let inputs: Vec<EmbedInput> = inputs.ok_or_else(|| fields.wrong("input", must))?;
+    match inputs.len() {
+        0 => Err(fields.wrong("input", "a list of at least one text")),
+        count if count > most => Err(fields.wrong("input", &format!("a list of at most {most} texts"))),
+        _ => Ok(inputs),
+    }
+}

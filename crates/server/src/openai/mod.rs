@@ -1,0 +1,10 @@
+//! OpenAI's API.
+
+pub(crate) mod chat;
+pub(crate) mod completions;
+pub(crate) mod embeddings;
+pub(crate) mod models;
+mod sampling;
+mod tools;
+
+pub(crate) use sampling::{read as read_sampling, usage};

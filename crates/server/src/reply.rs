@@ -1,0 +1,109 @@
+//! Answers: whole ones, and streams whose client may stall or go away.
+
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Full};
+use hyper::body::{Body, Bytes, Frame};
+use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::{Response, StatusCode};
+use serde_json::Value;
+use std::convert::Infallible;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
+
+/// An answer.
+pub(crate) type Reply = Response<UnsyncBoxBody<Bytes, Infallible>>;
+
+/// How long a client may leave a stream unread before its request is cancelled.
+const MOST_STALL: Duration = Duration::from_secs(30);
+/// Frames of a stream that wait for the client, besides what the socket holds.
+const FRAMES: usize = 64;
+
+/// A whole answer.
+pub(crate) fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Reply {
+    let mut reply = Response::new(Full::new(body.into()).boxed_unsync());
+    *reply.status_mut() = status;
+    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    reply
+}
+
+/// A JSON document.
+pub(crate) fn json(status: StatusCode, value: &Value) -> Reply {
+    whole(status, "application/json", value.to_string())
+}
+
+/// A JSON document of something that went well.
+pub(crate) fn ok(value: &Value) -> Reply {
+    json(StatusCode::OK, value)
+}
+
+/// The client no longer reads.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ClientGone;
+
+/// Where the parts of a stream are written.
+pub(crate) struct Writer {
+    frames: Sender<Bytes>,
+}
+
+impl Writer {
+    /// Writes a part; waits while the client is slow.
+    pub async fn send(&self, part: impl Into<Bytes>) -> Result<(), ClientGone> {
+        self.frames.send_timeout(part.into(), MOST_STALL).await.map_err(|_| ClientGone)
+    }
+
+    /// Resolves once the client is gone.
+    pub async fn closed(&self) {
+        self.frames.closed().await;
+    }
+}
+
+/// An answer that is written part by part, by a task of its own.
+pub(crate) fn stream<Work, Done>(content_type: &'static str, work: Work) -> Reply
+where
+    Work: FnOnce(Writer) -> Done,
+    Done: Future<Output = Result<(), ClientGone>> + Send + 'static,
+{
+    let (frames, waiting) = channel(FRAMES);
+    tokio::spawn(work(Writer { frames }));
+    let mut reply = Response::new(StreamBody { waiting }.boxed_unsync());
+    let headers = reply.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // Proxies that buffer would hold tokens back.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    reply
+}
+
+struct StreamBody {
+    waiting: Receiver<Bytes>,
+}
+
+impl Body for StreamBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        self.waiting.poll_recv(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
+    }
+}
+
+/// A server-sent event without a name.
+pub(crate) fn event(data: &Value) -> String {
+    format!("data: {data}\n\n")
+}
+
+/// A server-sent event with a name, which is also the `type` of its data.
+pub(crate) fn named_event(name: &str, data: &Value) -> String {
+    format!("event: {name}\ndata: {data}\n\n")
+}
+
+/// What keeps a connection open while a long prompt is processed.
+pub(crate) const COMMENT: &str = ": processing\n\n";
+/// How often that is sent.
+pub(crate) const COMMENT_EVERY: Duration = Duration::from_secs(10);

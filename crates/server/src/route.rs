@@ -1,0 +1,239 @@
+//! From a request's method and path to the function that answers it.
+//!
+//! ```text
+//! request ─► gate: site, key, content type ─► body ─► handler ─► Reply, or ApiError in the API's form
+//! ```
+
+use crate::call::{Call, CallHead};
+use crate::error::{ApiError, Dialect, ErrorKind};
+use crate::fields;
+use crate::gate;
+use crate::reply::Reply;
+use crate::state::State;
+use crate::{ollama, openai, operation};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue, ORIGIN};
+use hyper::{Method, Request};
+use serde_json::Value;
+use std::convert::Infallible;
+use std::sync::Arc;
+
+/// What a path stands for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Route {
+    Root,
+    PageFile,
+    Health,
+    Ready,
+    Version,
+    Metrics,
+    Status,
+    OpenApi,
+    Docs,
+    Models,
+    Model,
+    Chat,
+    Completions,
+    Embeddings,
+    Tokenize,
+    Detokenize,
+    OllamaTags,
+    OllamaVersion,
+}
+
+/// A route's methods, its path as metrics name it, and whether it needs no key.
+struct Row {
+    route: Route,
+    methods: &'static [Method],
+    path: &'static str,
+    public: bool,
+}
+
+const fn row(route: Route, methods: &'static [Method], path: &'static str, public: bool) -> Row {
+    Row { route, methods, path, public }
+}
+
+const GET: &[Method] = &[Method::GET, Method::HEAD];
+const POST: &[Method] = &[Method::POST];
+
+/// A path that ends in `*` stands for all that begin so.
+const ROUTES: &[Row] = &[
+    row(Route::Root, GET, "/", true),
+    row(Route::PageFile, GET, "/app.js", true),
+    row(Route::PageFile, GET, "/app.css", true),
+    row(Route::Health, GET, "/health", true),
+    row(Route::Ready, GET, "/ready", true),
+    row(Route::Version, GET, "/version", true),
+    row(Route::Metrics, GET, "/metrics", true),
+    row(Route::Status, GET, "/status", false),
+    row(Route::OpenApi, GET, "/openapi.json", true),
+    row(Route::Docs, GET, "/docs", true),
+    row(Route::Models, GET, "/v1/models", false),
+    row(Route::Model, GET, "/v1/models/*", false),
+    row(Route::Chat, POST, "/v1/chat/completions", false),
+    row(Route::Completions, POST, "/v1/completions", false),
+    row(Route::Embeddings, POST, "/v1/embeddings", false),
+    row(Route::Tokenize, POST, "/tokenize", false),
+    row(Route::Detokenize, POST, "/detokenize", false),
+    row(Route::OllamaTags, GET, "/api/tags", false),
+    row(Route::OllamaVersion, GET, "/api/version", true),
+];
+
+/// The row of a path, and what its star stands for.
+fn find(path: &str) -> Option<(&'static Row, &str)> {
+    ROUTES.iter().find_map(|row| match row.path.strip_suffix('*') {
+        Some(start) => path.strip_prefix(start).filter(|rest| !rest.is_empty()).map(|rest| (row, rest)),
+        None => (row.path == path).then_some((row, "")),
+    })
+}
+
+/// Answers a request, whatever it is.
+pub(crate) async fn answer(
+    state: Arc<State>,
+    request: Request<Incoming>,
+) -> Result<Reply, Infallible> {
+    let path = request.uri().path().trim_end_matches('/').to_string();
+    let path = if path.is_empty() { "/".to_string() } else { path };
+    let found = find(&path);
+    let headers = request.headers();
+    let origin = headers.get(ORIGIN).cloned();
+    let key = gate::check_key(&state.options, headers);
+    let call = Call::new(
+        &state,
+        CallHead {
+            method: request.method().to_string(),
+            // Paths that do not exist share one name, or anybody could fill the metrics.
+            route: found.map_or("other", |(row, _)| row.path),
+            dialect: Dialect::of(&path),
+            tenant: *key.as_ref().unwrap_or(&0),
+            wait: !wants_no_wait(headers),
+        },
+    );
+    let result = dispatch(&call, request, found, key.err()).await;
+    let mut reply = result.unwrap_or_else(|error| {
+        call.set_error(&error);
+        error.reply(call.dialect, &call.id)
+    });
+    gate::add_cors(&state.options, origin.as_ref(), &mut reply);
+    let headers = reply.headers_mut();
+    if let Ok(id) = HeaderValue::from_str(&call.id) {
+        headers.insert(HeaderName::from_static("x-request-id"), id);
+    }
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    call.set_reply(&reply);
+    if !reply.headers().contains_key("x-accel-buffering") {
+        call.set_complete();
+    }
+    Ok(reply)
+}
+
+/// Whether the client asked for an answer at once even if the model is not loaded (RFC 7240).
+fn wants_no_wait(headers: &HeaderMap) -> bool {
+    let prefer = headers.get_all("prefer").iter().filter_map(|value| value.to_str().ok());
+    prefer.flat_map(|value| value.split(',')).any(|one| {
+        let one = one.trim();
+        one == "wait=0" || one == "respond-async"
+    })
+}
+
+async fn dispatch(
+    call: &Arc<Call>,
+    request: Request<Incoming>,
+    found: Option<(&'static Row, &str)>,
+    key: Option<ApiError>,
+) -> Result<Reply, ApiError> {
+    let state = &call.state;
+    let (method, path) = (request.method().clone(), request.uri().path().to_string());
+    gate::check_site(&state.options, request.headers())?;
+    if method == Method::OPTIONS {
+        return Ok(gate::preflight(request.headers().get("access-control-request-headers")));
+    }
+    let Some((row, rest)) = found else {
+        let message = format!("there is nothing at {path}; /docs lists what there is");
+        return Err(ApiError::new(ErrorKind::NotFound, message));
+    };
+    if !row.methods.contains(&method) {
+        let allowed: Vec<&str> = row.methods.iter().map(Method::as_str).collect();
+        let message = format!("{path} takes {}, not {method}", allowed.join(" or "));
+        return Err(ApiError::new(ErrorKind::MethodNotAllowed, message));
+    }
+    if let Some(error) = key.filter(|_| !row.public) {
+        return Err(error);
+    }
+    if state.is_draining() && !row.public {
+        let message = "the server is going down; ask again soon";
+        return Err(ApiError::new(ErrorKind::Unavailable, message).retry_after(5));
+    }
+    gate::check_content_type(&method, request.headers())?;
+    let html = accepts_html(request.headers());
+    let body = match method == Method::POST {
+        true => fields::parse(&read(state, request.into_body()).await?)?,
+        false => Value::Null,
+    };
+    handle(call, row.route, rest, html, body).await
+}
+
+fn accepts_html(headers: &HeaderMap) -> bool {
+    let accept = headers.get(ACCEPT).and_then(|value| value.to_str().ok());
+    accept.is_some_and(|accept| accept.contains("text/html"))
+}
+
+/// Reads a body within the limits.
+async fn read(state: &State, body: Incoming) -> Result<Bytes, ApiError> {
+    let limits = state.options.limits;
+    let reading = Limited::new(body, limits.body_bytes).collect();
+    match tokio::time::timeout(limits.idle, reading).await {
+        Ok(Ok(body)) => Ok(body.to_bytes()),
+        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::new(
+            ErrorKind::TooLarge,
+            format!("the body has more than the {} bytes that are allowed", limits.body_bytes),
+        )),
+        Ok(Err(error)) => {
+            let message = format!("the body could not be read: {error}");
+            Err(ApiError::new(ErrorKind::InvalidRequest, message))
+        }
+        Err(_) => {
+            let message = format!("the body did not come within {} s", limits.idle.as_secs());
+            Err(ApiError::new(ErrorKind::Timeout, message))
+        }
+    }
+}
+
+async fn handle(
+    call: &Arc<Call>,
+    route: Route,
+    rest: &str,
+    html: bool,
+    body: Value,
+) -> Result<Reply, ApiError> {
+    let state = &call.state;
+    match route {
+        Route::Root => Ok(operation::root(html)),
+        Route::PageFile => Ok(operation::root(html)),
+        Route::Health => Ok(operation::health()),
+        Route::Ready => operation::ready(state),
+        Route::Version => Ok(operation::version(state)),
+        Route::Metrics => operation::metrics(state).await,
+        Route::Status => operation::status(state).await,
+        Route::OpenApi | Route::Docs => Ok(operation::health()),
+        Route::Models => Ok(openai::models::list(state)),
+        Route::Model => openai::models::one(state, rest),
+        Route::Chat => openai::chat::answer(call, &body).await,
+        Route::Completions => openai::completions::answer(call, &body).await,
+        Route::Embeddings => openai::embeddings::answer(call, &body).await,
+        Route::Tokenize => operation::tokenize(call, &body).await,
+        Route::Detokenize => operation::detokenize(call, &body).await,
+        Route::OllamaTags => Ok(ollama::tags(state)),
+        Route::OllamaVersion => Ok(ollama::version(state)),
+    }
+}
+
+/// Loads the first model and lets it generate a token, so that the server is ready before it is asked.
+pub(crate) async fn load_first(state: Arc<State>) {
+    match operation::warm_up(&state).await {
+        Ok(()) => state.log.write("ready", &[]),
+        Err(error) => state.log.write("not ready", &[("error", error.message.into())]),
+    }
+}
+

@@ -1,0 +1,295 @@
+//! A generation under way: from the engine's thread to the task that writes the answer.
+//!
+//! ```text
+//! Generation ─► prompt tokens ─► Service::submit_to ──events──► Running::next ─► updates
+//! ```
+//!
+//! Dropping it cancels its requests.
+
+use crate::call::Call;
+use crate::error::ApiError;
+use crate::generation::{Generation, Prompt};
+use crate::model::LoadedModel;
+use crate::output::Output;
+use crate::reply::{self, ClientGone, Writer};
+use pianola_engine::{
+    Answer, Constraint, Event, EventSink, Finish, RequestId, Timing, TokenLogProbs, Usage,
+};
+use pianola_text::{Conversation, SpecialTokens};
+use std::collections::VecDeque;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// Something new of one of the choices.
+pub(crate) struct Update {
+    pub choice: usize,
+    pub event: UpdateEvent,
+}
+
+pub(crate) enum UpdateEvent {
+    /// A part of the prompt was processed.
+    Prompt,
+    /// Text of the answer, and the log probabilities of its tokens where asked for.
+    Text { text: String, logprobs: Vec<TokenInfo> },
+    /// Thoughts before the answer.
+    Reasoning(String),
+    /// The model calls a function.
+    CallStart { index: usize, id: String, name: String },
+    /// More of the arguments' JSON.
+    CallArguments { index: usize, text: String },
+    End(Box<End>),
+    Failed(ApiError),
+}
+
+/// A token and its log probabilities.
+#[derive(Clone, Debug)]
+pub(crate) struct TokenInfo {
+    pub token: u32,
+    pub logprob: f32,
+    /// The most probable tokens.
+    pub top: Vec<(u32, f32)>,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FinishReason {
+    Stop,
+    Length,
+    ToolCalls,
+}
+
+/// The end of an answer.
+pub(crate) struct End {
+    pub reason: FinishReason,
+    /// The stop text that ended it.
+    pub stop_text: Option<String>,
+    pub usage: Usage,
+    pub timing: Timing,
+}
+
+enum Message {
+    Prompt,
+    Token { text: String, info: Option<TokenInfo> },
+    Finished(Answer),
+    Failed(ApiError),
+}
+
+/// A generation under way.
+pub(crate) struct Running {
+    call: Arc<Call>,
+    model: Arc<LoadedModel>,
+    generation: Generation,
+    prompt: Vec<u32>,
+    messages: UnboundedReceiver<(usize, Message)>,
+    sender: UnboundedSender<(usize, Message)>,
+    constraint: Option<Box<dyn Constraint>>,
+    ids: Vec<RequestId>,
+    /// Choices that have ended.
+    ended: usize,
+    outputs: Vec<Output>,
+    /// Updates that one message gave besides the first.
+    pending: VecDeque<Update>,
+}
+
+/// The tokens of a prompt.
+pub(crate) fn encode(model: &LoadedModel, generation: &Generation) -> Result<Vec<u32>, ApiError> {
+    match &generation.prompt {
+        Prompt::Tokens(tokens) => Ok(tokens.clone()),
+        Prompt::Text(text) => {
+            Ok(model.text()?.tokenizer.encode_prompt(text, SpecialTokens::Parse)?)
+        }
+        Prompt::Chat(conversation) => {
+            let tools = generation.tools.for_template();
+            model.render(Conversation { tools, ..conversation.clone() })
+        }
+    }
+}
+
+impl Running {
+    /// Renders the prompt, compiles the constraint and submits the first choice. What is wrong with
+    /// the request is said here.
+    pub async fn start(
+        call: Arc<Call>,
+        model: Arc<LoadedModel>,
+        generation: Generation,
+    ) -> Result<Running, ApiError> {
+        // Long prompts and schemas take milliseconds, which other connections shall not wait for.
+        let prepared = tokio::task::spawn_blocking(move || {
+            let prompt = encode(&model, &generation)?;
+            let constraint = model.constraint(&generation)?;
+            Ok::<_, ApiError>((model, generation, prompt, constraint))
+        });
+        let (model, generation, prompt, constraint) =
+            prepared.await.map_err(|_| internal("the prompt could not be prepared"))??;
+        let (sender, messages) = unbounded_channel();
+        let outputs =
+            (0..generation.choices).map(|_| model.output(&generation)).collect::<Vec<Output>>();
+        let mut running = Running {
+            call,
+            model,
+            generation,
+            prompt,
+            messages,
+            sender,
+            constraint,
+            ids: Vec::new(),
+            ended: 0,
+            outputs,
+            pending: VecDeque::new(),
+        };
+        running.submit(0)?;
+        Ok(running)
+    }
+
+    /// The model that answers.
+    pub fn model(&self) -> &Arc<LoadedModel> {
+        &self.model
+    }
+
+    /// Answers to come.
+    pub fn choices(&self) -> usize {
+        self.generation.choices
+    }
+
+    /// Whether log probabilities were asked for.
+    pub fn wants_logprobs(&self) -> bool {
+        self.generation.logprobs.is_some()
+    }
+
+    /// Tokens of the prompt.
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompt.len()
+    }
+
+    /// The next update of an answer that is streamed as server-sent events. Ends early where the client
+    /// is gone; while there is nothing to tell for long, comments keep the connection open.
+    pub async fn next_or_comment(&mut self, writer: &Writer) -> Result<Option<Update>, ClientGone> {
+        loop {
+            tokio::select! {
+                biased;
+                () = writer.closed() => return Err(ClientGone),
+                update = self.next_visible() => return Ok(update),
+                () = tokio::time::sleep(reply::COMMENT_EVERY) => writer.send(reply::COMMENT).await?,
+            }
+        }
+    }
+
+    /// The next update that a client is told of.
+    async fn next_visible(&mut self) -> Option<Update> {
+        loop {
+            match self.next().await {
+                Some(Update { event: UpdateEvent::Prompt, .. }) => {}
+                update => return update,
+            }
+        }
+    }
+
+    fn submit(&mut self, choice: usize) -> Result<(), ApiError> {
+        let mut request = self.generation.request(self.prompt.clone(), choice);
+        request.constraint.clone_from(&self.constraint);
+        request.tenant = self.call.tenant;
+        let sink = sink(choice, self.sender.clone());
+        self.ids.push(self.model.service().submit_to(request, sink)?);
+        Ok(())
+    }
+
+    /// The next update; none after the end of all choices.
+    pub async fn next(&mut self) -> Option<Update> {
+        loop {
+            if let Some(update) = self.pending.pop_front() {
+                return Some(update);
+            }
+            if self.ended == self.generation.choices {
+                return None;
+            }
+            let Some((choice, message)) = self.messages.recv().await else { return None };
+            self.take(choice, message);
+        }
+    }
+
+    fn take(&mut self, choice: usize, message: Message) {
+        // The others share the pages of the first one's prompt, once it is processed.
+        let begun = matches!(message, Message::Token { .. } | Message::Finished(_));
+        if choice == 0 && begun && self.ids.len() < self.generation.choices {
+            for other in self.ids.len()..self.generation.choices {
+                if let Err(error) = self.submit(other) {
+                    self.fail(other, error);
+                    return;
+                }
+            }
+        }
+        match message {
+            Message::Prompt => self.push(choice, UpdateEvent::Prompt),
+            Message::Token { text, info } => {
+                self.call.count_token();
+                let events = self.outputs[choice].push(&text, info);
+                self.pending.extend(events.into_iter().map(|event| Update { choice, event }));
+            }
+            Message::Finished(answer) => {
+                self.ended += 1;
+                let (events, called) = self.outputs[choice].finish();
+                self.pending.extend(events.into_iter().map(|event| Update { choice, event }));
+                let end = End {
+                    reason: match answer.finish {
+                        Finish::MaxTokens | Finish::ContextFull => FinishReason::Length,
+                        _ if called => FinishReason::ToolCalls,
+                        _ => FinishReason::Stop,
+                    },
+                    stop_text: answer.stop_text,
+                    usage: answer.usage,
+                    timing: answer.timing,
+                };
+                self.call.count_end(&end);
+                self.push(choice, UpdateEvent::End(Box::new(end)));
+            }
+            Message::Failed(error) => self.fail(choice, error),
+        }
+    }
+
+    fn push(&mut self, choice: usize, event: UpdateEvent) {
+        self.pending.push_back(Update { choice, event });
+    }
+
+    /// One failure ends all choices.
+    fn fail(&mut self, choice: usize, error: ApiError) {
+        self.ended = self.generation.choices;
+        self.push(choice, UpdateEvent::Failed(error));
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if self.ended < self.generation.choices {
+            self.ids.iter().for_each(|&id| self.model.service().cancel(id));
+        }
+    }
+}
+
+fn internal(message: &str) -> ApiError {
+    ApiError::new(crate::error::ErrorKind::Internal, message)
+}
+
+/// Called on the engine's thread; what it sends is taken by [`Running::next`].
+fn sink(choice: usize, messages: UnboundedSender<(usize, Message)>) -> EventSink {
+    Box::new(move |event| {
+        let message = match event {
+            Event::Prompt => Message::Prompt,
+            Event::Token(token) => Message::Token {
+                text: token.text.to_string(),
+                info: token.logprobs.map(|found| info(token.id, found)),
+            },
+            Event::Finished(answer) => Message::Finished(answer),
+            Event::Failed(error) => Message::Failed(error.into()),
+            Event::Embedding(_) => return ControlFlow::Continue(()),
+        };
+        match messages.send((choice, message)) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    })
+}
+
+fn info(token: u32, found: TokenLogProbs<'_>) -> TokenInfo {
+    TokenInfo { token, logprob: found.sampled, top: found.top.to_vec() }
+}

@@ -1,0 +1,109 @@
+//! What all connections share.
+
+use crate::hub::Hub;
+use crate::log::Log;
+use crate::metrics::Metrics;
+use crate::options::ServerOptions;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use tokio::sync::Notify;
+
+/// What all connections share.
+pub(crate) struct State {
+    pub options: ServerOptions,
+    pub hub: Arc<Hub>,
+    pub metrics: Metrics,
+    pub log: Log,
+    pub started: Instant,
+    requests: AtomicU64,
+    /// Requests under way, streams included.
+    active: AtomicUsize,
+    idle: Notify,
+    draining: AtomicBool,
+    warm: AtomicBool,
+    /// Distinguishes the ids of this process from those of another.
+    salt: u64,
+}
+
+/// A request under way.
+pub(crate) struct Active(Arc<State>);
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        if self.0.active.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.0.idle.notify_waiters();
+        }
+    }
+}
+
+impl State {
+    pub fn new(options: ServerOptions, hub: Arc<Hub>) -> State {
+        let nanoseconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_nanos());
+        State {
+            log: Log::new(options.log),
+            options,
+            hub,
+            metrics: Metrics::default(),
+            started: Instant::now(),
+            requests: AtomicU64::new(0),
+            active: AtomicUsize::new(0),
+            idle: Notify::new(),
+            draining: AtomicBool::new(false),
+            warm: AtomicBool::new(false),
+            salt: nanoseconds as u64 ^ u64::from(std::process::id()) << 48,
+        }
+    }
+
+    /// A name for something new, such as `chatcmpl-…`: no other thing has it.
+    pub fn fresh_id(&self, prefix: &str) -> String {
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        // A bijection of the number: ids of one process differ.
+        let mixed = (number ^ self.salt).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        format!("{prefix}{mixed:016x}{:08x}", (self.salt >> 16) as u32)
+    }
+
+    /// A request begins.
+    pub fn begin(self: &Arc<State>) -> Active {
+        self.active.fetch_add(1, Ordering::SeqCst);
+        Active(self.clone())
+    }
+
+    pub fn active(&self) -> usize {
+        self.active.load(Ordering::SeqCst)
+    }
+
+    /// From now on no request is begun.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::SeqCst)
+    }
+
+    /// The first model has generated a token.
+    pub fn set_warm(&self) {
+        self.warm.store(true, Ordering::SeqCst);
+    }
+
+    pub fn is_warm(&self) -> bool {
+        self.warm.load(Ordering::SeqCst)
+    }
+
+    /// Resolves once no request is under way.
+    pub async fn until_idle(&self) {
+        loop {
+            let idle = self.idle.notified();
+            if self.active() == 0 {
+                return;
+            }
+            idle.await;
+        }
+    }
+}
+
+/// Seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |time| time.as_secs())
+}
