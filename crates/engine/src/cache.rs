@@ -1,10 +1,11 @@
 //! KV pages: which are free, which a sequence holds, and which are kept for later.
 //!
 //! A sequence lives in a *slot* of the device's page tables. Its pages are its own while they fill;
-//! once full they never change, and the [`PrefixTree`] holds them, too. A page without a holder is
-//! free; one that only the tree holds is given away when free ones run out.
+//! once full they never change, and the [`PrefixTree`] holds them, too, for later sequences of the same
+//! tenant. A page without a holder is free; one that only the tree holds is given away when free ones
+//! run out.
 
-use crate::prefix::{NodeId, PrefixTree, ROOT};
+use crate::prefix::{NodeId, PrefixTree, Resume};
 use pianola_plan::{KvGroup, PAGE_TOKENS};
 
 /// Pages of one group.
@@ -23,6 +24,17 @@ impl Pool {
             self.free.push(page);
         }
     }
+
+    /// Checks that the pages without a holder are free, each once, and no others.
+    fn check_free(&self) {
+        let mut free = vec![false; self.holders.len()];
+        for &page in &self.free {
+            assert!(!std::mem::replace(&mut free[page as usize], true), "{page} free twice");
+        }
+        for (page, &count) in self.holders.iter().enumerate() {
+            assert_eq!(free[page], count == 0, "page {page} of {} leaked", self.group.name);
+        }
+    }
 }
 
 /// For a group and a position, the first position that is seen from there.
@@ -36,8 +48,9 @@ struct Slot {
     tokens: Vec<u32>,
     /// For each group the pages from the first token on; dropped ones are none.
     held: Vec<Vec<Option<u32>>>,
-    /// Where the sequence stands in the tree: the node of its last full page.
-    node: NodeId,
+    /// Where the sequence stands in the tree: the node of its last full page. None for a slot that
+    /// is empty, and for a sequence that shares nothing.
+    node: Option<NodeId>,
     /// Full pages that the tree knows.
     registered: usize,
 }
@@ -82,6 +95,13 @@ pub struct CacheUse {
     pub evictions: u64,
 }
 
+impl CacheUse {
+    /// Bytes of pages that hold nothing.
+    pub fn free_bytes(&self) -> u64 {
+        self.bytes - self.held_bytes - self.kept_bytes
+    }
+}
+
 /// All KV pages. What changes in the page tables is collected until [`Cache::drain_changes`].
 pub(crate) struct Cache {
     pools: Vec<Pool>,
@@ -104,16 +124,13 @@ impl Cache {
         let slot = |_| Slot {
             tokens: Vec::with_capacity(layout.context),
             held: groups.iter().map(|_| Vec::with_capacity(entries)).collect(),
-            node: ROOT,
+            node: None,
             registered: 0,
         };
-        let mut tree = PrefixTree::new(groups.len());
-        let slots: Vec<Slot> = (0..layout.slots).map(slot).collect();
-        slots.iter().for_each(|slot| tree.enter(slot.node));
         Cache {
             pools: groups.iter().zip(&layout.pages).map(pool).collect(),
-            slots,
-            tree,
+            slots: (0..layout.slots).map(slot).collect(),
+            tree: PrefixTree::new(groups.len()),
             changes: Vec::with_capacity(groups.len() * layout.slots),
             evictions: 0,
         }
@@ -129,19 +146,21 @@ impl Cache {
         self.slots[slot].tokens.len()
     }
 
-    /// Begins a sequence that will be `tokens` in an empty slot: takes what was computed before,
-    /// and says how many tokens of it there were.
-    pub fn attach(&mut self, slot: usize, tokens: &[u32]) -> usize {
-        debug_assert!(self.slots[slot].tokens.is_empty());
-        let found = self.tree.find(tokens, &first_visible(&self.pools));
-        let node = found.path.last().copied().unwrap_or(ROOT);
+    /// Begins a tenant's sequence that will be `tokens` in an empty slot: takes what the tenant
+    /// computed before, and says how many tokens of it there were. A sequence that grows without
+    /// this shares nothing, neither then nor later.
+    pub fn attach(&mut self, slot: usize, tenant: u64, tokens: &[u32]) -> usize {
+        debug_assert!(self.slots[slot].tokens.is_empty() && self.slots[slot].node.is_none());
+        let root = self.tree.enter_root(tenant);
+        let found = self.tree.find(tenant, tokens, &first_visible(&self.pools));
+        let node = found.path.last().copied().unwrap_or(root);
         self.tree.enter(node);
-        self.tree.leave(ROOT);
+        self.tree.leave(root);
         self.tree.touch(node, found.tokens, &first_visible(&self.pools));
         let tail = found.tail.map(|tail| self.tree.take_tail(tail));
         let slot_state = &mut self.slots[slot];
         slot_state.tokens.extend_from_slice(&tokens[..found.tokens]);
-        slot_state.node = node;
+        slot_state.node = Some(node);
         slot_state.registered = found.path.len();
         for (group, pool) in self.pools.iter_mut().enumerate() {
             let first = pool.group.first_visible(found.tokens) / PAGE_TOKENS;
@@ -207,7 +226,7 @@ impl Cache {
             if let Some(page) = entry.take() {
                 pool.release(page);
                 self.changes.push(PageChange { group, slot, index, page: None });
-                self.tree.pass(*node, group, index);
+                node.iter().for_each(|&node| self.tree.pass(node, group, index));
             }
         }
     }
@@ -247,11 +266,13 @@ impl Cache {
     }
 
     /// Whether `tokens` could become a sequence now and grow by a token, `chunk` rows being added at
-    /// a time, with `left` pages of each group to spare. `reused` says whether it continues what was
-    /// computed before.
-    pub fn has_room(&self, tokens: &[u32], reused: bool, chunk: usize, left: usize) -> bool {
-        let known = if reused { tokens } else { &[] };
-        let found = self.tree.find(known, &first_visible(&self.pools));
+    /// a time, with `left` pages of each group to spare. It continues what `tenant` computed before;
+    /// none: it shares nothing.
+    pub fn has_room(&self, tenant: Option<u64>, tokens: &[u32], chunk: usize, left: usize) -> bool {
+        let found = match tenant {
+            Some(tenant) => self.tree.find(tenant, tokens, &first_visible(&self.pools)),
+            None => Resume::default(),
+        };
         self.pools.iter().enumerate().all(|(group, pool)| {
             let alone = |page: u32| pool.holders[page as usize] == 1;
             let first = pool.group.first_visible(found.tokens) / PAGE_TOKENS;
@@ -264,15 +285,11 @@ impl Cache {
         })
     }
 
-    /// As [`Cache::append`], for a sequence that nothing will continue: it is not added to the tree.
-    pub fn append_unshared(&mut self, slot: usize, tokens: &[u32]) {
-        self.slots[slot].tokens.extend_from_slice(tokens);
-    }
-
     /// The rows behind a slot's sequence were computed, and `tokens` of them stay.
     pub fn append(&mut self, slot: usize, tokens: &[u32]) {
         let Slot { tokens: all, held, node, registered } = &mut self.slots[slot];
         all.extend_from_slice(tokens);
+        let Some(node) = node else { return };
         while (*registered + 1) * PAGE_TOKENS <= all.len() {
             let page = &all[*registered * PAGE_TOKENS..(*registered + 1) * PAGE_TOKENS];
             let pages: Vec<Option<u32>> =
@@ -291,12 +308,13 @@ impl Cache {
     /// Ends a slot's sequence; what was computed is kept as long as there is room.
     pub fn release(&mut self, slot: usize) {
         let Slot { tokens, held, node, registered } = &mut self.slots[slot];
-        self.tree.touch(*node, tokens.len(), &first_visible(&self.pools));
+        let Some(node) = *node else { return self.forget(slot) };
+        self.tree.touch(node, tokens.len(), &first_visible(&self.pools));
         let rest = &tokens[*registered * PAGE_TOKENS..];
         let pages: Option<Vec<u32>> =
             held.iter().map(|held| held.get(*registered).copied().flatten()).collect();
         if let Some(pages) = pages.filter(|pages| !rest.is_empty() && !pages.is_empty())
-            && self.tree.note_tail(*node, rest, &pages)
+            && self.tree.note_tail(node, rest, &pages)
         {
             for (pool, &page) in self.pools.iter_mut().zip(&pages) {
                 pool.holders[page as usize] += 1;
@@ -318,8 +336,7 @@ impl Cache {
         }
         tokens.clear();
         *registered = 0;
-        self.tree.enter(ROOT);
-        self.tree.leave(std::mem::replace(node, ROOT));
+        node.take().into_iter().for_each(|node| self.tree.leave(node));
     }
 
     /// Forgets everything that is kept and that no sequence holds.
@@ -343,34 +360,35 @@ impl Cache {
         usage
     }
 
-    /// Checks that every page is accounted for and none is written by two sequences.
+    /// Checks that every page is accounted for, none is written by two sequences, and none has
+    /// holders of two tenants.
     ///
     /// # Panics
     /// If not: pages leaked, or are shared wrongly.
     pub fn check(&self) {
         for (group, pool) in self.pools.iter().enumerate() {
             let mut holders = vec![0; pool.holders.len()];
-            let in_tree: Vec<u32> =
-                self.tree.pages().filter(|(of, _)| *of == group).map(|(_, page)| page).collect();
-            in_tree.iter().for_each(|&page| holders[page as usize] += 1);
+            let mut tenants: Vec<Option<u64>> = vec![None; holders.len()];
+            for (page, tenant) in self.tree.pages(group) {
+                holders[page as usize] += 1;
+                tenants[page as usize] = Some(tenant);
+            }
             assert!(holders.iter().all(|&count| count <= 1), "a page in two nodes");
             for slot in &self.slots {
+                let tenant = slot.node.map(|node| self.tree.tenant(node));
                 for (index, &page) in slot.held[group].iter().enumerate() {
                     let Some(page) = page else { continue };
+                    let first = holders[page as usize] == 0;
                     holders[page as usize] += 1;
                     let full = (index + 1) * PAGE_TOKENS <= slot.tokens.len();
                     let shared = pool.holders[page as usize] > 1;
                     assert!(full || !shared, "page {page} of {group} is shared and not full");
+                    let known = std::mem::replace(&mut tenants[page as usize], tenant);
+                    assert!(first || (known.is_some() && known == tenant), "{page} of two tenants");
                 }
             }
             assert_eq!(holders, pool.holders, "holders of group {group}");
-            let mut free = vec![false; holders.len()];
-            for &page in &pool.free {
-                assert!(!std::mem::replace(&mut free[page as usize], true), "{page} free twice");
-            }
-            for (page, &count) in holders.iter().enumerate() {
-                assert_eq!(free[page], count == 0, "page {page} of group {group} leaked");
-            }
+            pool.check_free();
         }
     }
 }

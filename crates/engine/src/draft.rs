@@ -11,6 +11,8 @@ use crate::sampler::Sampler;
 /// One lane to guess for.
 pub(crate) struct Guess<'a> {
     pub slot: usize,
+    /// Whose kept pages its guesses may be computed from.
+    pub tenant: u64,
     /// What is certain.
     pub tokens: &'a [u32],
     /// Samples as the larger model's lane will, with the same random numbers.
@@ -90,7 +92,7 @@ impl Drafter {
         if common < certain || certain == 0 {
             // Another sequence than before, or none yet.
             cache.release(lane.slot);
-            let cached = cache.attach(lane.slot, &lane.tokens[..=known]);
+            let cached = cache.attach(lane.slot, lane.tenant, &lane.tokens[..=known]);
             *played = lane.tokens[..cached].to_vec();
         } else {
             cache.append(lane.slot, &lane.tokens[certain..common]);

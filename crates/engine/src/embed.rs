@@ -156,7 +156,7 @@ impl Engine {
     /// The meaning of some tokens as a vector of length one: the last layer's rows, normed as the
     /// head would read them, pooled. Requests that run go on meanwhile.
     pub fn embed(&mut self, tokens: &[u32], pooling: Pooling) -> Result<Vec<f32>, EngineError> {
-        let request = EmbedRequest { tokens: tokens.to_vec(), pooling, priority: 0 };
+        let request = EmbedRequest { tokens: tokens.to_vec(), pooling, priority: 0, tenant: 0 };
         let id = self.scheduler.next_id();
         self.submit_embedding_as(id, request)?;
         self.run_to_end(id, &mut |_| ControlFlow::Continue(())).and_then(|end| match end {

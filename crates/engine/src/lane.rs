@@ -115,8 +115,8 @@ impl Lane {
         request: EmbedRequest,
         limits: &Limits,
     ) -> Result<Lane, EngineError> {
-        let EmbedRequest { tokens, pooling, priority } = request;
-        let request = Request { max_tokens: Some(0), priority, ..Request::new(tokens) };
+        let EmbedRequest { tokens, pooling, priority, tenant } = request;
+        let request = Request { max_tokens: Some(0), priority, tenant, ..Request::new(tokens) };
         let options = SampleOptions::of(&request, &[]);
         let lane = Lane::new(id, request, options, limits, None)?;
         Ok(Lane { pooled: Some(Pooled::new(pooling)), ..lane })

@@ -1,9 +1,14 @@
 //! What was computed before: a tree of pages, found again by the tokens they hold.
 //!
 //! ```text
-//! root ─ 64 tokens ─ 64 tokens ─┬─ 64 tokens ─ tail of 17
-//!                               └─ 64 tokens ─ 64 tokens ─ tail of 3
+//! root of tenant 0 ─ 64 tokens ─ 64 tokens ─┬─ 64 tokens ─ tail of 17
+//!                                           └─ 64 tokens ─ 64 tokens ─ tail of 3
+//! root of tenant 7 ─ 64 tokens ─ tail of 40
 //! ```
+//!
+//! Each tenant has a root of its own, so that nobody finds what another tenant's request computed. A
+//! root exists while a sequence or a page is below it; all roots share one arena and one order of
+//! eviction.
 //!
 //! A node stands for a page's worth of tokens behind those of its parents, and has the page of each
 //! KV group that holds their keys and values, as long as that was not needed elsewhere. Full pages
@@ -25,9 +30,6 @@ use std::collections::HashMap;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct NodeId(usize);
 
-/// The node that holds no tokens, where every sequence begins.
-pub(crate) const ROOT: NodeId = NodeId(0);
-
 /// A page of one group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Kept {
@@ -40,7 +42,9 @@ struct Kept {
 
 #[derive(Debug)]
 struct Node {
-    parent: NodeId,
+    tenant: u64,
+    /// None for a root, which holds no tokens: a tenant's sequences begin there.
+    parent: Option<NodeId>,
     /// Pages before this one's.
     depth: usize,
     tokens: Box<[u32]>,
@@ -53,6 +57,19 @@ struct Node {
 }
 
 impl Node {
+    fn new(tenant: u64, parent: Option<NodeId>, groups: usize, tokens: &[u32]) -> Node {
+        Node {
+            tenant,
+            parent,
+            depth: 0,
+            tokens: tokens.into(),
+            pages: vec![None; groups],
+            children: HashMap::new(),
+            tails: Vec::new(),
+            sequences: 0,
+        }
+    }
+
     fn is_unused(&self) -> bool {
         self.pages.iter().all(Option::is_none)
             && self.children.is_empty()
@@ -61,8 +78,8 @@ impl Node {
     }
 }
 
-/// Where a sequence can go on.
-#[derive(Clone, PartialEq, Eq, Debug)]
+/// Where a sequence can go on; by default at its first token.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Resume {
     /// Tokens that need not be computed again.
     pub tokens: usize,
@@ -77,22 +94,16 @@ pub(crate) struct Resume {
 pub(crate) struct PrefixTree {
     groups: usize,
     nodes: Vec<Option<Node>>,
+    /// By tenant.
+    roots: HashMap<u64, NodeId>,
     unused: Vec<usize>,
     clock: u64,
 }
 
 impl PrefixTree {
     pub fn new(groups: usize) -> PrefixTree {
-        let root = Node {
-            parent: ROOT,
-            depth: 0,
-            tokens: Box::default(),
-            pages: vec![None; groups],
-            children: HashMap::new(),
-            tails: Vec::new(),
-            sequences: 0,
-        };
-        PrefixTree { groups, nodes: vec![Some(root)], unused: Vec::new(), clock: 0 }
+        let (nodes, roots, unused) = (Vec::new(), HashMap::new(), Vec::new());
+        PrefixTree { groups, nodes, roots, unused, clock: 0 }
     }
 
     fn node(&self, id: NodeId) -> &Node {
@@ -108,18 +119,30 @@ impl PrefixTree {
         self.node(id).pages[group].map(|kept| kept.page)
     }
 
+    /// The tenant whose sequences may stand at a node.
+    pub fn tenant(&self, id: NodeId) -> u64 {
+        self.node(id).tenant
+    }
+
     /// A later moment than all before.
     pub fn tick(&mut self) -> u64 {
         self.clock += 1;
         self.clock
     }
 
-    /// The furthest that `tokens` can go on from, leaving at least one of them to be computed.
-    /// `first_visible` gives for a group and a position the first position that is seen from there.
-    pub fn find(&self, tokens: &[u32], first_visible: &dyn Fn(usize, usize) -> usize) -> Resume {
-        let most = tokens.len().saturating_sub(1);
+    /// The furthest that `tokens` of a tenant can go on from, leaving at least one of them to be
+    /// computed. `first_visible` gives for a group and a position the first position that is seen
+    /// from there.
+    pub fn find(
+        &self,
+        tenant: u64,
+        tokens: &[u32],
+        first_visible: &dyn Fn(usize, usize) -> usize,
+    ) -> Resume {
+        let Some(&root) = self.roots.get(&tenant) else { return Resume::default() };
         let mut path = Vec::new();
-        let mut at = ROOT;
+        let most = tokens.len().saturating_sub(1);
+        let mut at = root;
         for page in tokens[..most].chunks_exact(PAGE_TOKENS) {
             let Some(&child) = self.node(at).children.get(page) else { break };
             path.push(child);
@@ -138,7 +161,7 @@ impl PrefixTree {
                 let length = full + kept.len();
                 length <= most && tokens[full..].starts_with(kept) && complete(length, &path)
             };
-            let tails = &self.node(path.last().copied().unwrap_or(ROOT)).tails;
+            let tails = &self.node(path.last().copied().unwrap_or(root)).tails;
             let longest = |tail: &&NodeId| self.node(**tail).tokens.len();
             if let Some(&tail) = tails.iter().filter(continues).max_by_key(longest) {
                 let tokens = full + self.node(tail).tokens.len();
@@ -149,6 +172,20 @@ impl PrefixTree {
             }
             path.pop();
         }
+    }
+
+    /// A sequence of a tenant comes to stand at the tenant's root, which is made if there is none.
+    pub fn enter_root(&mut self, tenant: u64) -> NodeId {
+        let root = match self.roots.get(&tenant) {
+            Some(&root) => root,
+            None => {
+                let root = self.place(Node::new(tenant, None, self.groups, &[]));
+                self.roots.insert(tenant, root);
+                root
+            }
+        };
+        self.enter(root);
+        root
     }
 
     /// A sequence comes to stand at a node.
@@ -212,15 +249,13 @@ impl PrefixTree {
     }
 
     fn add(&mut self, parent: NodeId, tokens: &[u32]) -> NodeId {
-        let node = Node {
-            parent,
-            depth: self.node(parent).depth + usize::from(parent != ROOT),
-            tokens: tokens.into(),
-            pages: vec![None; self.groups],
-            children: HashMap::new(),
-            tails: Vec::new(),
-            sequences: 0,
-        };
+        let above = self.node(parent);
+        let mut node = Node::new(above.tenant, Some(parent), self.groups, tokens);
+        node.depth = above.depth + usize::from(above.parent.is_some());
+        self.place(node)
+    }
+
+    fn place(&mut self, node: Node) -> NodeId {
         match self.unused.pop() {
             Some(place) => {
                 self.nodes[place] = Some(node);
@@ -235,7 +270,7 @@ impl PrefixTree {
 
     fn remove(&mut self, id: NodeId) -> Node {
         let node = self.detach(id);
-        self.prune(node.parent);
+        node.parent.into_iter().for_each(|parent| self.prune(parent));
         node
     }
 
@@ -243,7 +278,11 @@ impl PrefixTree {
     fn detach(&mut self, id: NodeId) -> Node {
         let node = self.nodes[id.0].take().expect("nodes are named while they live");
         self.unused.push(id.0);
-        let parent = self.node_mut(node.parent);
+        let Some(parent) = node.parent else {
+            self.roots.remove(&node.tenant);
+            return node;
+        };
+        let parent = self.node_mut(parent);
         parent.tails.retain(|&tail| tail != id);
         if parent.children.get(&node.tokens) == Some(&id) {
             parent.children.remove(&node.tokens);
@@ -253,9 +292,10 @@ impl PrefixTree {
 
     /// Removes a node that holds nothing and that no sequence needs, then its parents likewise. A
     /// loop, because a conversation may be thousands of pages deep.
-    fn prune(&mut self, mut id: NodeId) {
-        while id != ROOT && self.node(id).is_unused() {
-            id = self.detach(id).parent;
+    fn prune(&mut self, id: NodeId) {
+        let mut next = Some(id).filter(|&id| self.node(id).is_unused());
+        while let Some(id) = next {
+            next = self.detach(id).parent.filter(|&parent| self.node(parent).is_unused());
         }
     }
 
@@ -268,8 +308,8 @@ impl PrefixTree {
         first_visible: &dyn Fn(usize, usize) -> usize,
     ) {
         let stamp = self.tick();
-        let mut at = id;
-        while at != ROOT {
+        let mut next = Some(id);
+        while let Some(at) = next {
             let node = self.nodes[at.0].as_mut().expect("a parent lives as long as its children");
             for (group, kept) in node.pages.iter_mut().enumerate() {
                 if (node.depth + 1) * PAGE_TOKENS > first_visible(group, length)
@@ -279,7 +319,7 @@ impl PrefixTree {
                     kept.is_end = true;
                 }
             }
-            at = node.parent;
+            next = node.parent;
         }
     }
 
@@ -287,11 +327,12 @@ impl PrefixTree {
     /// another ended there, it is the first to be given away.
     pub fn pass(&mut self, id: NodeId, group: usize, index: usize) {
         let mut at = id;
-        while at != ROOT && self.node(at).depth > index {
-            at = self.node(at).parent;
+        while self.node(at).depth > index
+            && let Some(parent) = self.node(at).parent
+        {
+            at = parent;
         }
-        if at != ROOT
-            && self.node(at).depth == index
+        if self.node(at).depth == index
             && let Some(kept) = &mut self.node_mut(at).pages[group]
             && !kept.is_end
         {
@@ -336,11 +377,9 @@ impl PrefixTree {
         }
     }
 
-    /// Every page that the tree holds, as (group, page).
-    pub fn pages(&self) -> impl Iterator<Item = (usize, u32)> + '_ {
-        self.nodes.iter().flatten().flat_map(|node| {
-            let page = |(group, kept): (usize, &Option<Kept>)| kept.map(|kept| (group, kept.page));
-            node.pages.iter().enumerate().filter_map(page)
-        })
+    /// Every page of a group that the tree holds, as (page, tenant).
+    pub fn pages(&self, group: usize) -> impl Iterator<Item = (u32, u64)> + '_ {
+        let page = move |node: &Node| node.pages[group].map(|kept| (kept.page, node.tenant));
+        self.nodes.iter().flatten().filter_map(page)
     }
 }

@@ -37,6 +37,10 @@ pub struct Request {
     /// Requests of a higher priority are served first; one that is overtaken often enough is
     /// served all the same.
     pub priority: i32,
+    /// Whose request it is. What was computed for a request is reused only for requests of the same
+    /// tenant, so that neither [`Usage::cached_tokens`] nor the time to the first token tells a tenant
+    /// what others asked.
+    pub tenant: u64,
 }
 
 impl Request {
@@ -55,6 +59,7 @@ impl Request {
             logprobs: None,
             constraint: None,
             priority: 0,
+            tenant: 0,
         }
     }
 }
@@ -78,6 +83,8 @@ pub struct EmbedRequest {
     pub pooling: Pooling,
     /// Requests of a higher priority are served first.
     pub priority: i32,
+    /// Whose request it is. An embedding neither reuses nor leaves anything, so tenants never meet.
+    pub tenant: u64,
 }
 
 /// A request that was submitted. Later ones are greater.

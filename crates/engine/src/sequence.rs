@@ -1,5 +1,5 @@
 //! A sequence fed by hand: tokens in, logits out, chunk by chunk. For evaluation and checks; it
-//! takes a slot that no request needs.
+//! takes a slot that no request needs, and shares no pages with requests of any tenant.
 
 use crate::draft::Drafter;
 use crate::engine::apply_pages;
@@ -58,7 +58,7 @@ impl Engine {
                 step.push(token, slot as u32, (base + index) as u32, logits);
             }
             executor.play(step)?;
-            cache.append_unshared(slot, &tokens[done..done + rows]);
+            cache.append(slot, &tokens[done..done + rows]);
             for (index, &row) in step.logits.iter().enumerate() {
                 visit(done + row as usize, executor.logits(index));
             }

@@ -208,7 +208,7 @@ impl Service {
             };
             ControlFlow::Continue(())
         });
-        self.submit_embedding_to(EmbedRequest { tokens, pooling, priority: 0 }, sink)?;
+        self.submit_embedding_to(EmbedRequest { tokens, pooling, priority: 0, tenant: 0 }, sink)?;
         result.recv().map_err(|_| EngineError::Stopped)?
     }
 

@@ -7,8 +7,8 @@ mod tiny;
 
 use pianola_engine::sampler::Sampling;
 use pianola_engine::{
-    Answer, Engine, EngineError, Event, Finish, LoadOptions, LogitRows, Request, RequestId,
-    Speculation,
+    Answer, Engine, EngineError, Event, Finish, LoadOptions, LogitRows, Pooling, Request,
+    RequestId, Speculation,
 };
 use pianola_formats::TensorType;
 use std::collections::{BTreeMap, HashMap};
@@ -49,7 +49,8 @@ fn request(random: &mut Random) -> Request {
     let most = if random.below(8) == 0 { 300 } else { 40 };
     let max_tokens = Some(random.below(most));
     let seed = Some(random.below(5) as u64);
-    Request { sampling, seed, max_tokens, ..Request::new(prompt) }
+    let tenant = [0, 0, 0, 1][random.below(4)];
+    Request { sampling, seed, max_tokens, tenant, ..Request::new(prompt) }
 }
 
 /// What each request generates when it is alone.
@@ -202,6 +203,37 @@ fn every_text_is_that_of_the_request_alone() {
     // The hard ways were walked.
     assert!(preemptions > 5, "{preemptions} preemptions");
     assert!(evictions > 30 && cached > 300, "{evictions} evictions, {cached} cached");
+}
+
+#[test]
+fn a_prompt_is_found_again_by_its_own_tenant_only() {
+    // Whole pages, and then the tail behind them, which goes to the first that continues there.
+    let prompt: Vec<u32> = (0..150).map(|token| token % 90).collect();
+    let ask = |tenant, tokens| {
+        let prompt = prompt[..tokens].to_vec();
+        Request { tenant, max_tokens: Some(4), ..Request::new(prompt) }
+    };
+    for drafted in [false, true] {
+        let mut engine = tiny_engine(options(2, None)).unwrap();
+        if drafted {
+            engine.set_draft(tiny_engine(options(2, None)).unwrap()).unwrap();
+        }
+        let expected = answer(&mut engine, &ask(0, 150));
+        assert_eq!(expected.usage.cached_tokens, 0);
+        for tenant in [7, u64::MAX] {
+            let other = answer(&mut engine, &ask(tenant, 150));
+            assert_eq!((other.usage.cached_tokens, &other.tokens), (0, &expected.tokens));
+            let again = answer(&mut engine, &ask(tenant, 150));
+            assert_eq!((again.usage.cached_tokens, &again.tokens), (128, &expected.tokens));
+        }
+        assert_eq!(answer(&mut engine, &ask(0, 100)).usage.cached_tokens, 64);
+        // What is fed or embedded is nobody's.
+        engine.reset();
+        engine.feed(&prompt, usize::MAX, LogitRows::Last, &mut |_, _| ()).unwrap();
+        engine.embed(&prompt, Pooling::Mean).unwrap();
+        assert_eq!(answer(&mut engine, &ask(0, 150)).usage.cached_tokens, 0);
+        engine.check_pages();
+    }
 }
 
 /// A model that is not the one it guesses for, but has its vocabulary.

@@ -9,11 +9,12 @@ fn tokens(count: usize) -> Vec<u32> {
     (0..count as u32).collect()
 }
 
-/// A tree with `count` full pages of one sequence, and a tail of the tokens beyond.
+/// A tree with the full pages of one sequence of tenant 0, and a tail of the tokens beyond. A
+/// sequence stands at the root.
 fn tree(length: usize) -> (PrefixTree, NodeId) {
     let mut tree = PrefixTree::new(2);
     let all = tokens(length);
-    let mut at = ROOT;
+    let mut at = tree.enter_root(0);
     let pages = all.chunks_exact(PAGE_TOKENS);
     let rest = pages.remainder();
     for (index, page) in pages.enumerate() {
@@ -29,16 +30,16 @@ fn tree(length: usize) -> (PrefixTree, NodeId) {
 #[test]
 fn a_sequence_goes_on_where_it_ended() {
     let (mut tree, _) = tree(200);
-    let found = tree.find(&tokens(300), &visible);
+    let found = tree.find(0, &tokens(300), &visible);
     assert_eq!((found.tokens, found.path.len()), (200, 3));
     assert_eq!(tree.take_tail(found.tail.unwrap()), [50, 150]);
-    assert_eq!(tree.find(&tokens(300), &visible).tokens, 192);
+    assert_eq!(tree.find(0, &tokens(300), &visible).tokens, 192);
     // One token is always left to be computed.
-    assert_eq!(tree.find(&tokens(192), &visible).tokens, 128);
-    assert_eq!(tree.find(&tokens(193), &visible).tokens, 192);
+    assert_eq!(tree.find(0, &tokens(192), &visible).tokens, 128);
+    assert_eq!(tree.find(0, &tokens(193), &visible).tokens, 192);
     let mut other = tokens(300);
     other[70] = 9999;
-    assert_eq!(tree.find(&other, &visible).tokens, 64);
+    assert_eq!(tree.find(0, &other, &visible).tokens, 64);
 }
 
 #[test]
@@ -47,13 +48,13 @@ fn a_window_needs_its_own_pages_only() {
     // The window at 320 tokens reaches back to 221, in the fourth page.
     let alone = |page: u32| (100..103).contains(&page);
     tree.evict(1, 3, &alone, &mut |_, _| ());
-    assert_eq!(tree.find(&tokens(400), &visible).tokens, 320);
+    assert_eq!(tree.find(0, &tokens(400), &visible).tokens, 320);
     tree.evict(1, 1, &|page| page == 103, &mut |_, _| ());
-    assert_eq!(tree.find(&tokens(400), &visible).tokens, 0);
+    assert_eq!(tree.find(0, &tokens(400), &visible).tokens, 0);
     assert_eq!(tree.count(0, &|_| true), 5);
     tree.evict(0, 9, &|_| true, &mut |_, _| ());
     tree.evict(1, 9, &|_| true, &mut |_, _| ());
-    assert_eq!(tree.pages().count(), 0);
+    assert_eq!(tree.pages(0).count() + tree.pages(1).count(), 0);
     assert!(tree.nodes[at.0].is_none(), "an empty node stays");
 }
 
@@ -62,7 +63,7 @@ fn ends_outlive_middles_and_leaves_go_before_roots() {
     let (mut tree, at) = tree(320);
     tree.touch(at, 320, &visible);
     // What came later but passed.
-    let mut other = ROOT;
+    let mut other = tree.enter_root(0);
     for index in 0..3 {
         let page: Vec<u32> = vec![7000 + index; PAGE_TOKENS];
         let pages = [Some(60 + index), Some(160 + index)];
@@ -82,15 +83,15 @@ fn ends_outlive_middles_and_leaves_go_before_roots() {
 fn equal_pages_are_kept_once() {
     let (mut tree, _) = tree(130);
     let mut taken = Vec::new();
-    let first = tokens(64);
+    let (root, first) = (tree.enter_root(0), tokens(64));
     let mut note = |tree: &mut PrefixTree, pages: [Option<u32>; 2]| {
-        tree.note(ROOT, &first, &pages, &mut |group, page| taken.push((group, page)))
+        tree.note(root, &first, &pages, &mut |group, page| taken.push((group, page)))
     };
     note(&mut tree, [Some(70), Some(170)]);
     tree.evict(1, 1, &|page| page == 100, &mut |_, _| ());
     note(&mut tree, [Some(71), Some(171)]);
     assert_eq!(taken, [(1, 171)]);
-    let at = tree.find(&tokens(200), &visible).path[1];
+    let at = tree.find(0, &tokens(200), &visible).path[1];
     assert!(!tree.note_tail(at, &[128, 129], &[80, 180]));
 }
 
@@ -99,7 +100,8 @@ fn equal_pages_are_kept_once() {
 fn a_deep_conversation_is_removed() {
     const DEPTH: u32 = 300_000;
     let mut tree = PrefixTree::new(1);
-    let mut at = ROOT;
+    let root = tree.enter_root(0);
+    let mut at = root;
     for page in 0..DEPTH {
         at = tree.note(at, &[page; PAGE_TOKENS], &[Some(page)], &mut |_, _| ());
     }
@@ -115,11 +117,45 @@ fn a_deep_conversation_is_removed() {
     let tokens: Vec<u32> = (0..DEPTH).flat_map(|page| [page; PAGE_TOKENS]).collect();
     for (page, tokens) in tokens.chunks(PAGE_TOKENS).enumerate() {
         at = tree.note(
-            if page == 0 { ROOT } else { at },
+            if page == 0 { root } else { at },
             tokens,
             &[Some(page as u32)],
             &mut |_, _| (),
         );
     }
-    assert_eq!(tree.find(&tokens, &|_, _| 0).path.len(), DEPTH as usize - 1);
+    assert_eq!(tree.find(0, &tokens, &|_, _| 0).path.len(), DEPTH as usize - 1);
+}
+
+#[test]
+fn tenants_find_their_own_pages_and_leave_nothing_behind() {
+    let mut tree = PrefixTree::new(2);
+    let all = tokens(2 * PAGE_TOKENS);
+    let (first, second) = all.split_at(PAGE_TOKENS);
+    for tenant in 0..3 {
+        let root = tree.enter_root(tenant);
+        let page = tenant as u32;
+        let at = tree.note(root, first, &[Some(page), Some(100 + page)], &mut |_, _| ());
+        assert!(tree.note_tail(at, &second[..10], &[10 + page, 110 + page]));
+        assert_eq!((tree.tenant(root), tree.tenant(at)), (tenant, tenant));
+        tree.leave(root);
+    }
+    let found = |tree: &PrefixTree, tenant| tree.find(tenant, &all, &visible);
+    for tenant in 0..3 {
+        let Resume { tokens, path, .. } = found(&tree, tenant);
+        assert_eq!((tokens, tree.page(path[0], 0)), (PAGE_TOKENS + 10, Some(tenant as u32)));
+    }
+    assert_eq!(found(&tree, 3), Resume::default());
+    // Whoever came first goes first: the oldest of all tenants.
+    let mut freed = Vec::new();
+    tree.evict(0, 3, &|_| true, &mut |group, page| freed.push((group, page)));
+    assert_eq!(freed, [(0, 0), (0, 10), (1, 110), (0, 1)]);
+    tree.evict(0, usize::MAX, &|_| true, &mut |_, _| ());
+    tree.evict(1, usize::MAX, &|_| true, &mut |_, _| ());
+    assert!(tree.roots.is_empty() && tree.nodes.iter().all(Option::is_none));
+    // However many come, what is empty takes no memory.
+    for tenant in 0..10_000 {
+        let root = tree.enter_root(tenant);
+        tree.leave(root);
+    }
+    assert!(tree.roots.is_empty() && tree.nodes.len() < 20);
 }

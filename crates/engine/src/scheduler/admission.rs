@@ -24,9 +24,9 @@ impl Scheduler {
             let running = self.running.len();
             // A page for each that runs is left, or the new one would soon have to go again. Alone
             // it always finds room.
-            let reused = lane.pooled.is_none();
+            let tenant = lane.pooled.is_none().then_some(lane.request.tenant);
             let chunk = self.options.max_rows;
-            if running > 0 && !self.cache.has_room(&lane.tokens, reused, chunk, running) {
+            if running > 0 && !self.cache.has_room(tenant, &lane.tokens, chunk, running) {
                 return;
             }
             if self.fed == Some(slot) {
@@ -45,7 +45,7 @@ impl Scheduler {
                     pooled.clear();
                     0
                 }
-                None => self.cache.attach(slot, &lane.tokens),
+                None => self.cache.attach(slot, lane.request.tenant, &lane.tokens),
             };
             lane.admit(cached);
             if first_time {
@@ -92,11 +92,7 @@ impl Scheduler {
 
     /// Takes a request out of its slot; what it computed is kept while there is room.
     pub(super) fn end(&mut self, at: usize) -> Lane {
-        let Running { lane, slot, .. } = &self.running[at];
-        match lane.pooled {
-            None => self.cache.release(*slot),
-            Some(_) => self.cache.forget(*slot),
-        }
+        self.cache.release(self.running[at].slot);
         self.vacate(at)
     }
 

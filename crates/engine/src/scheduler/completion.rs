@@ -67,7 +67,7 @@ impl Scheduler {
         let start = self.cache.len(*slot);
         let played = start + share.pending;
         if let Some(pooled) = &mut lane.pooled {
-            self.cache.append_unshared(*slot, &lane.tokens[start..played]);
+            self.cache.append(*slot, &lane.tokens[start..played]);
             if share.pending > 0 {
                 pooled.add(outcome.embedding(next.embedding));
                 next.embedding += 1;

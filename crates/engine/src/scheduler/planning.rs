@@ -57,8 +57,9 @@ impl Scheduler {
                 Speculation::Lookup => look_up(&lane.tokens, most, guesses),
                 Speculation::Draft => {
                     lane.update_sampler(&[]);
-                    let Lane { tokens, sampler, .. } = lane;
-                    asked.push(Guess { slot: *slot, tokens, sampler, most, guesses });
+                    let Lane { tokens, sampler, request, .. } = lane;
+                    let (slot, tenant) = (*slot, request.tenant);
+                    asked.push(Guess { slot, tenant, tokens, sampler, most, guesses });
                 }
             }
         }

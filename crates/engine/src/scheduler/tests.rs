@@ -1,6 +1,6 @@
-//! The scheduler without a device, under random arrivals, priorities, lengths, cancellations,
-//! failures and numbers of pages: every answer is that of the request alone, no page is lost, and
-//! nobody starves.
+//! The scheduler without a device, under random arrivals, tenants, priorities, lengths,
+//! cancellations, failures and numbers of pages: every answer is that of the request alone, no page is
+//! lost or shared between tenants, and nobody starves.
 
 mod device;
 
@@ -61,6 +61,16 @@ fn options(case: Case) -> SchedulerOptions {
     }
 }
 
+/// Mostly one of a few, now and then one that never comes again.
+fn tenant(random: &mut Random) -> u64 {
+    match random.below(12) {
+        0 => random.0,
+        1..=2 => 1,
+        3..=4 => 2,
+        _ => 0,
+    }
+}
+
 /// Prompts that often begin alike, with ends of many lengths.
 fn request(random: &mut Random) -> Request {
     let family = random.below(4);
@@ -75,7 +85,7 @@ fn request(random: &mut Random) -> Request {
     let priority = [0, 0, 0, 1, 3][random.below(5)];
     let alternating: Box<dyn Constraint> = Box::new(Alternating::default());
     let constraint = (random.below(4) == 0).then_some(alternating);
-    Request { max_tokens, priority, constraint, ..Request::new(prompt) }
+    Request { max_tokens, priority, constraint, tenant: tenant(random), ..Request::new(prompt) }
 }
 
 /// A request under way, and the text that came so far.
@@ -104,7 +114,7 @@ struct Driver {
 
 /// Whether an answer is that of the request alone, as far as it goes.
 fn check_answer(open: &Open, answer: &Answer) {
-    let Request { prompt, max_tokens, constraint, .. } = &open.request;
+    let Request { prompt, max_tokens, .. } = &open.request;
     let room = CONTEXT + 1 - prompt.len();
     let count = max_tokens.map_or(room, |most| most.min(room));
     let wanted = match answer.finish {
@@ -112,7 +122,7 @@ fn check_answer(open: &Open, answer: &Answer) {
         Finish::ContextFull => room,
         _ => count,
     };
-    assert_eq!(answer.tokens, alone(prompt, wanted, constraint.is_some()), "{:?}", open.request);
+    assert_eq!(answer.tokens, alone(&open.request, wanted), "{:?}", open.request);
     let mut text = String::new();
     answer.tokens.iter().for_each(|token| write!(text, "{token} ").unwrap());
     match answer.finish {
@@ -143,9 +153,12 @@ impl Driver {
 
     fn arrive(&mut self) {
         let Driver { random, earlier, scheduler, open, .. } = self;
-        // Now and then what was asked before, to the letter.
+        // Now and then what was asked before, to the letter, and sometimes by another.
         let again = earlier.get(random.below(8 * earlier.len().max(1))).cloned();
-        let request = again.unwrap_or_else(|| request(random));
+        let mut request = again.unwrap_or_else(|| request(random));
+        if random.below(16) == 0 {
+            request.tenant = tenant(random);
+        }
         let place = random.below(32);
         match earlier.len() < 32 {
             true => earlier.push(request.clone()),
@@ -166,7 +179,8 @@ impl Driver {
     fn arrive_to_embed(&mut self, request: Request) {
         let id = self.scheduler.next_id();
         let (tokens, pooling) = (request.prompt.clone(), pooling_of(&request));
-        let embed = EmbedRequest { tokens, pooling, priority: request.priority };
+        let Request { priority, tenant, .. } = request;
+        let embed = EmbedRequest { tokens, pooling, priority, tenant };
         match self.scheduler.submit_embedding(id, embed) {
             Ok(()) => drop(self.open.insert(id, Open { request, text: String::new() })),
             Err(EngineError::QueueFull { .. }) => {}
@@ -191,6 +205,9 @@ impl Driver {
         let mut lost = false;
         let has_rows = scheduler.plan_step(plan, &mut |_| panic!("there is no draft model"));
         device.change_pages(&plan.pages);
+        for Running { lane, slot, .. } in &scheduler.running {
+            device.set_tenant(*slot, lane.request.tenant);
+        }
         if has_rows {
             scheduler.fill_masks(plan);
             let broken = (random.below(500) == 0).then(|| random.below(plan.samples.len()));
@@ -206,7 +223,7 @@ impl Driver {
                     Event::Prompt => {}
                     Event::Embedding(values) => {
                         let Open { request, .. } = open.remove(&id).expect("one end each");
-                        assert_eq!(values, embed_alone(&request.prompt, pooling_of(&request)));
+                        assert_eq!(values, embed_alone(&request, pooling_of(&request)));
                         *embeddings += 1;
                         return ControlFlow::Continue(());
                     }
@@ -278,7 +295,9 @@ impl Driver {
             self.step(&mut plan, &mut outcome, None);
         }
         assert!(self.open.is_empty());
-        assert_eq!(self.scheduler.cache_use().held_bytes, 0, "pages are still held");
+        let usage = self.scheduler.cache_use();
+        assert_eq!(usage.held_bytes, 0, "pages are still held");
+        assert_eq!(usage.free_bytes() + usage.kept_bytes, usage.bytes);
     }
 }
 

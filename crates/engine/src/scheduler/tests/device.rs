@@ -1,10 +1,12 @@
-//! A device without arithmetic: its keys and values are hashes of the tokens up to a position, and
-//! the next token is a hash of what its row can see. So every answer can be predicted from the
-//! tokens alone, and a page that is shared, dropped or mapped wrongly changes it.
+//! A device without arithmetic: its keys and values are hashes of the tenant and of the tokens up to a
+//! position, and the next token is a hash of what its row can see. So every answer can be predicted
+//! from tenant and tokens alone, and a page that is shared, dropped or mapped wrongly changes it; a
+//! page of another tenant does, too.
 
 use crate::cache::PageChange;
 use crate::constraint::Constraint;
 use crate::embed::{Pooled, Pooling};
+use crate::request::Request;
 use crate::scheduler::{EmbedRows, SampledBy, StepOutcome, StepPlan};
 use pianola_plan::{KvGroup, KvType, PAGE_TOKENS, Row};
 use std::time::Duration;
@@ -25,6 +27,11 @@ pub fn groups() -> Vec<KvGroup> {
         ty: KvType::F16,
     };
     vec![group("global", None), group("window", Some(WINDOW))]
+}
+
+/// The hash before a tenant's first token.
+fn seed(tenant: u64) -> u64 {
+    mix(SEED, tenant)
 }
 
 fn mix(a: u64, b: u64) -> u64 {
@@ -88,13 +95,15 @@ impl Constraint for Alternating {
     }
 }
 
-/// What follows `prompt`, `count` tokens of it: the answer of a request that runs alone.
-pub fn alone(prompt: &[u32], count: usize, alternating: bool) -> Vec<u32> {
-    let mut tokens = prompt.to_vec();
+/// What follows the prompt, `count` tokens of it: the answer of a request that runs alone.
+pub fn alone(request: &Request, count: usize) -> Vec<u32> {
+    let Request { prompt, tenant, constraint, .. } = request;
+    let alternating = constraint.is_some();
+    let mut tokens = prompt.clone();
     let mut hashes: Vec<u64> = Vec::with_capacity(prompt.len() + count);
     while tokens.len() < prompt.len() + count {
         for &token in &tokens[hashes.len()..] {
-            hashes.push(mix(hashes.last().copied().unwrap_or(SEED), u64::from(token)));
+            hashes.push(mix(hashes.last().copied().unwrap_or(seed(*tenant)), u64::from(token)));
         }
         let last = tokens.len() - 1;
         let token = next_token(last, tokens[last], &|_, position| hashes[position]);
@@ -110,9 +119,9 @@ fn hidden(hash: u64) -> [f32; 2] {
 }
 
 /// The embedding of a text that is computed alone.
-pub fn embed_alone(tokens: &[u32], pooling: Pooling) -> Vec<f32> {
-    let (mut pooled, mut hash) = (Pooled::new(pooling), SEED);
-    for &token in tokens {
+pub fn embed_alone(request: &Request, pooling: Pooling) -> Vec<f32> {
+    let (mut pooled, mut hash) = (Pooled::new(pooling), seed(request.tenant));
+    for &token in &request.prompt {
         hash = mix(hash, u64::from(token));
         pooled.add(&hidden(hash));
     }
@@ -125,6 +134,8 @@ pub struct Device {
     tables: Vec<Vec<Vec<Option<u32>>>>,
     /// By group, page and token.
     pages: Vec<Vec<[u64; PAGE_TOKENS]>>,
+    /// By slot, whose sequence it computes.
+    tenants: Vec<u64>,
 }
 
 impl Device {
@@ -134,7 +145,13 @@ impl Device {
             groups: groups(),
             tables: vec![vec![vec![None; entries]; slots]; pages.len()],
             pages: pages.iter().map(|&count| vec![[0; PAGE_TOKENS]; count]).collect(),
+            tenants: vec![0; slots],
         }
+    }
+
+    /// The sequence of a slot is a tenant's from now on.
+    pub fn set_tenant(&mut self, slot: usize, tenant: u64) {
+        self.tenants[slot] = tenant;
     }
 
     pub fn change_pages(&mut self, changes: &[PageChange]) {
@@ -159,7 +176,7 @@ impl Device {
     fn compute(&mut self, row: Row) -> u32 {
         let position = row.position as usize;
         let before = match position {
-            0 => SEED,
+            0 => seed(self.tenants[row.sequence as usize]),
             _ => self.read(0, row.sequence, position - 1),
         };
         self.write(row, mix(before, u64::from(row.token)));
