@@ -212,6 +212,11 @@ impl Service {
         result.recv().map_err(|_| EngineError::Stopped)?
     }
 
+    /// Why the device is lost for good; none while the service can serve.
+    pub fn is_lost(&self) -> Option<String> {
+        self.shared.lost.get().cloned()
+    }
+
     /// How the engine is doing; asked between two steps.
     pub fn report(&self) -> Result<Report, EngineError> {
         let (reply, result) = channel();

@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     bench, chat, check, compare, devices, inspect, list, logits, perplexity, plan, pull, rm, run,
-    tokenize, tune,
+    serve, tokenize, tune,
 };
 use crate::console::Console;
 use crate::failure::Failure;
@@ -38,6 +38,7 @@ pub struct Cli {
 enum Command {
     Run(run::Arguments),
     Chat(chat::Arguments),
+    Serve(serve::Arguments),
     Pull(pull::Arguments),
     List(list::Arguments),
     Rm(rm::Arguments),
@@ -60,6 +61,7 @@ impl Cli {
         match &self.command {
             Command::Run(arguments) => run::run(arguments, console),
             Command::Chat(arguments) => chat::run(arguments, console),
+            Command::Serve(arguments) => serve::run(arguments, console),
             Command::Pull(arguments) => pull::run(arguments, console),
             Command::List(arguments) => list::run(arguments, console),
             Command::Rm(arguments) => rm::run(arguments, console),

@@ -13,5 +13,6 @@ pub mod plan;
 pub mod pull;
 pub mod rm;
 pub mod run;
+pub mod serve;
 pub mod tokenize;
 pub mod tune;

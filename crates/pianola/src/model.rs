@@ -42,7 +42,8 @@ pub fn locate(name: &str, console: Console) -> Result<Located, Failure> {
     Ok(Located { label, path })
 }
 
-fn stem(path: &Path) -> String {
+/// What a file or folder is called without its folder and ending.
+pub fn stem(path: &Path) -> String {
     let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
     name.map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
 }

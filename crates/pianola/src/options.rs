@@ -25,7 +25,7 @@ pub struct ModelOption {
 }
 
 /// Where and how to compute.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Computing")]
 pub struct ComputeOptions {
     /// Device: auto, cpu, vulkan, vulkan:INDEX or vulkan:NAME (a part of its name). Auto takes a
@@ -133,7 +133,7 @@ impl ComputeOptions {
 }
 
 /// Guessing ahead.
-#[derive(Args, Debug, Default)]
+#[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Speculation")]
 pub struct SpeculationOptions {
     /// Guess tokens ahead from what was said before, and verify them in one step: sooner where
