@@ -156,6 +156,31 @@ fn penalties_look_at_the_answer_alone_where_asked() {
     assert!(alone.iter().any(|token| prompt(1).contains(token)) && !repeats(&alone));
 }
 
+#[test]
+fn a_sink_that_breaks_off_ends_its_request_within_the_step() {
+    let mut options = options(2);
+    options.max_rows = 32;
+    let mut engine = tiny_engine(options).unwrap();
+    let (ends, end) = channel();
+    let sink: EventSink = Box::new(move |event| match event {
+        // Of the first part of the prompt: nothing more of it is computed.
+        Event::Prompt => ControlFlow::Break(()),
+        Event::Finished(answer) => {
+            ends.send((answer.finish, answer.tokens.len())).unwrap();
+            ControlFlow::Continue(())
+        }
+        event => panic!("{event:?} after it broke off"),
+    });
+    let long = Request::new((0..200).map(|at| at % 90).collect());
+    engine.submit_to(long, sink).unwrap();
+    engine.step().unwrap();
+    assert_eq!(end.recv(), Ok((Finish::Cancelled, 0)));
+    assert!(end.recv().is_err(), "its sink is dropped");
+    assert!(!engine.is_busy());
+    assert_eq!((engine.counters().rows, engine.cache_use().held_bytes), (32, 0));
+    engine.check_pages();
+}
+
 fn tell_end(number: usize, ends: Sender<usize>) -> EventSink {
     Box::new(move |event| {
         if event.is_end() {
