@@ -7,8 +7,8 @@ mod tiny;
 
 use pianola_engine::sampler::Sampling;
 use pianola_engine::{
-    Answer, Engine, EngineError, Event, EventSink, Finish, LoadOptions, LogitRows, PenaltyScope,
-    Pooling, Request, Service, log_softmax_at,
+    Answer, Engine, EngineError, ErrorKind, Event, EventSink, Finish, LoadOptions, LogitRows,
+    PenaltyScope, Pooling, Request, Service, log_softmax_at,
 };
 use pianola_formats::TensorType;
 use pianola_vulkan::Gpu;
@@ -327,4 +327,6 @@ fn a_device_that_is_lost_for_good_is_said_to_be() {
     assert!(matches!(end, EngineError::DeviceLost(_)), "{end}");
     let refused = service.submit(request(2, 1)).err().expect("it is refused");
     assert!(matches!(refused, EngineError::DeviceLost(_)), "{refused}");
+    assert_eq!(refused.kind(), ErrorKind::DeviceLost);
+    assert_eq!(service.is_lost(), Some(refused.to_string()));
 }
