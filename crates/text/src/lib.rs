@@ -34,4 +34,4 @@ pub use error::Error;
 pub use load::VocabularySource;
 pub use template::{ChatTemplate, Conversation, Message, TemplateOrigin};
 pub use tokenizer::{SpecialTokens, Tokenizer};
-pub use tools::{CallSyntax, ToolFormat};
+pub use tools::{CallSyntax, OutputParser, ParserOptions, Piece, ReasoningMode, ToolFormat};

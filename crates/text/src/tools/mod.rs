@@ -12,6 +12,15 @@
 //! Nothing is lost on either way: what a template has no place for is moved to where it has one,
 //! and output that looks like a call and is none comes out as text.
 
+mod adapt;
+mod content;
+mod markers;
+mod object;
+mod parser;
+mod words;
+
+pub use parser::{OutputParser, ParserOptions, Piece, ReasoningMode};
+
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
 
@@ -37,7 +46,7 @@ pub enum ToolFormat {
 /// The literal text around calls, for those who force a model to make one.
 ///
 /// An answer of calls is `begin`, `[` if `list`, the calls with `separator` between them, `]` if
-/// `list`, `end`. A call is `{"name": "…", "ARGUMENTS_KEY": {…}}`. The output parser reads it back.
+/// `list`, `end`. A call is `{"name": "…", "ARGUMENTS_KEY": {…}}`. [`OutputParser`] reads it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallSyntax {
     /// Before the first call.
@@ -77,6 +86,15 @@ impl ToolFormat {
         } else {
             ToolFormat::Generic
         }
+    }
+
+    /// Whether the model marks calls or reasoning by special tokens, so that the parser needs them in
+    /// the text: a decoder leaves them out unless it is made to show them.
+    pub fn needs_special_tokens(self, tokenizer: &Tokenizer) -> bool {
+        let markers =
+            markers::markers(self).iter().map(|marker| marker.open).chain([parser::THINK]);
+        let mut ids = markers.filter_map(|marker| tokenizer.id_of(marker));
+        ids.any(|id| tokenizer.is_special(id))
     }
 
     /// The literal text around calls.
