@@ -26,6 +26,7 @@ mod pattern;
 mod split;
 mod template;
 mod tokenizer;
+mod tools;
 mod vocabulary;
 
 pub use decode::Decoder;
@@ -33,3 +34,4 @@ pub use error::Error;
 pub use load::VocabularySource;
 pub use template::{ChatTemplate, Conversation, Message, TemplateOrigin};
 pub use tokenizer::{SpecialTokens, Tokenizer};
+pub use tools::{CallSyntax, OutputParser, ParserOptions, Piece, ReasoningMode, ToolFormat};

@@ -1,15 +1,18 @@
 //! Chat templates: Jinja with the settings, functions and filters that Hugging
 //! Face gives it.
 
+mod abilities;
 mod conversation;
 mod origin;
 mod protect;
 pub(crate) mod time;
 
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use serde_json::{Map, json};
 
+pub(crate) use abilities::Abilities;
 pub use conversation::{Conversation, Message};
 pub use origin::TemplateOrigin;
 
@@ -25,6 +28,7 @@ pub struct ChatTemplate {
     bos: String,
     eos: String,
     form: ContentForm,
+    abilities: OnceLock<Abilities>,
 }
 
 impl ChatTemplate {
@@ -44,7 +48,9 @@ impl ChatTemplate {
         let program = Program::parse(source);
         let (bos, eos) = (bos.to_owned(), eos.to_owned());
         let source = source.to_owned();
-        let mut template = ChatTemplate { program, source, bos, eos, form: ContentForm::Any };
+        let abilities = OnceLock::new();
+        let mut template =
+            ChatTemplate { program, source, bos, eos, form: ContentForm::Any, abilities };
         template.form = template.probe();
         template
     }

@@ -1,0 +1,282 @@
+//! Conversations as clients send them, in the form a template renders.
+//!
+//! ```text
+//! messages ─► tidy ─► link results to calls ─┬─ template takes tools ─► split what it refuses ─┐
+//!                                            └─ it does not ─► calls and results as text ──────┤
+//!                                    alternate ◄─ one system message at the front ◄────────────┘
+//! ```
+
+use serde_json::{Value, json};
+
+use super::content;
+use super::{ToolFormat, words};
+use crate::template::{Abilities, ChatTemplate, Conversation, Message};
+
+impl ToolFormat {
+    /// The conversation in a form that the template renders without an error and without losing
+    /// text. Where the template takes tools, only what it would refuse or leave out is changed;
+    /// else tools, calls and results become text in this format. Any sequence of the roles
+    /// `system`, `developer`, `user`, `assistant`, `tool` and `function` will do.
+    pub fn adapt(self, mut conversation: Conversation, template: &ChatTemplate) -> Conversation {
+        let able = template.abilities();
+        let knows_developer = template.source().contains("developer");
+        conversation.tools =
+            conversation.tools.filter(|it| it.as_array().is_none_or(|it| !it.is_empty()));
+        let messages = conversation.messages.into_iter();
+        let mut messages: Vec<Message> =
+            messages.map(|message| tidy(message, knows_developer)).collect();
+        link(&mut messages, able.any_ids);
+        if self.is_native(able) {
+            messages = split(messages, able);
+        } else {
+            messages = messages.into_iter().map(|message| self.in_words(message)).collect();
+            messages = join_neighbours(messages, is_result);
+            for message in messages.iter_mut().filter(|message| is_result(message)) {
+                (message.tool_call_id, message.name) = (None, None);
+            }
+            if let Some(tools) = conversation.tools.take() {
+                messages.insert(0, Message::new("system", words::describe(self, &tools)));
+            }
+        }
+        messages = gather_system(messages, able);
+        let first = messages.iter().find(|message| message.role != "system");
+        let begins = first.is_some_and(|message| message.role == "user");
+        // Llama's template takes the first message for the user's if there are tools.
+        let user_first = self == ToolFormat::Llama3 && conversation.tools.is_some();
+        if !begins && (user_first || !able.repeated_roles) {
+            let at = messages.iter().take_while(|message| message.role == "system").count();
+            messages.insert(at, Message::new("user", ""));
+        }
+        if !able.repeated_roles {
+            messages = alternate(join_neighbours(messages, |_| true));
+        }
+        conversation.messages = fold_system(messages, able);
+        conversation
+    }
+
+    /// Whether the template itself writes tools, calls and results, in this format.
+    fn is_native(self, able: Abilities) -> bool {
+        self != ToolFormat::Generic && able.tools && able.calls && able.results
+    }
+
+    /// Calls and results as text.
+    fn in_words(self, mut message: Message) -> Message {
+        if let Some(calls) = message.tool_calls.take() {
+            let calls = Value::String(words::calls(self, &calls));
+            message.content = match message.content {
+                // Calls stand on a line of their own.
+                Value::String(text) if !text.is_empty() => {
+                    format!("{text}\n{}", calls.as_str().unwrap_or_default()).into()
+                }
+                other => content::join(other, calls),
+            };
+        }
+        if message.role == "tool" {
+            let text = content::text(&message.content);
+            message.content = match text {
+                Some(text) => words::result(&message, &text).into(),
+                None => content::join(words::result(&message, "").into(), message.content),
+            };
+            message.role = "user".into();
+        }
+        message
+    }
+}
+
+/// A message in today's form: no roles or fields that templates do not know, no absent content.
+fn tidy(mut message: Message, knows_developer: bool) -> Message {
+    match message.role.as_str() {
+        "developer" if !knows_developer => message.role = "system".into(),
+        "function" => message.role = "tool".into(),
+        _ => {}
+    }
+    if let Some(function @ Value::Object(_)) = message.other.shift_remove("function_call") {
+        message.tool_calls.get_or_insert(json!([{ "type": "function", "function": function }]));
+    }
+    message.tool_calls =
+        message.tool_calls.filter(|calls| calls.as_array().is_some_and(|calls| !calls.is_empty()));
+    for call in message.tool_calls.iter_mut().filter_map(Value::as_array_mut).flatten() {
+        if let Some(arguments) = call.pointer_mut("/function/arguments")
+            && (arguments.is_null() || arguments.as_str().is_some_and(|it| it.trim().is_empty()))
+        {
+            *arguments = json!({});
+        }
+    }
+    // Some templates write the first part only of what the system or a tool says.
+    let whole = matches!(message.role.as_str(), "system" | "tool");
+    if (whole || !message.content.is_array())
+        && let Some(text) = content::text(&message.content)
+    {
+        message.content = text.into();
+    }
+    message
+}
+
+/// Gives calls ids and results the id and name of the call they answer, where they are missing.
+fn link(messages: &mut [Message], any_ids: bool) {
+    let mut waiting: Vec<(String, Value)> = Vec::new();
+    let mut made = 0;
+    let fit = |id: &str| if any_ids { id.to_owned() } else { short_id(id) };
+    let mut make = || {
+        made += 1;
+        format!("call{made:05}")
+    };
+    for message in messages {
+        for call in message.tool_calls.iter_mut().filter_map(Value::as_array_mut).flatten() {
+            let id = call["id"].as_str().filter(|id| !id.is_empty()).map_or_else(&mut make, fit);
+            waiting.push((id.clone(), call["function"]["name"].clone()));
+            if let Value::Object(call) = call {
+                call.insert("id".into(), id.into());
+            }
+        }
+        if message.role != "tool" {
+            continue;
+        }
+        let id = message.tool_call_id.as_deref().filter(|id| !id.is_empty()).map(fit);
+        let answered = waiting.iter().position(|(one, name)| match (&id, &message.name) {
+            (Some(id), _) => one == id,
+            (None, Some(wanted)) => name == wanted,
+            (None, None) => true,
+        });
+        let call = answered.map(|at| waiting.remove(at));
+        if let (None, Some((_, Value::String(name)))) = (&message.name, &call) {
+            message.name = Some(name.clone());
+        }
+        message.tool_call_id = id.or(call.map(|(id, _)| id)).or_else(|| Some(make()));
+    }
+}
+
+/// Nine letters and digits, the same for the same id.
+fn short_id(id: &str) -> String {
+    if id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+        return id.to_owned();
+    }
+    // FNV-1a, 64 bits.
+    let mut hash = id.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    let mut digit = || {
+        let digit = (hash % 36) as u32;
+        hash /= 36;
+        char::from_digit(digit, 36).unwrap_or('0')
+    };
+    (0..9).map(|_| digit()).collect()
+}
+
+/// Takes apart messages with calls that the template would refuse, or leave text out of.
+fn split(messages: Vec<Message>, able: Abilities) -> Vec<Message> {
+    let mut out = Vec::with_capacity(messages.len());
+    let mut rest = messages.into_iter().peekable();
+    while let Some(mut message) = rest.next() {
+        let Some(calls) = message.tool_calls.as_ref().and_then(Value::as_array).cloned() else {
+            out.push(message);
+            continue;
+        };
+        if !able.text_beside_calls && !content::is_empty(&message.content) {
+            let text = std::mem::replace(&mut message.content, "".into());
+            out.push(Message { content: text, ..Message::new(message.role.as_str(), "") });
+        }
+        if able.parallel_calls || calls.len() == 1 {
+            out.push(message);
+            continue;
+        }
+        let mut results = Vec::new();
+        while let Some(result) = rest.next_if(|next| next.role == "tool") {
+            results.push(result);
+        }
+        for call in calls {
+            let id = call["id"].as_str().map(str::to_owned);
+            out.push(Message { tool_calls: Some(json!([call])), ..message.clone() });
+            message.content = "".into();
+            let (own, others): (Vec<_>, Vec<_>) =
+                results.into_iter().partition(|result| result.tool_call_id == id);
+            out.extend(own);
+            results = others;
+        }
+        out.extend(results);
+    }
+    out
+}
+
+/// Whether a user message stands for a tool's result.
+fn is_result(message: &Message) -> bool {
+    message.tool_call_id.is_some()
+}
+
+/// Joins neighbours of one role that are both `alike` and have no calls; results stay apart from
+/// one another only where they have a role of their own.
+fn join_neighbours(messages: Vec<Message>, alike: fn(&Message) -> bool) -> Vec<Message> {
+    let mut out: Vec<Message> = Vec::with_capacity(messages.len());
+    for message in messages {
+        match out.last_mut() {
+            Some(last)
+                if last.role == message.role
+                    && message.role != "tool"
+                    && alike(last)
+                    && alike(&message)
+                    && last.tool_calls.is_none()
+                    && message.tool_calls.is_none() =>
+            {
+                let first = std::mem::take(&mut last.content);
+                last.content = content::join(first, message.content);
+            }
+            _ => out.push(message),
+        }
+    }
+    out
+}
+
+/// One system message at the front, of those there and, unless the template takes them where they
+/// are, of all others.
+fn gather_system(messages: Vec<Message>, able: Abilities) -> Vec<Message> {
+    let mut system: Option<Message> = None;
+    let mut others: Vec<Message> = Vec::with_capacity(messages.len());
+    for message in messages {
+        if message.role != "system" || (able.later_system && !others.is_empty()) {
+            others.push(message);
+        } else if let Some(system) = &mut system {
+            let first = std::mem::take(&mut system.content);
+            system.content = content::join(first, message.content);
+        } else {
+            system = Some(message);
+        }
+    }
+    system.into_iter().chain(others).collect()
+}
+
+/// Inserts empty messages so that users and assistants take turns; calls and results do not count.
+fn alternate(messages: Vec<Message>) -> Vec<Message> {
+    let mut out: Vec<Message> = Vec::with_capacity(messages.len());
+    let mut expected = "user";
+    for message in messages {
+        let counted = matches!(message.role.as_str(), "user" | "assistant");
+        if counted && message.tool_calls.is_none() {
+            if message.role != expected {
+                out.push(Message::new(expected, ""));
+            }
+            expected = if message.role == "user" { "assistant" } else { "user" };
+        }
+        out.push(message);
+    }
+    out
+}
+
+/// Puts the system's words before the user's where the template would leave them out.
+fn fold_system(mut messages: Vec<Message>, able: Abilities) -> Vec<Message> {
+    let is_user = |message: &Message| message.role == "user";
+    let leads = messages.first().is_some_and(|message| message.role == "system");
+    let at = if !able.system {
+        messages.iter().position(is_user)
+    } else if !able.system_before_results && !messages.last().is_some_and(is_user) {
+        messages.iter().rposition(is_user)
+    } else {
+        None
+    };
+    if let (true, Some(at)) = (leads, at) {
+        let system = messages.remove(0);
+        let user = &mut messages[at - 1];
+        let words = std::mem::take(&mut user.content);
+        user.content = content::join(system.content, words);
+    }
+    messages
+}

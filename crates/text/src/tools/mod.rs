@@ -1,0 +1,129 @@
+//! Tool calls: which format a model writes them in, conversations in a form its template renders,
+//! and calls found in its output while it is generated.
+//!
+//! ```text
+//! template, vocabulary ──ToolFormat::of──► ToolFormat ──call_syntax──► CallSyntax (to force a call)
+//!                                              │
+//! Conversation (OpenAI's form) ──adapt─────────┤──► Conversation ──► ChatTemplate ──► prompt
+//!                                              │
+//! generated text ──OutputParser::push──────────┴──► Text │ Reasoning │ CallStart, CallArguments…, CallEnd
+//! ```
+//!
+//! Nothing is lost on either way: what a template has no place for is moved to where it has one,
+//! and output that looks like a call and is none comes out as text.
+
+mod adapt;
+mod content;
+mod markers;
+mod object;
+mod parser;
+mod words;
+
+pub use parser::{OutputParser, ParserOptions, Piece, ReasoningMode};
+
+use crate::template::ChatTemplate;
+use crate::tokenizer::Tokenizer;
+
+/// The form in which a model writes calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ToolFormat {
+    /// Qwen 2.5, Qwen 3, Hermes: a `<tool_call>` block of JSON for each call.
+    Hermes,
+    /// SmolLM 2: one `<tool_call>` block with a list of calls.
+    SmolLm,
+    /// Llama 3: JSON alone, with `parameters`, perhaps after `<|python_tag|>`.
+    Llama3,
+    /// Mistral: `[TOOL_CALLS]` and a list; newer models write `[TOOL_CALLS]name[ARGS]{…}`.
+    Mistral,
+    /// Gemma 1 to 3: JSON alone or in a fence, with `parameters`.
+    Gemma,
+    /// Models without a format of their own, or with one that is not known here: they are told to
+    /// write blocks like [`Hermes`](ToolFormat::Hermes).
+    Generic,
+}
+
+/// The literal text around calls, for those who force a model to make one.
+///
+/// An answer of calls is `begin`, `[` if `list`, the calls with `separator` between them, `]` if
+/// `list`, `end`. A call is `{"name": "…", "ARGUMENTS_KEY": {…}}`. [`OutputParser`] reads it back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallSyntax {
+    /// Before the first call.
+    pub begin: &'static str,
+    /// Between two calls.
+    pub separator: &'static str,
+    /// After the last call.
+    pub end: &'static str,
+    /// The key of the arguments; that of the name is always `name`.
+    pub arguments_key: &'static str,
+    /// Whether the calls are the items of one JSON array.
+    pub list: bool,
+    /// Whether `begin` is a special token, to be forced as that token and not spelt.
+    pub begin_special: bool,
+}
+
+impl ToolFormat {
+    /// The format of a model, by its template and vocabulary.
+    pub fn of(template: &ChatTemplate, tokenizer: &Tokenizer) -> ToolFormat {
+        let source = template.source();
+        let has = |text: &str| source.contains(text);
+        let knows = |token: &str| tokenizer.id_of(token).is_some();
+        // Calls that are not JSON: Qwen 3 Coder, GLM, Functionary, Firefunction.
+        let other = ["<function=", "<arg_key>", "functools["];
+        if other.into_iter().any(has) {
+            ToolFormat::Generic
+        } else if has("[TOOL_CALLS]") || knows("[TOOL_CALLS]") {
+            ToolFormat::Mistral
+        } else if has("<tool_call>") && template.takes_tools() {
+            ToolFormat::Hermes
+        } else if has("SmolLM") {
+            ToolFormat::SmolLm
+        } else if has("<|start_header_id|>") && knows("<|start_header_id|>") {
+            ToolFormat::Llama3
+        } else if has("<start_of_turn>") && knows("<start_of_turn>") {
+            ToolFormat::Gemma
+        } else {
+            ToolFormat::Generic
+        }
+    }
+
+    /// Whether the model marks calls or reasoning by special tokens, so that the parser needs them in
+    /// the text: a decoder leaves them out unless it is made to show them.
+    pub fn needs_special_tokens(self, tokenizer: &Tokenizer) -> bool {
+        let markers =
+            markers::markers(self).iter().map(|marker| marker.open).chain([parser::THINK]);
+        let mut ids = markers.filter_map(|marker| tokenizer.id_of(marker));
+        ids.any(|id| tokenizer.is_special(id))
+    }
+
+    /// The literal text around calls.
+    pub fn call_syntax(self) -> CallSyntax {
+        const BLOCK: CallSyntax = CallSyntax {
+            begin: "<tool_call>\n",
+            separator: "\n</tool_call>\n<tool_call>\n",
+            end: "\n</tool_call>",
+            arguments_key: "arguments",
+            list: false,
+            begin_special: false,
+        };
+        const BARE: CallSyntax = CallSyntax {
+            begin: "",
+            separator: "\n",
+            end: "",
+            arguments_key: "parameters",
+            list: false,
+            begin_special: false,
+        };
+        let list = CallSyntax { separator: ", ", list: true, ..BLOCK };
+        match self {
+            ToolFormat::Hermes | ToolFormat::Generic => BLOCK,
+            ToolFormat::SmolLm => CallSyntax { begin: "<tool_call>", end: "</tool_call>", ..list },
+            ToolFormat::Llama3 => CallSyntax { separator: "; ", ..BARE },
+            ToolFormat::Mistral => {
+                CallSyntax { begin: "[TOOL_CALLS]", end: "", begin_special: true, ..list }
+            }
+            ToolFormat::Gemma => BARE,
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! Calls and reasoning in what a model writes, while it writes.
+//!
+//! ```text
+//!            <think>                </think>
+//! Opening ───────────► Reasoning ───────────┐
+//!    │                                      ▼      { [         certain           } ]
+//!    └───────────────────────────────► Start ─────► Call ◄──► Call (begun) ──► AfterCall
+//!                                         │           ▲  │ no call               │
+//!                                         ▼    marker │  ▼                       │
+//!                                        Text ────► Marker ─────► Text ◄─────────┘
+//! ```
+//!
+//! Every character is decided on by itself and goes one way whatever came in the same push, so the
+//! pieces do not depend on how the text was cut. What is undecided is in `held`; once it is known to
+//! be no call, its first character is text and the rest is read again. White space around calls is
+//! markup, too: it is text only beside text.
+
+use super::ToolFormat;
+use super::markers::{FENCE_WORDS, Marker, MarkerKind, markers};
+use super::object::{CallObject, Rules, Step};
+
+/// A part of an answer. Neighbouring pieces of one kind belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Piece {
+    /// Words for the user.
+    Text(String),
+    /// Reasoning before the answer, without its tags.
+    Reasoning(String),
+    /// A call of this tool begins.
+    CallStart {
+        /// The tool.
+        name: String,
+    },
+    /// More of the arguments of the call that began last: JSON as the model wrote it.
+    CallArguments(String),
+    /// The call that began last is complete, or the answer ended in it.
+    CallEnd,
+}
+
+/// Where an answer may have reasoning.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReasoningMode {
+    /// `<think>` is text.
+    Off,
+    /// `<think>…</think>` at the very start.
+    #[default]
+    Tagged,
+    /// The prompt ended with `<think>`, so that the answer begins with reasoning.
+    Open,
+}
+
+impl ReasoningMode {
+    /// The mode for answers to a prompt.
+    pub fn of_prompt(prompt: &str) -> ReasoningMode {
+        if prompt.trim_end().ends_with(THINK) { ReasoningMode::Open } else { ReasoningMode::Tagged }
+    }
+}
+
+/// What an [`OutputParser`] looks for.
+#[derive(Clone, Debug, Default)]
+pub struct ParserOptions {
+    /// Names of the tools the model may call; without any there are no calls.
+    pub tools: Vec<String>,
+    /// Whether calls after the first are calls; else they are text.
+    pub parallel_calls: bool,
+    /// Where there may be reasoning.
+    pub reasoning: ReasoningMode,
+}
+
+pub(super) const THINK: &str = "<think>";
+const END_THINK: &str = "</think>";
+
+/// Where the parser is in the answer.
+#[derive(Debug)]
+enum State {
+    /// White space, and perhaps `<think>`.
+    Opening,
+    /// `held` may end the reasoning.
+    Reasoning,
+    /// Nothing but white space so far: JSON alone may follow.
+    Start,
+    /// `held` may begin a marker.
+    Text,
+    /// After a marker's opening; `held` has it.
+    Marker(Expected),
+    /// In the object of a call; `held` has what is not yet reported.
+    Call(CallObject),
+    /// After a call; `held` may be what stands between calls or after them.
+    AfterCall,
+}
+
+/// What a marker's opening is followed by.
+#[derive(Debug)]
+enum Expected {
+    FenceWord(String),
+    Json,
+    Name(String),
+    /// A name and the beginning of a tag such as `[ARGS]`.
+    Tag(String, String),
+    /// A name, and the id of the call up to `[ARGS]`.
+    CallId(String),
+    Arguments(String),
+}
+
+/// Splits an answer into text, reasoning and calls as it comes.
+#[derive(Debug)]
+pub struct OutputParser {
+    options: ParserOptions,
+    format: ToolFormat,
+    state: State,
+    held: String,
+    /// Characters to be read, the next one last.
+    queue: Vec<char>,
+    pieces: Vec<Piece>,
+    /// The marker around the present calls.
+    marker: Option<&'static Marker>,
+    in_list: bool,
+    /// Inside a fence that holds no call: the next fence closes it.
+    in_fence: bool,
+    calls: usize,
+    /// White space that is text only if text follows it.
+    gap: Option<String>,
+    reasoned: bool,
+}
+
+impl OutputParser {
+    /// A parser for one answer.
+    pub fn new(format: ToolFormat, options: ParserOptions) -> OutputParser {
+        let state = match options.reasoning {
+            ReasoningMode::Off => State::Start,
+            ReasoningMode::Tagged => State::Opening,
+            ReasoningMode::Open => State::Reasoning,
+        };
+        OutputParser {
+            options,
+            format,
+            state,
+            held: String::new(),
+            queue: Vec::new(),
+            pieces: Vec::new(),
+            marker: None,
+            in_list: false,
+            in_fence: false,
+            calls: 0,
+            gap: Some(String::new()),
+            reasoned: false,
+        }
+    }
+
+    /// Takes the next part of the answer and returns what is decided.
+    pub fn push(&mut self, text: &str) -> Vec<Piece> {
+        self.queue.extend(text.chars().rev());
+        while let Some(character) = self.queue.pop() {
+            self.step(character);
+        }
+        std::mem::take(&mut self.pieces)
+    }
+
+    /// The answer has ended: returns what was held back.
+    pub fn finish(mut self) -> Vec<Piece> {
+        let held = std::mem::take(&mut self.held);
+        match &self.state {
+            State::Reasoning => held.chars().for_each(|character| self.think(character)),
+            State::Call(object) if object.has_begun() => self.end_call(),
+            // An unfinished closing marker.
+            State::AfterCall => {}
+            _ => held.chars().for_each(|character| self.text(character)),
+        }
+        if self.calls == 0
+            && let Some(gap) = self.gap.take()
+        {
+            gap.chars().for_each(|character| self.text(character));
+        }
+        self.pieces
+    }
+
+    fn step(&mut self, character: char) {
+        match &mut self.state {
+            State::Opening => self.opening(character),
+            State::Reasoning => self.reasoning(character),
+            State::Start => self.start(character),
+            State::Text => self.scan(character),
+            State::Marker(_) => self.after_marker(character),
+            State::Call(_) => self.call(character),
+            State::AfterCall => self.after_call(character),
+        }
+    }
+
+    fn opening(&mut self, character: char) {
+        self.held.push(character);
+        let word = self.held.trim_start();
+        if word == THINK {
+            self.held.clear();
+            self.state = State::Reasoning;
+        } else if !THINK.starts_with(word) {
+            self.state = State::Start;
+            self.requeue();
+        }
+    }
+
+    fn reasoning(&mut self, character: char) {
+        self.held.push(character);
+        while !END_THINK.starts_with(self.held.trim_start()) {
+            let first = self.held.remove(0);
+            self.think(first);
+        }
+        if self.held.trim_start() == END_THINK {
+            self.held.clear();
+            // White space between reasoning and answer belongs to neither.
+            self.gap = None;
+            self.state = State::Start;
+        }
+    }
+
+    fn think(&mut self, character: char) {
+        if !self.reasoned && character.is_whitespace() {
+            return;
+        }
+        self.reasoned = true;
+        if let Some(Piece::Reasoning(text)) = self.pieces.last_mut() {
+            text.push(character);
+        } else {
+            self.pieces.push(Piece::Reasoning(character.into()));
+        }
+    }
+
+    fn start(&mut self, character: char) {
+        if character.is_whitespace() {
+            if let Some(gap) = &mut self.gap {
+                gap.push(character);
+            }
+            return;
+        }
+        let bare = self.format != ToolFormat::Mistral && matches!(character, '{' | '[');
+        if bare && self.may_call() {
+            self.state = State::Marker(Expected::Json);
+            self.after_marker(character);
+        } else {
+            self.state = State::Text;
+            self.scan(character);
+        }
+    }
+
+    fn scan(&mut self, character: char) {
+        if !self.may_call() {
+            return self.text(character);
+        }
+        self.held.push(character);
+        while !self.held.is_empty() {
+            let open = markers(self.format).iter().find(|it| it.open.starts_with(&self.held));
+            match open {
+                Some(marker) if marker.open == self.held => {
+                    if marker.kind == MarkerKind::Fence && self.in_fence {
+                        self.in_fence = false;
+                        self.release(marker.open.len());
+                        return;
+                    }
+                    self.marker = Some(marker);
+                    self.state = State::Marker(match marker.kind {
+                        MarkerKind::Fence => Expected::FenceWord(String::new()),
+                        MarkerKind::Tag | MarkerKind::Named => Expected::Json,
+                    });
+                    return;
+                }
+                Some(_) => return,
+                None => self.release(1),
+            }
+        }
+    }
+
+    fn after_marker(&mut self, character: char) {
+        self.held.push(character);
+        let State::Marker(expected) = std::mem::replace(&mut self.state, State::Text) else {
+            return;
+        };
+        let named = self.marker.is_some_and(|marker| marker.kind == MarkerKind::Named);
+        let in_name = |it: char| it.is_alphanumeric() || "_-.:/".contains(it);
+        let next = match (expected, character) {
+            (Expected::FenceWord(word), '\n') => {
+                FENCE_WORDS.contains(&word.trim_end()).then_some(Expected::Json)
+            }
+            (Expected::FenceWord(word), _) => {
+                Some(Expected::FenceWord(word + character.encode_utf8(&mut [0; 4])))
+                    .filter(|_| character.is_alphanumeric() || "_ \r".contains(character))
+            }
+            (Expected::Json, '{') => {
+                self.held.pop();
+                self.state = State::Call(CallObject::new());
+                return self.call(character);
+            }
+            (Expected::Json, '[') if !self.in_list => {
+                self.in_list = true;
+                Some(Expected::Json)
+            }
+            (Expected::Json, _) if character.is_whitespace() => Some(Expected::Json),
+            (Expected::Json, _) if named && !self.in_list && in_name(character) => {
+                Some(Expected::Name(character.into()))
+            }
+            (Expected::Name(name), '[') => Some(Expected::Tag(name, "[".into())),
+            (Expected::Name(name), _) if in_name(character) => {
+                Some(Expected::Name(name + character.encode_utf8(&mut [0; 4])))
+            }
+            (Expected::Tag(name, mut tag), _) => {
+                tag.push(character);
+                match tag.as_str() {
+                    "[ARGS]" => Some(Expected::Arguments(name)),
+                    "[CALL_ID]" => Some(Expected::CallId(name)),
+                    _ if ["[ARGS]", "[CALL_ID]"].iter().any(|it| it.starts_with(&tag)) => {
+                        Some(Expected::Tag(name, tag))
+                    }
+                    _ => None,
+                }
+            }
+            (Expected::CallId(name), '[') => Some(Expected::Tag(name, "[".into())),
+            (Expected::CallId(name), _) if in_name(character) => Some(Expected::CallId(name)),
+            (Expected::Arguments(name), '{') => {
+                self.held.pop();
+                self.state = State::Call(CallObject::named(name));
+                return self.call(character);
+            }
+            (Expected::Arguments(name), _) if character.is_whitespace() => {
+                Some(Expected::Arguments(name))
+            }
+            _ => None,
+        };
+        match next {
+            Some(expected) => self.state = State::Marker(expected),
+            None => self.give_up(),
+        }
+    }
+
+    fn call(&mut self, character: char) {
+        let State::Call(object) = &mut self.state else { return };
+        let unmarked = self.marker.is_none_or(|marker| marker.kind == MarkerKind::Fence);
+        let tagged = self.marker.is_some_and(|marker| marker.close.starts_with('<'));
+        let names = unmarked.then_some(self.options.tools.as_slice());
+        let step = object.feed(character, Rules { names, tagged });
+        let (closed, begun) = (object.is_closed(), object.has_begun());
+        match step {
+            Step::Hold => self.held.push(character),
+            Step::Begin { name, arguments } => {
+                self.held.clear();
+                self.calls += 1;
+                self.gap = Some(String::new());
+                self.pieces.push(Piece::CallStart { name });
+                self.pieces.push(Piece::CallArguments(arguments));
+            }
+            Step::Argument => match self.pieces.last_mut() {
+                Some(Piece::CallArguments(text)) => text.push(character),
+                _ => self.pieces.push(Piece::CallArguments(character.into())),
+            },
+            Step::Reject if begun => {
+                self.held.push(character);
+                self.end_call();
+                self.requeue();
+                return;
+            }
+            Step::Reject => {
+                self.held.push(character);
+                return self.give_up();
+            }
+        }
+        if closed {
+            self.held.clear();
+            self.end_call();
+        }
+    }
+
+    fn end_call(&mut self) {
+        self.pieces.push(Piece::CallEnd);
+        self.state = State::AfterCall;
+    }
+
+    fn after_call(&mut self, character: char) {
+        let close = self.marker.map_or("", |marker| marker.close);
+        let before = self.held.trim_start();
+        let between = matches!(before.trim_end(), "" | "," | ";");
+        self.held.push(character);
+        let word = self.held.trim_start();
+        if character == ']' && self.in_list && word == "]" {
+            self.in_list = false;
+            self.held.clear();
+        } else if !word.is_empty() && word == close {
+            self.held.clear();
+            self.leave_marker();
+        } else if character == '{' && between && self.may_call() {
+            self.held.pop();
+            self.state = State::Call(CallObject::new());
+            self.call(character);
+        } else {
+            let separates = matches!(word, "," | ";") && self.may_call();
+            let space = between && character.is_whitespace();
+            if !(space || separates || close.starts_with(word)) {
+                self.leave_marker();
+                self.requeue();
+            }
+        }
+    }
+
+    /// What is held is no call: its first character, or its fence, is text; the rest is read again.
+    fn give_up(&mut self) {
+        let fenced = self.marker.filter(|marker| marker.kind == MarkerKind::Fence);
+        // After a call in the same block, what is held does not begin with the fence.
+        let opening = fenced.filter(|marker| self.held.starts_with(marker.open));
+        self.in_fence = opening.is_some();
+        self.leave_marker();
+        self.release(opening.map_or(1, |marker| marker.open.len()));
+        self.requeue();
+    }
+
+    /// The first characters held are text.
+    fn release(&mut self, characters: usize) {
+        for _ in 0..characters {
+            let first = self.held.remove(0);
+            self.text(first);
+        }
+    }
+
+    fn leave_marker(&mut self) {
+        self.marker = None;
+        self.in_list = false;
+        self.state = State::Text;
+    }
+
+    fn requeue(&mut self) {
+        self.queue.extend(self.held.chars().rev());
+        self.held.clear();
+    }
+
+    fn may_call(&self) -> bool {
+        !self.options.tools.is_empty() && (self.calls == 0 || self.options.parallel_calls)
+    }
+
+    fn text(&mut self, character: char) {
+        if let Some(gap) = &mut self.gap {
+            if character.is_whitespace() {
+                gap.push(character);
+                return;
+            }
+            let gap = std::mem::take(gap);
+            self.gap = None;
+            self.append(&gap);
+        }
+        self.append(character.encode_utf8(&mut [0; 4]));
+    }
+
+    fn append(&mut self, more: &str) {
+        match self.pieces.last_mut() {
+            _ if more.is_empty() => {}
+            Some(Piece::Text(text)) => text.push_str(more),
+            _ => self.pieces.push(Piece::Text(more.to_owned())),
+        }
+    }
+}
