@@ -1,0 +1,65 @@
+//! What can be wrong with a schema, a grammar, or the tokens they are to be written in.
+
+use thiserror::Error;
+
+/// Why there is no constraint. The messages are meant for whoever wrote the schema or the grammar.
+#[derive(Clone, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum GrammarError {
+    /// A keyword that no grammar can enforce.
+    #[error("the schema's keyword `{keyword}` at {place} cannot be enforced: {fix}")]
+    Unsupported {
+        /// Keyword, `uniqueItems`.
+        keyword: String,
+        /// Where it stands, `#/properties/tags`.
+        place: String,
+        /// What to do instead.
+        fix: String,
+    },
+    /// Not a schema.
+    #[error("the schema is wrong at {place}: {problem}")]
+    Invalid {
+        /// Where, `#/properties/tags`.
+        place: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// Beyond a limit on time or memory.
+    #[error("the {what} has {found}, and at most {limit} are accepted; make it smaller or simpler")]
+    TooLarge {
+        /// Schema, grammar, list of choices.
+        what: &'static str,
+        /// How large it is, with its unit.
+        found: String,
+        /// The limit.
+        limit: usize,
+    },
+    /// The compiler refused it.
+    #[error("the {what} cannot be turned into a grammar: {reason}")]
+    Refused {
+        /// Schema, grammar, regular expression, list of choices, tool definitions.
+        what: &'static str,
+        /// What the compiler says.
+        reason: String,
+    },
+    /// No choices, or no tools.
+    #[error("the {what} is empty: name at least one")]
+    Empty {
+        /// List of choices, list of tools.
+        what: &'static str,
+    },
+    /// A marker of tool calls that is no token of the model.
+    #[error(
+        "the model's vocabulary has no special token {token:?}, which its tool calls are to begin with; use the tool syntax of this model's family"
+    )]
+    MissingToken {
+        /// Marker.
+        token: String,
+    },
+    /// A tokeniser that no grammar can be built over.
+    #[error("the tokeniser cannot be used with grammars: {reason}")]
+    Tokenizer {
+        /// Why.
+        reason: String,
+    },
+}
