@@ -14,6 +14,8 @@ pub(super) enum Class {
     SchemaOrSchemas,
     /// Schemas by name.
     Properties,
+    /// Schemas by a pattern of names.
+    Patterns,
     /// A reference.
     Reference,
     /// Values that are themselves allowed.
@@ -31,7 +33,8 @@ pub(super) fn classify(keyword: &str) -> Class {
         "additionalProperties" | "additionalItems" => Class::Schema,
         "anyOf" | "oneOf" | "allOf" | "prefixItems" => Class::Schemas,
         "items" => Class::SchemaOrSchemas,
-        "properties" | "patternProperties" => Class::Properties,
+        "properties" => Class::Properties,
+        "patternProperties" => Class::Patterns,
         "$ref" => Class::Reference,
         "enum" | "const" => Class::Values,
         "type" | "required" => Class::Shape,

@@ -7,6 +7,7 @@ mod formats;
 mod keywords;
 mod limits;
 mod numbers;
+mod patterns;
 mod references;
 
 use crate::GrammarError;
@@ -123,6 +124,7 @@ impl<'a> Normaliser<'a> {
                 Class::SchemaOrSchemas if value.is_array() => Some(self.list(value, &inner)?),
                 Class::SchemaOrSchemas => Some(self.schema(value, &inner)?),
                 Class::Properties => Some(self.properties(value, &inner)?),
+                Class::Patterns => self.patterns(keyword, value, &inner)?,
                 Class::Reference => self.reference(value, place)?,
                 Class::Values => Some(self.values(keyword, value, place)?),
                 Class::Shape => Some(value.clone()),
@@ -139,6 +141,11 @@ impl<'a> Normaliser<'a> {
             if let Some(kept) = kept {
                 result.insert(keyword.clone(), kept);
             }
+        }
+        let pattern = result.get("format").and_then(formats::pattern);
+        if let Some(pattern) = pattern {
+            result.remove("format");
+            add_condition(&mut result, json!({ "pattern": pattern }));
         }
         Ok(Value::Object(result))
     }
@@ -159,6 +166,19 @@ impl<'a> Normaliser<'a> {
             Ok((name.clone(), self.schema(schema, &format!("{place}/{name}"))?))
         };
         Ok(Value::Object(map.iter().map(schema).collect::<Result<_, GrammarError>>()?))
+    }
+
+    fn patterns(
+        &mut self,
+        keyword: &str,
+        value: &'a Value,
+        place: &str,
+    ) -> Result<Option<Value>, GrammarError> {
+        let patterns = value.as_object().into_iter().flatten();
+        if !patterns.map(|(pattern, _)| pattern).all(|pattern| patterns::compiles(pattern)) {
+            return self.cannot(keyword, place, patterns::FIX).map(|()| None);
+        }
+        self.properties(value, place).map(Some)
     }
 
     fn reference(&mut self, value: &Value, place: &str) -> Result<Option<Value>, GrammarError> {
@@ -215,6 +235,9 @@ impl<'a> Normaliser<'a> {
                     self.cannot(keyword, place, &fix).map(|()| None)
                 }
             },
+            "pattern" if !value.as_str().is_none_or(patterns::compiles) => {
+                self.cannot(keyword, place, patterns::FIX).map(|()| None)
+            }
             "minProperties" if !siblings.distinct_properties(value) => {
                 let fix = "keys that differ can only be counted on where they are listed as `required`; list them";
                 self.cannot(keyword, place, fix).map(|()| None)
@@ -233,6 +256,14 @@ impl<'a> Normaliser<'a> {
             }),
             SchemaStrictness::Relaxed | SchemaStrictness::Structure => Ok(()),
         }
+    }
+}
+
+/// Adds a schema that has to hold, too.
+fn add_condition(schema: &mut Map<String, Value>, condition: Value) {
+    let all = schema.entry("allOf").or_insert_with(|| json!([]));
+    if let Value::Array(all) = all {
+        all.push(condition);
     }
 }
 
