@@ -34,6 +34,20 @@ pub enum GrammarError {
         /// The limit.
         limit: usize,
     },
+    /// Beyond the limit on the time to compile it.
+    #[error("the {what} took longer to compile than {seconds} s; make it smaller or simpler")]
+    TooSlow {
+        /// Schema, grammar, regular expression, list of choices, tool definitions.
+        what: &'static str,
+        /// The limit.
+        seconds: u64,
+    },
+    /// Grammars of other requests take all the threads that there are for compiling them.
+    #[error("{compiling} grammars are being compiled already; try again in a moment")]
+    Busy {
+        /// How many.
+        compiling: usize,
+    },
     /// The compiler refused it.
     #[error("the {what} cannot be turned into a grammar: {reason}")]
     Refused {

@@ -1,13 +1,14 @@
 //! What requests ask for, turned into constraints.
 
 use crate::calls::Specials;
+use crate::compiler::Compiler;
 use crate::constraint::GrammarConstraint;
 use crate::schema::{SchemaStrictness, normalise};
 use crate::text::{check_nesting, literal};
-use crate::vocabulary::{factory, first_line};
+use crate::vocabulary::factory;
 use crate::{CallSyntax, GrammarError, ToolSchema, calls};
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
-use llguidance::{Matcher, ParserFactory};
+use llguidance::Matcher;
 use pianola_engine::Constraint;
 use pianola_text::Tokenizer;
 use serde_json::{Value, json};
@@ -16,10 +17,6 @@ use std::sync::Arc;
 /// Bytes of a regular expression, of a grammar, or of all choices together.
 const MAX_TEXT: usize = 64 << 10;
 
-/// The compiler recurses over schemas and grammars. Their depth is limited to what fits here with
-/// room to spare; memory is taken as it is used.
-const COMPILER_STACK: usize = 256 << 20;
-
 /// Grammars over one model's vocabulary. Cheap to clone.
 ///
 /// A constraint is compiled for each call, in about a millisecond for a schema of usual size. Of one
@@ -27,7 +24,7 @@ const COMPILER_STACK: usize = 256 << 20;
 /// lexer has learnt.
 #[derive(Clone)]
 pub struct Grammars {
-    factory: Arc<ParserFactory>,
+    compiler: Compiler,
     specials: Arc<Specials>,
     ends: Arc<[u32]>,
 }
@@ -38,7 +35,7 @@ impl Grammars {
     pub fn new(tokenizer: &Tokenizer, vocabulary: usize) -> Result<Grammars, GrammarError> {
         let (factory, ends) = factory(tokenizer, vocabulary)?;
         Ok(Grammars {
-            factory: Arc::new(factory),
+            compiler: Compiler::new(factory),
             specials: Arc::new(Specials::new(tokenizer)),
             ends: ends.into(),
         })
@@ -121,27 +118,13 @@ impl Grammars {
         self.compile("grammar", TopLevelGrammar::from_lark(grammar.to_string()))
     }
 
-    /// Compiles on a thread of its own, for its stack.
     fn compile(
         &self,
         what: &'static str,
         grammar: TopLevelGrammar,
     ) -> Result<Box<dyn Constraint>, GrammarError> {
-        let refused = |reason: String| GrammarError::Refused { what, reason };
-        let compile = || {
-            let parser = self.factory.create_parser(grammar);
-            parser.map_err(|error| refused(first_line(&format!("{error:#}"))))
-        };
-        let parser = std::thread::scope(|scope| {
-            let builder = std::thread::Builder::new().stack_size(COMPILER_STACK);
-            let thread = builder
-                .spawn_scoped(scope, compile)
-                .map_err(|error| refused(format!("no thread to compile it on: {error}")))?;
-            // llguidance catches its own panics.
-            thread.join().map_err(|_| refused("its compiler panicked".into()))?
-        })?;
-        let parser = Matcher::new(Ok(parser));
-        Ok(Box::new(GrammarConstraint::new(parser, Arc::clone(&self.ends))))
+        let parser = self.compiler.compile(what, grammar)?;
+        Ok(Box::new(GrammarConstraint::new(Matcher::new(Ok(parser)), Arc::clone(&self.ends))))
     }
 }
 

@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod calls;
+mod compiler;
 mod constraint;
 mod error;
 mod grammars;

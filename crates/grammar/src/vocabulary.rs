@@ -15,10 +15,14 @@ use std::sync::Arc;
 /// of a constraint shares them.
 const MAX_LEXER_STATES: usize = 50_000;
 
+/// Items of a parser's row: some four for each optional property of an object.
+const MAX_ITEMS_IN_ROW: usize = 10_000;
+
 /// What a grammar may cost. The rest are llguidance's: 20 ms for the lexer when it is compiled, 14 ms
 /// of it and 2.5 ms of the parser for a mask.
 fn limits() -> ParserLimits {
     ParserLimits {
+        max_items_in_row: MAX_ITEMS_IN_ROW,
         max_lexer_states: MAX_LEXER_STATES,
         verbose_errors: false,
         ..ParserLimits::default()

@@ -89,7 +89,7 @@ fn properties(count: usize, schema: &Value) -> Map<String, Value> {
 fn chain(length: usize) -> Value {
     let link = |index: usize| {
         let next = json!({ "$ref": format!("#/$defs/l{}", (index + 1).min(length - 1)) });
-        (format!("l{index}"), json!({ "type": "object", "properties": { "n": { "anyOf": [next, { "type": "null" }] } } }))
+        (format!("l{index}"), json!({ "type": "object", "properties": { "n": next } }))
     };
     let links: Map<String, Value> = (0..length).map(link).collect();
     json!({ "$ref": "#/$defs/l0", "$defs": links })
@@ -122,6 +122,12 @@ fn hostile() -> Vec<(&'static str, Value)> {
         ("enum of 1 MB", json!({ "enum": texts(60_000) })),
         ("enum", json!({ "enum": texts(15_000) })),
         ("properties", json!({ "type": "object", "properties": properties(9_000, &json!({ "type": "integer" })) })),
+        ("optional", json!({ "type": "object", "properties": properties(1_900, &json!({ "type": "integer" })) })),
+        ("merged", {
+            let half = |name: &str| properties(900, &json!({ "type": "integer" })).into_iter().map(|(key, value)| (format!("{name}{key}"), value)).collect::<Map<_, _>>();
+            let both = json!({ "allOf": [{ "$ref": "#/$defs/a" }, { "$ref": "#/$defs/b" }] });
+            json!({ "type": "object", "properties": properties(20, &both), "$defs": { "a": { "properties": half("a") }, "b": { "properties": half("b") } } })
+        }),
         ("required", json!({ "type": "object", "required": texts(9_000) })),
         ("combined", json!({ "properties": properties(1_500, &json!({ "type": "null" })), "anyOf": vec![json!({ "type": "null" }); 1_000] })),
         ("one of many", json!({ "oneOf": (0..1_000).map(|n| json!({ "const": n })).collect::<Vec<_>>() })),
@@ -156,7 +162,7 @@ fn hostile_schemas_end_soon() {
             };
             let said: String = said.chars().take(160).collect();
             println!("{name}, {strictness:?}: {compiled:?} to compile, {:?}: {said}", start.elapsed());
-            assert!(start.elapsed() < Duration::from_secs(10), "{name}: {said}");
+            assert!(start.elapsed() < Duration::from_secs(15), "{name}: {said}");
         }
     }
     let nested = |count: usize| format!("start: {}\"a\"{}", "(".repeat(count), ")".repeat(count));
@@ -165,7 +171,7 @@ fn hostile_schemas_end_soon() {
         let start = Instant::now();
         let result = words.grammars.lark(&grammar);
         println!("{:?}: {:?}", start.elapsed(), result.err());
-        assert!(start.elapsed() < Duration::from_secs(10));
+        assert!(start.elapsed() < Duration::from_secs(15));
     }
     for pattern in ["(a?){2000}a{2000}", "(.*){500}x", "(?:(?:a{1,200}){1,200}){1,200}"] {
         let start = Instant::now();
@@ -174,7 +180,7 @@ fn hostile_schemas_end_soon() {
             Ok(mut constraint) => follow(&words, constraint.as_mut()),
         };
         println!("{pattern}: {:?}: {said}", start.elapsed());
-        assert!(start.elapsed() < Duration::from_secs(10), "{pattern}");
+        assert!(start.elapsed() < Duration::from_secs(15), "{pattern}");
     }
 }
 
@@ -193,8 +199,9 @@ fn follow(words: &support::Words, constraint: &mut dyn pianola_engine::Constrain
             return format!("failed after {taken}: {failure}");
         };
         if !constraint.advance(token) {
-            assert!(words.tokenizer.stop_tokens().contains(&token));
-            return format!("ended after {taken}");
+            let failure = constraint.failure();
+            assert!(failure.is_some() || words.tokenizer.stop_tokens().contains(&token));
+            return format!("ended after {taken}: {failure:?}");
         }
     }
     "still going".into()

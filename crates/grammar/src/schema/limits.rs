@@ -1,12 +1,14 @@
 //! How large a schema may be.
 
 use crate::GrammarError;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// Nesting of JSON inside of JSON.
 const MAX_DEPTH: usize = 128;
 /// JSON values in a schema.
 const MAX_VALUES: usize = 20_000;
+/// Properties that objects name or require: the compiler's time grows with their square.
+const MAX_PROPERTIES: usize = 2_000;
 /// Bytes of texts in a schema.
 const MAX_BYTES: usize = 512 << 10;
 /// Nesting of all definitions together: the compiler goes into one when it meets a reference.
@@ -20,7 +22,7 @@ fn too_large(found: usize, unit: &str, limit: usize) -> GrammarError {
 
 /// Checks a schema's size, before anything recurses over it.
 pub(super) fn check(schema: &Value) -> Result<(), GrammarError> {
-    let (mut values, mut bytes, mut alternatives) = (0, 0, 0);
+    let (mut values, mut bytes, mut alternatives, mut properties) = (0, 0, 0, 0);
     let mut open = vec![(schema, 1)];
     while let Some((value, depth)) = open.pop() {
         values += 1;
@@ -33,6 +35,7 @@ pub(super) fn check(schema: &Value) -> Result<(), GrammarError> {
             Value::Object(map) => {
                 bytes += map.keys().map(String::len).sum::<usize>();
                 alternatives += count_alternatives(value);
+                properties += count_properties(value);
                 open.extend(map.values().map(|item| (item, depth + 1)));
             }
             _ => {}
@@ -43,6 +46,9 @@ pub(super) fn check(schema: &Value) -> Result<(), GrammarError> {
         if bytes > MAX_BYTES {
             return Err(too_large(bytes, "bytes of text or more", MAX_BYTES));
         }
+    }
+    if properties > MAX_PROPERTIES {
+        return Err(too_large(properties, "properties", MAX_PROPERTIES));
     }
     let work = alternatives * values;
     if work > MAX_WORK {
@@ -60,6 +66,16 @@ fn count_alternatives(schema: &Value) -> usize {
         false => 0,
     };
     values + count("anyOf") + count("oneOf") + count("allOf")
+}
+
+/// Properties that an object names or requires.
+fn count_properties(schema: &Value) -> usize {
+    let named = schema.get("properties").and_then(Value::as_object);
+    let is_named = |key: &Value| {
+        named.is_some_and(|named| key.as_str().is_some_and(|key| named.contains_key(key)))
+    };
+    let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
+    named.map_or(0, Map::len) + required.filter(|key| !is_named(key)).count()
 }
 
 /// Levels of nesting.
