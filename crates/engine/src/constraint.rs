@@ -21,6 +21,12 @@ pub trait Constraint: Send {
     /// Whether nothing may follow: the answer then ends.
     fn is_complete(&self) -> bool;
 
+    /// Why the constraint cannot go on, where it allows nothing because it failed and not because of
+    /// what it was asked to allow. The request then ends in an error that says so.
+    fn failure(&self) -> Option<String> {
+        None
+    }
+
     /// A copy in the same state.
     fn clone_box(&self) -> Box<dyn Constraint>;
 }

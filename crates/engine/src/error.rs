@@ -97,6 +97,14 @@ pub enum EngineError {
         /// Tokens so far.
         position: usize,
     },
+    /// A constraint that could not be followed any further.
+    #[error("the constraint failed after {position} tokens: {reason}")]
+    ConstraintFailed {
+        /// Tokens so far.
+        position: usize,
+        /// What the constraint says.
+        reason: String,
+    },
     /// A file that is there but cannot be read.
     #[error("{path} cannot be read: {reason}")]
     Unreadable {

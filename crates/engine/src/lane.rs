@@ -178,9 +178,18 @@ impl Lane {
             && !self.options.stop_tokens.contains(&token)
             && !constraint.advance(token)
         {
-            return Err(EngineError::ConstraintUnmet { position: self.tokens.len() });
+            return Err(self.constraint_error());
         }
         Ok(self.append(token, text, context))
+    }
+
+    /// The error of a request whose constraint allows no token.
+    pub fn constraint_error(&self) -> EngineError {
+        let position = self.tokens.len();
+        match self.constraint.as_ref().and_then(|constraint| constraint.failure()) {
+            Some(reason) => EngineError::ConstraintFailed { position, reason },
+            None => EngineError::ConstraintUnmet { position },
+        }
     }
 
     fn append(&mut self, token: u32, text: Option<&Text>, context: usize) -> Option<Finish> {

@@ -149,32 +149,26 @@ impl ApiError {
 
 impl From<EngineError> for ApiError {
     fn from(error: EngineError) -> ApiError {
+        use pianola_engine::ErrorKind as Engine;
+        if let EngineError::Text(error) = error {
+            return error.into();
+        }
         let message = error.to_string();
-        match error {
-            EngineError::ContextLength { needed, context, .. } => ApiError::new(
+        match error.kind() {
+            Engine::ContextLength { tokens, context } => ApiError::new(
                 ErrorKind::ContextLength,
+                // In the words that clients look for.
                 format!(
-                    "prompt is too long: {needed} tokens > {context} maximum (the context of this model as it is served)"
+                    "prompt is too long: {tokens} tokens > {context} maximum, the context that the model is served with"
                 ),
             ),
-            EngineError::EmptyPrompt => ApiError::invalid(
-                "messages",
-                "the prompt has no tokens; send at least one message or word",
-            ),
-            EngineError::Sampling(_) | EngineError::UnknownToken { .. } => {
-                ApiError::new(ErrorKind::InvalidRequest, message)
-            }
-            EngineError::Text(error) => error.into(),
-            EngineError::ConstraintUnmet { .. } => {
-                ApiError::new(ErrorKind::InvalidRequest, message)
-            }
-            EngineError::QueueFull { .. } => {
-                ApiError::new(ErrorKind::QueueFull, message).retry_after(2)
-            }
-            EngineError::DeviceLost(_) | EngineError::Stopped => {
+            Engine::InvalidRequest(field) => ApiError::invalid(field, message),
+            Engine::Unsupported | Engine::Load => ApiError::new(ErrorKind::InvalidRequest, message),
+            Engine::QueueFull => ApiError::new(ErrorKind::QueueFull, message).retry_after(2),
+            Engine::DeviceLost | Engine::Stopped | Engine::OutOfMemory => {
                 ApiError::new(ErrorKind::Unavailable, message).retry_after(10)
             }
-            _ => ApiError::new(ErrorKind::Internal, message),
+            Engine::Internal => ApiError::new(ErrorKind::Internal, message),
         }
     }
 }

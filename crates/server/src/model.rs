@@ -1,22 +1,35 @@
 //! A loaded model: its engine, and what requests to it need besides.
 
 use crate::error::{ApiError, ErrorKind};
-use crate::generation::Generation;
+use crate::generation::{Generation, OutputRule, Prompt};
 use crate::hub::LoadFailure;
 use crate::output::Output;
+use crate::state::State;
 use pianola_engine::{Constraint, Service, Text};
-use pianola_text::Conversation;
+use pianola_grammar::{GrammarError, Grammars, ToolSchema};
+use pianola_text::tools::{OutputParser, ParserOptions, ReasoningMode, ToolFormat};
+use pianola_text::{ChatTemplate, Conversation};
+use std::sync::{Arc, OnceLock};
 
 /// A loaded model.
 pub(crate) struct LoadedModel {
     /// What clients call it.
     pub id: String,
     service: Service,
+    /// How it writes calls of functions; none without a template.
+    format: Option<ToolFormat>,
+    /// Made when first needed: a large vocabulary takes a second.
+    grammars: OnceLock<Result<Grammars, GrammarError>>,
 }
 
 impl LoadedModel {
     pub fn new(id: String, service: Service) -> Result<LoadedModel, LoadFailure> {
-        Ok(LoadedModel { id, service })
+        let text = service.text();
+        let format = text.and_then(|text| {
+            let (template, _) = text.template.as_ref()?;
+            Some(ToolFormat::of(template, &text.tokenizer))
+        });
+        Ok(LoadedModel { id, service, format, grammars: OnceLock::new() })
     }
 
     pub fn service(&self) -> &Service {
@@ -31,6 +44,20 @@ impl LoadedModel {
         })
     }
 
+    /// The chat template and the format of calls that goes with it.
+    pub fn template(&self) -> Result<(&ChatTemplate, ToolFormat), ApiError> {
+        match (&self.text()?.template, self.format) {
+            (Some((template, _)), Some(format)) => Ok((template, format)),
+            _ => Err(ApiError::new(
+                ErrorKind::InvalidRequest,
+                format!(
+                    "{} has no chat template, so it cannot chat; /v1/completions continues a text",
+                    self.id
+                ),
+            )),
+        }
+    }
+
     /// The bytes of a token.
     pub fn token_bytes(&self, token: u32) -> Vec<u8> {
         let text = self.service.text();
@@ -39,29 +66,78 @@ impl LoadedModel {
 
     /// The tokens of a conversation.
     pub fn render(&self, conversation: Conversation) -> Result<Vec<u32>, ApiError> {
-        let text = self.text()?;
-        let Some((template, _)) = &text.template else {
-            return Err(ApiError::new(
-                ErrorKind::InvalidRequest,
-                format!(
-                    "{} has no chat template, so it cannot chat; /v1/completions continues a text",
-                    self.id
-                ),
-            ));
-        };
-        Ok(template.render_tokens(&conversation, &text.tokenizer)?)
+        let (template, format) = self.template()?;
+        let conversation = format.adapt(conversation, template);
+        Ok(template.render_tokens(&conversation, &self.text()?.tokenizer)?)
+    }
+
+    fn grammars(&self) -> Result<&Grammars, ApiError> {
+        let vocabulary = self.service.info().vocabulary;
+        let tokenizer = &self.text()?.tokenizer;
+        let made = self.grammars.get_or_init(|| Grammars::new(tokenizer, vocabulary));
+        made.as_ref().map_err(|error| ApiError::new(ErrorKind::InvalidRequest, error.to_string()))
     }
 
     /// What restricts the tokens of an answer.
     pub fn constraint(
         &self,
-        _generation: &Generation,
+        generation: &Generation,
     ) -> Result<Option<Box<dyn Constraint>>, ApiError> {
-        Ok(None)
+        if let Some(tools) = generation.tools.forced() {
+            let (_, format) = self.template()?;
+            let schemas: Vec<ToolSchema<'_>> = tools
+                .iter()
+                .map(|tool| ToolSchema { name: &tool.name, parameters: &tool.parameters })
+                .collect();
+            let parallel = generation.tools.parallel;
+            let made = self.grammars()?.tool_calls(&format.call_syntax(), &schemas, parallel);
+            return made.map(Some).map_err(|error| ApiError::invalid("tools", error.to_string()));
+        }
+        let made = match &generation.output {
+            OutputRule::Free => return Ok(None),
+            OutputRule::JsonObject => self.grammars()?.json_object(),
+            OutputRule::JsonSchema(schema) => self.grammars()?.json_schema(schema),
+        };
+        made.map(Some).map_err(|error| ApiError::invalid("response_format", error.to_string()))
     }
 
-    /// What becomes of the text of an answer.
-    pub fn output(&self, _generation: &Generation) -> Output {
-        Output::new()
+    /// How the text of answers to a prompt is read.
+    pub fn reading(&self, generation: &Generation, prompt: &[u32]) -> Reading {
+        let chat = matches!(generation.prompt, Prompt::Chat(_));
+        let format = self.format.unwrap_or(ToolFormat::Generic);
+        let tools: Vec<String> =
+            generation.tools.offered().iter().map(|tool| tool.name.clone()).collect();
+        let tokenizer = self.service.text().map(|text| &text.tokenizer);
+        let reasoning = match tokenizer {
+            Some(tokenizer) if chat && generation.split_reasoning => {
+                // The end of the prompt says whether thoughts have begun.
+                let end = &prompt[prompt.len().saturating_sub(8)..];
+                ReasoningMode::of_prompt(&tokenizer.decode(end, true))
+            }
+            _ => ReasoningMode::Off,
+        };
+        let parses = chat && (!tools.is_empty() || reasoning != ReasoningMode::Off);
+        let show_special =
+            parses && tokenizer.is_some_and(|tokenizer| format.needs_special_tokens(tokenizer));
+        let parallel_calls = generation.tools.parallel;
+        let options = ParserOptions { tools, parallel_calls, reasoning };
+        Reading { format, options, show_special }
+    }
+}
+
+/// How the text of answers is read.
+pub(crate) struct Reading {
+    format: ToolFormat,
+    options: ParserOptions,
+    /// Whether special tokens have to be in the text, because they mark calls.
+    pub show_special: bool,
+}
+
+impl Reading {
+    /// What reads the text of one answer.
+    pub fn output(&self, state: &Arc<State>) -> Output {
+        let state = state.clone();
+        let parser = OutputParser::new(self.format, self.options.clone());
+        Output::new(parser, move || state.fresh_id("call_"))
     }
 }

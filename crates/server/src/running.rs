@@ -84,6 +84,7 @@ pub(crate) struct Running {
     messages: UnboundedReceiver<(usize, Message)>,
     sender: UnboundedSender<(usize, Message)>,
     constraint: Option<Box<dyn Constraint>>,
+    show_special: bool,
     ids: Vec<RequestId>,
     /// Choices that have ended.
     ended: usize,
@@ -123,8 +124,10 @@ impl Running {
         let (model, generation, prompt, constraint) =
             prepared.await.map_err(|_| internal("the prompt could not be prepared"))??;
         let (sender, messages) = unbounded_channel();
-        let outputs =
-            (0..generation.choices).map(|_| model.output(&generation)).collect::<Vec<Output>>();
+        let reading = model.reading(&generation, &prompt);
+        let outputs: Vec<Output> =
+            (0..generation.choices).map(|_| reading.output(&call.state)).collect();
+        let show_special = reading.show_special;
         let mut running = Running {
             call,
             model,
@@ -133,6 +136,7 @@ impl Running {
             messages,
             sender,
             constraint,
+            show_special,
             ids: Vec::new(),
             ended: 0,
             outputs,
@@ -188,6 +192,7 @@ impl Running {
     fn submit(&mut self, choice: usize) -> Result<(), ApiError> {
         let mut request = self.generation.request(self.prompt.clone(), choice);
         request.constraint.clone_from(&self.constraint);
+        request.show_special = self.show_special;
         request.tenant = self.call.tenant;
         let sink = sink(choice, self.sender.clone());
         self.ids.push(self.model.service().submit_to(request, sink)?);

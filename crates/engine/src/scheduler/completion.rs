@@ -109,7 +109,7 @@ impl Scheduler {
                 return Err(EngineError::NotANumber { position: lane.tokens.len() });
             };
             if *dead_end == Some(taken) {
-                return Err(EngineError::ConstraintUnmet { position: lane.tokens.len() });
+                return Err(lane.constraint_error());
             }
             if taken == 0 {
                 // Only now is it known that the rows are worth keeping.

@@ -1,0 +1,80 @@
+//! A grammar as the engine's constraint.
+
+use crate::vocabulary::first_line;
+use llguidance::{Matcher, api::StopReason};
+use pianola_engine::Constraint;
+use std::sync::Arc;
+
+/// Follows an answer with llguidance's parser.
+///
+/// A parser may exceed its limits in the middle of an answer. It then allows nothing: the mask stays
+/// empty, tokens are refused, and [`Constraint::failure`] says why, so that the engine ends the request
+/// in an error. To end the answer as complete would pass off half a JSON text as a whole one. If the
+/// failure came with guessed tokens, taking them back mends it.
+pub(crate) struct GrammarConstraint {
+    /// The parser before the first token. Copies share what the lexer has learnt.
+    start: Matcher,
+    parser: Matcher,
+    tokens: Vec<u32>,
+    ends: Arc<[u32]>,
+}
+
+impl GrammarConstraint {
+    pub(crate) fn new(parser: Matcher, ends: Arc<[u32]>) -> GrammarConstraint {
+        GrammarConstraint { start: parser.clone(), parser, tokens: Vec::new(), ends }
+    }
+}
+
+impl Constraint for GrammarConstraint {
+    fn fill_mask(&mut self, mask: &mut [u32]) {
+        if let Ok(allowed) = self.parser.compute_mask_or_eos() {
+            let words = allowed.as_slice();
+            let count = words.len().min(mask.len());
+            mask[..count].copy_from_slice(&words[..count]);
+        }
+    }
+
+    fn advance(&mut self, token: u32) -> bool {
+        if self.ends.contains(&token) || self.parser.is_error() {
+            return false;
+        }
+        let allowed = matches!(self.parser.try_consume_tokens(&[token]), Ok(1));
+        if allowed {
+            self.tokens.push(token);
+        }
+        allowed
+    }
+
+    fn rollback(&mut self, count: usize) {
+        self.tokens.truncate(self.tokens.len().saturating_sub(count));
+        if !self.parser.is_error() && self.parser.rollback(count).is_ok() {
+            return;
+        }
+        // After a failure, and in grammars that count tokens, the parser cannot go back: it starts
+        // again.
+        self.parser = self.start.clone();
+        // If this fails, the parser keeps the reason.
+        drop(self.parser.consume_tokens(&self.tokens));
+    }
+
+    fn is_complete(&self) -> bool {
+        self.parser.stop_reason() != StopReason::NotStopped && !self.parser.is_error()
+    }
+
+    fn failure(&self) -> Option<String> {
+        let error = self.parser.get_error()?;
+        Some(format!(
+            "{}; simplify the schema or grammar, or shorten the answer",
+            first_line(&error)
+        ))
+    }
+
+    fn clone_box(&self) -> Box<dyn Constraint> {
+        Box::new(GrammarConstraint {
+            start: self.start.clone(),
+            parser: self.parser.clone(),
+            tokens: self.tokens.clone(),
+            ends: Arc::clone(&self.ends),
+        })
+    }
+}

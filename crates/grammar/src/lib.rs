@@ -1,0 +1,34 @@
+//! Constraints from JSON schemas, tool definitions, regular expressions and grammars.
+//!
+//! ```text
+//! JSON schema ─► normalise ─► own references only, keywords checked ─┐
+//! tools ───────► frame of the model's call syntax ───────────────────┤
+//! regex, choices, Lark ──────────────────────────────────────────────┴─► llguidance ─► parser
+//!                                                                                        │
+//! tokeniser ─► trie of token bytes ────────────────────────────────────────────► GrammarConstraint
+//!                                                                                        │
+//!                                          engine: fill_mask, advance, rollback ◄────────┘
+//! ```
+//!
+//! [`Grammars`] holds one model's vocabulary and compiles grammars over it; what it returns is the
+//! engine's [`Constraint`](pianola_engine::Constraint). Answers are valid by their schema unless they
+//! are cut by length: what a grammar cannot enforce is an error, or relaxed where
+//! [`SchemaStrictness`] says so. A hostile schema ends in a [`GrammarError`].
+//!
+//! The crate never runs a model, never fetches a schema, and never looks at an answer's text.
+
+#![forbid(unsafe_code)]
+
+mod calls;
+mod compiler;
+mod constraint;
+mod error;
+mod grammars;
+mod schema;
+mod text;
+mod vocabulary;
+
+pub use calls::{CallSyntax, ToolSchema};
+pub use error::GrammarError;
+pub use grammars::Grammars;
+pub use schema::SchemaStrictness;

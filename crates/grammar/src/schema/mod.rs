@@ -1,0 +1,276 @@
+//! JSON schemas as strangers write them, made into ones that the compiler enforces in full.
+//!
+//! The result has only keywords that are enforced, and references only to its own `$defs`. Everything
+//! else was an annotation, was rewritten, was refused, or was relaxed.
+
+mod formats;
+mod keywords;
+mod limits;
+mod numbers;
+mod patterns;
+mod references;
+
+use crate::GrammarError;
+use keywords::{Class, Siblings, classify};
+use references::References;
+use serde_json::{Map, Value, json};
+
+/// What happens to keywords that no grammar can enforce: `uniqueItems`, `not`, `if`, `contains`,
+/// `propertyNames`, `oneOf` of alternatives that may overlap, formats without a rule, and the like.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SchemaStrictness {
+    /// They are errors: an answer is valid by the whole schema.
+    #[default]
+    Strict,
+    /// They are left out, and `oneOf` becomes `anyOf`: an answer is valid by the rest. If even so the
+    /// schema cannot be compiled, as with a pattern that looks ahead, it is taken as
+    /// [`Structure`](SchemaStrictness::Structure). For tools, whose authors test with other engines.
+    Relaxed,
+    /// Types, properties, items and alternatives only: no patterns, formats, bounds or lengths.
+    Structure,
+}
+
+/// A schema that the compiler takes.
+pub(crate) struct Normalised {
+    pub value: Value,
+    pub names: Names,
+}
+
+/// How the schema's author calls what the compiler knows by a number.
+pub(crate) struct Names(Vec<(String, String)>);
+
+impl Names {
+    /// An error in the author's terms.
+    pub fn restore(&self, error: GrammarError) -> GrammarError {
+        match error {
+            GrammarError::Refused { what, mut reason } => {
+                // Longer numbers first: `d1` is the beginning of `d10`.
+                for (name, reference) in self.0.iter().rev() {
+                    reason = reason.replace(name, reference);
+                }
+                GrammarError::Refused { what, reason }
+            }
+            error => error,
+        }
+    }
+}
+
+/// Checks a schema and makes it one that the compiler enforces in full.
+pub(crate) fn normalise(
+    schema: &Value,
+    strictness: SchemaStrictness,
+) -> Result<Normalised, GrammarError> {
+    limits::check(schema)?;
+    let mut normaliser = Normaliser { strictness, references: References::new(schema), depth: 0 };
+    let mut value = normaliser.schema(schema, "#")?;
+    let mut definitions = Map::new();
+    let mut levels = limits::depth(&value);
+    while let Some((name, target, place)) = normaliser.references.next() {
+        let definition = normaliser.schema(target, &place)?;
+        levels += limits::depth(&definition);
+        definitions.insert(name, definition);
+    }
+    limits::check_levels(levels)?;
+    if value == Value::Bool(true) {
+        value = json!({});
+    }
+    if let Value::Object(map) = &mut value {
+        map.insert("$defs".into(), definitions.into());
+        map.insert("x-guidance".into(), compiler_options(strictness));
+    }
+    Ok(Normalised { value, names: Names(normaliser.references.into_names()) })
+}
+
+/// White space between two tokens of JSON is a space, or a line break with some indentation, so that
+/// a small model cannot write it for ever. Characters are escaped only where they must be: with
+/// `\u0061` for `a`, a key could be written that the schema forbids.
+fn compiler_options(strictness: SchemaStrictness) -> Value {
+    json!({
+        "whitespace_pattern": " |\\n[ \\t]{0,24}",
+        "json_allowed_escapes": "nrbtf\\\"",
+        "lenient": strictness != SchemaStrictness::Strict,
+    })
+}
+
+struct Normaliser<'a> {
+    strictness: SchemaStrictness,
+    references: References<'a>,
+    depth: usize,
+}
+
+impl<'a> Normaliser<'a> {
+    fn schema(&mut self, schema: &'a Value, place: &str) -> Result<Value, GrammarError> {
+        match schema {
+            Value::Bool(_) => Ok(schema.clone()),
+            Value::Object(map) => {
+                self.depth += 1;
+                let result = self.object(map, place);
+                self.depth -= 1;
+                result
+            }
+            other => Err(invalid(place, format!("a schema is an object or a boolean, not {other}"))),
+        }
+    }
+
+    fn object(&mut self, map: &'a Map<String, Value>, place: &str) -> Result<Value, GrammarError> {
+        let siblings = Siblings::new(map);
+        let mut result = Map::new();
+        for (keyword, value) in map {
+            let inner = format!("{place}/{keyword}");
+            let kept = match classify(keyword) {
+                Class::Annotation => None,
+                Class::Schema => Some(self.schema(value, &inner)?),
+                Class::Schemas => Some(self.list(value, &inner)?),
+                Class::SchemaOrSchemas if value.is_array() => Some(self.list(value, &inner)?),
+                Class::SchemaOrSchemas => Some(self.schema(value, &inner)?),
+                Class::Properties => Some(self.properties(value, &inner)?),
+                Class::Patterns => self.patterns(keyword, value, &inner)?,
+                Class::Reference => self.reference(value, place)?,
+                Class::Values => Some(self.values(keyword, value, place)?),
+                Class::Shape => Some(value.clone()),
+                Class::Detail if self.strictness == SchemaStrictness::Structure => None,
+                Class::Detail => self.detail(keyword, value, &siblings, place)?,
+                Class::Unenforceable => {
+                    let nested = self.depth > 1 || place != "#";
+                    if !siblings.has_no_effect(keyword, value, nested) {
+                        self.cannot(keyword, place, keywords::fix(keyword))?;
+                    }
+                    None
+                }
+            };
+            if let Some(kept) = kept {
+                result.insert(keyword.clone(), kept);
+            }
+        }
+        let pattern = result.get("format").and_then(formats::pattern);
+        if let Some(pattern) = pattern {
+            result.remove("format");
+            add_condition(&mut result, json!({ "pattern": pattern }));
+        }
+        Ok(Value::Object(result))
+    }
+
+    fn list(&mut self, value: &'a Value, place: &str) -> Result<Value, GrammarError> {
+        let Value::Array(items) = value else {
+            return Err(invalid(place, "a list of schemas is needed".into()));
+        };
+        let schema = |(index, item)| self.schema(item, &format!("{place}/{index}"));
+        Ok(Value::Array(items.iter().enumerate().map(schema).collect::<Result<_, _>>()?))
+    }
+
+    fn properties(&mut self, value: &'a Value, place: &str) -> Result<Value, GrammarError> {
+        let Value::Object(map) = value else {
+            return Err(invalid(place, "an object of schemas is needed".into()));
+        };
+        let schema = |(name, schema): (&'a String, &'a Value)| {
+            Ok((name.clone(), self.schema(schema, &format!("{place}/{name}"))?))
+        };
+        Ok(Value::Object(map.iter().map(schema).collect::<Result<_, GrammarError>>()?))
+    }
+
+    fn patterns(
+        &mut self,
+        keyword: &str,
+        value: &'a Value,
+        place: &str,
+    ) -> Result<Option<Value>, GrammarError> {
+        let patterns = value.as_object().into_iter().flatten();
+        if !patterns.map(|(pattern, _)| pattern).all(|pattern| patterns::compiles(pattern)) {
+            return self.cannot(keyword, place, patterns::FIX).map(|()| None);
+        }
+        self.properties(value, place).map(Some)
+    }
+
+    fn reference(&mut self, value: &Value, place: &str) -> Result<Option<Value>, GrammarError> {
+        let Value::String(reference) = value else {
+            return Err(invalid(place, "`$ref` is a text".into()));
+        };
+        match self.references.name(reference) {
+            Some(name) => Ok(Some(Value::from(format!("#/$defs/{name}")))),
+            None => {
+                let fix = format!(
+                    "{reference:?} is not a place in this schema; put the definition under `$defs` and refer to it as `#/$defs/NAME`"
+                );
+                self.cannot("$ref", place, &fix).map(|()| None)
+            }
+        }
+    }
+
+    /// `enum` and `const`.
+    fn values(&self, keyword: &str, value: &Value, place: &str) -> Result<Value, GrammarError> {
+        if keyword == "enum" && !value.is_array() {
+            return Err(invalid(place, "`enum` is a list of values".into()));
+        }
+        if let Some(number) = numbers::inexact(value) {
+            let fix = format!("{number} has too many digits to be compared; use a text");
+            self.cannot(keyword, place, &fix)?;
+        }
+        Ok(value.clone())
+    }
+
+    fn detail(
+        &self,
+        keyword: &str,
+        value: &Value,
+        siblings: &Siblings<'_>,
+        place: &str,
+    ) -> Result<Option<Value>, GrammarError> {
+        match keyword {
+            "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => {
+                match numbers::bound(keyword, value) {
+                    Some(bound) => Ok(Some(bound)),
+                    None => {
+                        let fix = "bounds lie between -2^53 and 2^53; leave it out";
+                        self.cannot(keyword, place, fix).map(|()| None)
+                    }
+                }
+            }
+            "format" => match formats::enforced(value) {
+                Some(true) => Ok(Some(value.clone())),
+                Some(false) => Ok(None),
+                None if !siblings.may_be("string") => Ok(None),
+                None => {
+                    let known = formats::KNOWN.join(", ");
+                    let fix = format!("{value} has no rule; use one of {known}, or a `pattern`");
+                    self.cannot(keyword, place, &fix).map(|()| None)
+                }
+            },
+            "pattern" if !value.as_str().is_none_or(patterns::compiles) => {
+                self.cannot(keyword, place, patterns::FIX).map(|()| None)
+            }
+            "minProperties" if !siblings.distinct_properties(value) => {
+                let fix = "keys that differ can only be counted on where they are listed as `required`; list them";
+                self.cannot(keyword, place, fix).map(|()| None)
+            }
+            _ => Ok(Some(value.clone())),
+        }
+    }
+
+    /// What cannot be enforced: an error, or nothing where it is relaxed.
+    fn cannot(&self, keyword: &str, place: &str, fix: &str) -> Result<(), GrammarError> {
+        match self.strictness {
+            SchemaStrictness::Strict => Err(GrammarError::Unsupported {
+                keyword: keyword.into(),
+                place: place.into(),
+                fix: fix.into(),
+            }),
+            SchemaStrictness::Relaxed | SchemaStrictness::Structure => Ok(()),
+        }
+    }
+}
+
+/// Adds a schema that has to hold, too.
+fn add_condition(schema: &mut Map<String, Value>, condition: Value) {
+    let all = schema.entry("allOf").or_insert_with(|| json!([]));
+    if let Value::Array(all) = all {
+        all.push(condition);
+    }
+}
+
+fn invalid(place: &str, problem: String) -> GrammarError {
+    let problem = match problem.char_indices().nth(200) {
+        Some((end, _)) => format!("{}…", &problem[..end]),
+        None => problem,
+    };
+    GrammarError::Invalid { place: place.into(), problem }
+}

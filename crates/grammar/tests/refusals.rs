@@ -1,0 +1,208 @@
+//! What cannot be enforced is refused by name; what is hostile ends soon.
+
+mod support;
+
+use pianola_grammar::{GrammarError, SchemaStrictness};
+use serde_json::{Map, Value, json};
+use std::time::{Duration, Instant};
+use support::{Random, smollm2};
+
+#[test]
+fn keywords_that_cannot_be_enforced_are_named() {
+    let words = smollm2();
+    let cases = [
+        ("uniqueItems", json!({ "type": "array", "uniqueItems": true })),
+        ("not", json!({ "not": { "type": "string" } })),
+        ("if", json!({ "if": { "type": "string" }, "then": { "minLength": 2 } })),
+        ("contains", json!({ "type": "array", "contains": {} })),
+        ("propertyNames", json!({ "type": "object", "propertyNames": { "pattern": "^a" } })),
+        ("dependentRequired", json!({ "dependentRequired": { "a": ["b"] } })),
+        ("unevaluatedProperties", json!({ "unevaluatedProperties": false })),
+        ("format", json!({ "type": "string", "format": "iri" })),
+        ("$ref", json!({ "$ref": "https://example.com/schema" })),
+        ("$ref", json!({ "$ref": "#/$defs/nowhere" })),
+        ("pattern", json!({ "type": "string", "pattern": "^(?!x)" })),
+        ("patternProperties", json!({ "type": "object", "patternProperties": { "(a)\\1": {} } })),
+        ("const", json!({ "const": 9_007_199_254_740_993i64 })),
+        ("minimum", json!({ "type": "number", "minimum": 1e30 })),
+        ("minProperties", json!({ "type": "object", "minProperties": 3 })),
+    ];
+    for (keyword, schema) in cases {
+        let nested = json!({ "type": "object", "properties": { "in": schema }, "required": ["in"] });
+        // A reference into the schema is from its root; none of these has a target.
+        match words.grammars.json_schema(&nested).unwrap_err() {
+            GrammarError::Unsupported { keyword: named, place, .. } => {
+                assert_eq!(named, keyword);
+                assert!(place.starts_with("#/properties/in"), "{place}");
+            }
+            other => panic!("{keyword}: {other}"),
+        }
+        let relaxed = words.grammars.json_schema_with(&nested, SchemaStrictness::Relaxed);
+        let mut constraint = relaxed.unwrap_or_else(|error| panic!("{keyword}: {error}"));
+        let tokens = words.walk(constraint.as_mut(), &mut Random(3), 300);
+        let text = tokens.map(|tokens| words.text(&tokens)).unwrap_or("{}".into());
+        serde_json::from_str::<Value>(&text).expect(&text);
+    }
+}
+
+#[test]
+fn what_the_compiler_refuses_says_why() {
+    let words = smollm2();
+    let overlapping = json!({ "oneOf": [{ "type": "integer" }, { "type": "number" }] });
+    let patterns = json!({ "type": "object", "patternProperties": { "^x": { "type": "null" }, "y$": {} } });
+    let nothing = json!({ "type": "integer", "minimum": 5, "maximum": 4 });
+    for (schema, reason) in [
+        (overlapping, "oneOf"),
+        (patterns, "disjoint"),
+        (nothing, "Unsatisfiable"),
+        (json!({ "type": "thing" }), "thing"),
+        (json!(3), "a schema is"),
+        (json!({ "properties": 3 }), "object of schemas"),
+        (json!({ "enum": 3 }), "list of values"),
+        (json!(false), "false"),
+    ] {
+        let error = words.grammars.json_schema(&schema).unwrap_err().to_string();
+        assert!(error.contains(reason), "{error}");
+        assert!(error.len() < 600, "{error}");
+    }
+    assert!(words.grammars.regex("(").is_err());
+    assert!(words.grammars.lark("start: nowhere").is_err());
+    assert!(words.grammars.lark("").is_err());
+    assert!(words.grammars.choice(&[]).is_err());
+    assert!(words.grammars.tool_calls(&HERMES, &[], true).is_err());
+}
+
+const HERMES: pianola_grammar::CallSyntax = pianola_grammar::CallSyntax {
+    begin: "<tool_call>\n",
+    separator: "",
+    end: "",
+    arguments_key: "arguments",
+    list: false,
+    begin_special: false,
+};
+
+fn properties(count: usize, schema: &Value) -> Map<String, Value> {
+    (0..count).map(|index| (format!("property_{index}"), schema.clone())).collect()
+}
+
+/// Definitions that each refer to the next.
+fn chain(length: usize) -> Value {
+    let link = |index: usize| {
+        let next = json!({ "$ref": format!("#/$defs/l{}", (index + 1).min(length - 1)) });
+        (format!("l{index}"), json!({ "type": "object", "properties": { "n": next } }))
+    };
+    let links: Map<String, Value> = (0..length).map(link).collect();
+    json!({ "$ref": "#/$defs/l0", "$defs": links })
+}
+
+fn hostile() -> Vec<(&'static str, Value)> {
+    let mut deep = json!({ "type": "integer" });
+    for _ in 0..2_000 {
+        deep = json!({ "type": "array", "items": deep });
+    }
+    let mut nested = json!({ "type": "integer" });
+    for _ in 0..60 {
+        nested = json!({ "type": "array", "items": nested });
+    }
+    let doubling: Map<String, Value> = (0..40)
+        .map(|index| {
+            let next = json!({ "$ref": format!("#/$defs/d{}", index + 1) });
+            let both = json!({ "allOf": [{ "anyOf": [next, next] }, { "anyOf": [next, { "type": "object" }] }] });
+            (format!("d{index}"), if index == 39 { json!({ "type": "object" }) } else { both })
+        })
+        .collect();
+    let texts = |count: usize| (0..count).map(|n| json!(format!("value number {n}"))).collect::<Vec<_>>();
+    vec![
+        ("deep", deep),
+        ("nested", nested),
+        ("chain of 100", chain(100)),
+        ("chain of 700", chain(700)),
+        ("chain of 5000", chain(5_000)),
+        ("doubling", json!({ "$ref": "#/$defs/d0", "$defs": doubling })),
+        ("enum of 1 MB", json!({ "enum": texts(60_000) })),
+        ("enum", json!({ "enum": texts(15_000) })),
+        ("properties", json!({ "type": "object", "properties": properties(9_000, &json!({ "type": "integer" })) })),
+        ("optional", json!({ "type": "object", "properties": properties(1_900, &json!({ "type": "integer" })) })),
+        ("merged", {
+            let half = |name: &str| properties(900, &json!({ "type": "integer" })).into_iter().map(|(key, value)| (format!("{name}{key}"), value)).collect::<Map<_, _>>();
+            let both = json!({ "allOf": [{ "$ref": "#/$defs/a" }, { "$ref": "#/$defs/b" }] });
+            json!({ "type": "object", "properties": properties(20, &both), "$defs": { "a": { "properties": half("a") }, "b": { "properties": half("b") } } })
+        }),
+        ("required", json!({ "type": "object", "required": texts(9_000) })),
+        ("combined", json!({ "properties": properties(1_500, &json!({ "type": "null" })), "anyOf": vec![json!({ "type": "null" }); 1_000] })),
+        ("one of many", json!({ "oneOf": (0..1_000).map(|n| json!({ "const": n })).collect::<Vec<_>>() })),
+        ("loop", json!({ "$ref": "#" })),
+        ("loop of two", json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } } })),
+        ("endless", json!({ "type": "object", "properties": { "a": { "$ref": "#" } }, "required": ["a"] })),
+        ("loop beside", json!({ "allOf": [{ "$ref": "#" }], "type": "object" })),
+        ("expression", json!({ "type": "string", "pattern": "^(((a{1,900}){1,900}){1,900}){1,900}$" })),
+        ("exponential", json!({ "type": "string", "pattern": "(a|b)*a(a|b){60}$" })),
+        ("groups", json!({ "type": "string", "pattern": "(".repeat(4_000) })),
+        ("lengths", json!({ "type": "string", "minLength": 1_000_000_000, "maxLength": 4_000_000_000u64 })),
+        ("items", json!({ "type": "array", "items": { "type": "integer" }, "minItems": 1_000_000_000, "maxItems": 2_000_000_000 })),
+        ("multiple", json!({ "type": "number", "multipleOf": 1e-300 })),
+        ("multiples", json!({ "allOf": [{ "multipleOf": 999_999_937 }, { "multipleOf": 999_999_929 }, { "multipleOf": 999_999_893 }], "type": "integer" })),
+        ("zero", json!({ "type": "integer", "multipleOf": 0 })),
+        ("options", json!({ "type": "string", "x-guidance": { "whitespace_pattern": "(" } })),
+    ]
+}
+
+/// Compiles and walks a little: neither may take long, panic, or exhaust the stack.
+#[test]
+fn hostile_schemas_end_soon() {
+    let words = smollm2();
+    for (name, schema) in hostile() {
+        for strictness in [SchemaStrictness::Strict, SchemaStrictness::Relaxed] {
+            let start = Instant::now();
+            let result = words.grammars.json_schema_with(&schema, strictness);
+            let compiled = start.elapsed();
+            let said = match result {
+                Err(error) => error.to_string(),
+                Ok(mut constraint) => follow(&words, constraint.as_mut()),
+            };
+            let said: String = said.chars().take(160).collect();
+            println!("{name}, {strictness:?}: {compiled:?} to compile, {:?}: {said}", start.elapsed());
+            assert!(start.elapsed() < Duration::from_secs(15), "{name}: {said}");
+        }
+    }
+    let nested = |count: usize| format!("start: {}\"a\"{}", "(".repeat(count), ")".repeat(count));
+    let rules: String = (0..3_000).map(|n| format!("R{n}: R{}\n", n + 1)).collect();
+    for grammar in [nested(190), nested(30_000), format!("start: R0\n{rules}R3000: \"a\"\n"), "start: start start".into()] {
+        let start = Instant::now();
+        let result = words.grammars.lark(&grammar);
+        println!("{:?}: {:?}", start.elapsed(), result.err());
+        assert!(start.elapsed() < Duration::from_secs(15));
+    }
+    for pattern in ["(a?){2000}a{2000}", "(.*){500}x", "(?:(?:a{1,200}){1,200}){1,200}"] {
+        let start = Instant::now();
+        let said = match words.grammars.regex(pattern) {
+            Err(error) => error.to_string(),
+            Ok(mut constraint) => follow(&words, constraint.as_mut()),
+        };
+        println!("{pattern}: {:?}: {said}", start.elapsed());
+        assert!(start.elapsed() < Duration::from_secs(15), "{pattern}");
+    }
+}
+
+/// Some tokens of an answer. If the constraint fails on the way it allows nothing, is not complete,
+/// and says why.
+fn follow(words: &support::Words, constraint: &mut dyn pianola_engine::Constraint) -> String {
+    let mut random = Random(5);
+    for taken in 0..20 {
+        if constraint.is_complete() {
+            return format!("complete after {taken}");
+        }
+        let allowed = words.allowed(constraint);
+        let Some(&token) = allowed.get(random.below(allowed.len())) else {
+            let failure = constraint.failure().expect("a reason");
+            assert!(!constraint.is_complete() && !constraint.advance(5));
+            return format!("failed after {taken}: {failure}");
+        };
+        if !constraint.advance(token) {
+            let failure = constraint.failure();
+            assert!(failure.is_some() || words.tokenizer.stop_tokens().contains(&token));
+            return format!("ended after {taken}: {failure:?}");
+        }
+    }
+    "still going".into()
+}
