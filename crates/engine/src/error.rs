@@ -253,7 +253,9 @@ impl EngineError {
         match self {
             EmptyPrompt => ErrorKind::InvalidRequest("prompt"),
             UnknownToken { field, .. } | TooMany { field, .. } => ErrorKind::InvalidRequest(field),
-            ConstraintUnmet { .. } => ErrorKind::InvalidRequest("constraint"),
+            ConstraintUnmet { .. } | ConstraintFailed { .. } => {
+                ErrorKind::InvalidRequest("constraint")
+            }
             Sampling(OutOfRange { field, .. }) => ErrorKind::InvalidRequest(field),
             Sampling(BiasedToken { .. }) => ErrorKind::InvalidRequest("logit_bias"),
             ContextLength { needed, context, .. } => {

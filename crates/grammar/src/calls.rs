@@ -2,28 +2,10 @@
 
 use crate::GrammarError;
 use crate::text::literal;
-use pianola_text::Tokenizer;
+use pianola_text::{CallSyntax, Tokenizer};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::fmt::Write;
-
-/// How a model writes calls: `begin`, a call as a JSON object with the tool's name and its arguments,
-/// further calls after a `separator`, and `end`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CallSyntax {
-    /// Before the first call.
-    pub begin: &'static str,
-    /// Between two calls. Without it there is one call only, unless they form a list.
-    pub separator: &'static str,
-    /// Behind the last call.
-    pub end: &'static str,
-    /// Key of the arguments, `arguments` or `parameters`.
-    pub arguments_key: &'static str,
-    /// Whether the calls are one JSON array.
-    pub list: bool,
-    /// Whether `begin` is a special token.
-    pub begin_special: bool,
-}
 
 /// A tool that may be called.
 #[derive(Clone, Copy, Debug)]

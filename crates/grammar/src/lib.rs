@@ -28,7 +28,7 @@ mod schema;
 mod text;
 mod vocabulary;
 
-pub use calls::{CallSyntax, ToolSchema};
+pub use calls::ToolSchema;
 pub use error::GrammarError;
 pub use grammars::Grammars;
 pub use schema::SchemaStrictness;

@@ -67,7 +67,8 @@ proptest! {
 #[test]
 fn rollback_works_where_the_parser_has_none() {
     let words = smollm2();
-    let mut constraint = words.grammars.lark("start: name \"!\"\nname[max_tokens=3]: /[a-z ]+/\n").unwrap();
+    let mut constraint =
+        words.grammars.lark("start: name \"!\"\nname[max_tokens=3]: /[a-z ]+/\n").unwrap();
     let encode = |text| words.tokenizer.encode(text, SpecialTokens::Plain).unwrap();
     let first = words.mask(constraint.as_mut());
     let tokens = encode("abc");
@@ -98,7 +99,11 @@ fn a_model_writes_valid_json_with_guesses() {
     });
     let prompt = "People as JSON: {\"people\": [{\"name\": \"Ada\", \"age\": 36, \"role\": \"pilot\"}]}\nMore people as JSON: ";
     let constraint = grammars.json_schema(&schema).unwrap();
-    for (sampling, seed) in [(Sampling::greedy(), 1), (Sampling { temperature: 1.0, ..Sampling::default() }, 2), (Sampling { temperature: 1.0, ..Sampling::default() }, 3)] {
+    for (sampling, seed) in [
+        (Sampling::greedy(), 1),
+        (Sampling { temperature: 1.0, ..Sampling::default() }, 2),
+        (Sampling { temperature: 1.0, ..Sampling::default() }, 3),
+    ] {
         let request = Request {
             sampling,
             seed: Some(seed),

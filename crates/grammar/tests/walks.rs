@@ -2,7 +2,8 @@
 
 mod support;
 
-use pianola_grammar::{CallSyntax, ToolSchema};
+use pianola_grammar::ToolSchema;
+use pianola_text::CallSyntax;
 use serde_json::{Value, json};
 use std::io::Write;
 use support::{Random, Words, checker, gemma3, schemas, smollm2};
@@ -25,7 +26,8 @@ fn walk_all(words: &Words) {
             // Patterns that may overlap are refused; `refusals.rs` tests it.
             continue;
         }
-        let constraint = words.grammars.json_schema(&schema).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let constraint =
+            words.grammars.json_schema(&schema).unwrap_or_else(|e| panic!("{name}: {e}"));
         for seed in 0..WALKS {
             walked += 1;
             let mut random = Random(seed * 7919 + 11);
@@ -39,7 +41,8 @@ fn walk_all(words: &Words) {
                 Err(error) => panic!("{name}: {error}: {text}"),
             };
             keep(name, &schema, &text);
-            checker::check(&schema, &schema, &value).unwrap_or_else(|e| panic!("{name}: {text}: {e}"));
+            checker::check(&schema, &schema, &value)
+                .unwrap_or_else(|e| panic!("{name}: {text}: {e}"));
             ended += 1;
         }
     }
@@ -95,7 +98,8 @@ fn white_space_is_bounded() {
     let words = smollm2();
     for space in [" ", "\n", "\t"] {
         let mut constraint = words.grammars.json_schema(&schemas::medium()).unwrap();
-        let encode = |text| words.tokenizer.encode(text, pianola_text::SpecialTokens::Plain).unwrap();
+        let encode =
+            |text| words.tokenizer.encode(text, pianola_text::SpecialTokens::Plain).unwrap();
         encode("{").into_iter().for_each(|token| assert!(constraint.advance(token)));
         let token = encode(space)[0];
         let count = (0..100).take_while(|_| constraint.advance(token)).count();
@@ -188,7 +192,9 @@ fn tool_calls_are_forced() {
         assert!(parallel || found.len() == 1, "{text}");
         several += usize::from(found.len() > 1);
         calls += found.len();
-        found.iter().for_each(|call| check_call(&serde_json::from_str(call).expect(call), "arguments"));
+        found
+            .iter()
+            .for_each(|call| check_call(&serde_json::from_str(call).expect(call), "arguments"));
     }
     assert!(calls > 20 && several > 2, "{calls} calls, {several} answers with several");
 }
@@ -214,7 +220,8 @@ fn tool_calls_in_a_list_behind_a_special_token() {
         assert!(words.tokenizer.is_special(first[0]));
         let walked = words.walk(constraint.as_mut(), &mut Random(seed), 400);
         let Some(text) = walked.map(|tokens| words.text(&tokens)) else { continue };
-        let list: Value = serde_json::from_str(text.strip_prefix(syntax.begin).unwrap()).expect(&text);
+        let list: Value =
+            serde_json::from_str(text.strip_prefix(syntax.begin).unwrap()).expect(&text);
         list.as_array().unwrap().iter().for_each(|call| check_call(call, "parameters"));
         ended += 1;
     }

@@ -136,7 +136,10 @@ impl Hub {
             let served: Vec<&str> = cards.iter().map(|card| card.id.as_str()).collect();
             let message =
                 format!("the model '{name}' does not exist here; served: {}", served.join(", "));
-            ApiError { param: Some("model".into()), ..ApiError::new(ErrorKind::ModelNotFound, message) }
+            ApiError {
+                param: Some("model".into()),
+                ..ApiError::new(ErrorKind::ModelNotFound, message)
+            }
         })
     }
 
@@ -264,7 +267,8 @@ impl Hub {
     pub fn unload_idle(&self) {
         let due: Vec<String> = {
             let entries = self.entries();
-            let due = |entry: &Entry| entry.is_idle() && self.expires_in(entry) == Some(Duration::ZERO);
+            let due =
+                |entry: &Entry| entry.is_idle() && self.expires_in(entry) == Some(Duration::ZERO);
             entries.iter().filter(|(_, entry)| due(entry)).map(|(id, _)| id.clone()).collect()
         };
         due.iter().for_each(|id| {

@@ -99,7 +99,9 @@ async fn run(state: &Arc<State>, listening: impl FnOnce(SocketAddr)) -> Result<(
 async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
     TcpListener::bind(address).await.map_err(|error| {
         let reason = match error.kind() {
-            io::ErrorKind::AddrInUse => "another program listens there; end it, or choose another --port".to_string(),
+            io::ErrorKind::AddrInUse => {
+                "another program listens there; end it, or choose another --port".to_string()
+            }
             io::ErrorKind::PermissionDenied => {
                 "it takes the right to use ports below 1024; choose another --port".to_string()
             }

@@ -88,7 +88,11 @@ impl Metrics {
         let histograms = [
             ("time_to_first_token_seconds", "From a request to its first token.", &counts.first),
             ("inter_token_latency_seconds", "Between two tokens of an answer.", &counts.between),
-            ("e2e_request_latency_seconds", "From a request to the end of its answer.", &counts.whole),
+            (
+                "e2e_request_latency_seconds",
+                "From a request to the end of its answer.",
+                &counts.whole,
+            ),
         ];
         for (name, help, histograms) in histograms {
             // Gateways read the names that vLLM gives them.
@@ -105,8 +109,7 @@ fn observe(
     bounds: &'static [f64],
     time: Duration,
 ) {
-    let histogram =
-        histograms.entry(model.to_string()).or_insert_with(|| Histogram::new(bounds));
+    let histogram = histograms.entry(model.to_string()).or_insert_with(|| Histogram::new(bounds));
     histogram.observe(time.as_secs_f64());
 }
 

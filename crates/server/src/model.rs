@@ -7,8 +7,10 @@ use crate::output::Output;
 use crate::state::State;
 use pianola_engine::{Constraint, Service, Text};
 use pianola_grammar::{GrammarError, Grammars, ToolSchema};
-use pianola_text::tools::{OutputParser, ParserOptions, ReasoningMode, ToolFormat};
-use pianola_text::{ChatTemplate, Conversation};
+
+use pianola_text::{
+    ChatTemplate, Conversation, OutputParser, ParserOptions, ReasoningMode, ToolFormat,
+};
 use std::sync::{Arc, OnceLock};
 
 /// A loaded model.

@@ -29,9 +29,8 @@ pub(crate) fn version(state: &State) -> Reply {
 
 /// The first model is loaded and has generated a token.
 pub(crate) fn ready(state: &State) -> Result<Reply, ApiError> {
-    let unready = |message: String| {
-        Err(ApiError::new(ErrorKind::Unavailable, message).retry_after(2))
-    };
+    let unready =
+        |message: String| Err(ApiError::new(ErrorKind::Unavailable, message).retry_after(2));
     if state.is_draining() {
         return unready("the server is going down".to_string());
     }
@@ -80,15 +79,51 @@ pub(crate) async fn metrics(state: &State) -> Result<Reply, ApiError> {
     }
     type Value = fn(&Report) -> f64;
     let families: &[(&[&str], &str, &str, Value)] = &[
-        (&["pianola_requests_running", "vllm:num_requests_running"], "gauge", "Requests that run.", |r| r.running as f64),
-        (&["pianola_requests_waiting", "vllm:num_requests_waiting"], "gauge", "Requests that wait.", |r| r.waiting as f64),
-        (&["pianola_prompt_tokens_total", "vllm:prompt_tokens_total"], "counter", "Tokens of prompts.", |r| r.counters.prompt_tokens as f64),
-        (&["pianola_cached_tokens_total", "vllm:prefix_cache_hits_total"], "counter", "Tokens of prompts that were computed before.", |r| r.counters.cached_tokens as f64),
-        (&["vllm:prefix_cache_queries_total"], "counter", "Tokens of prompts.", |r| r.counters.prompt_tokens as f64),
-        (&["pianola_generated_tokens_total", "vllm:generation_tokens_total"], "counter", "Tokens generated.", |r| r.counters.generated_tokens as f64),
-        (&["pianola_preemptions_total", "vllm:num_preemptions_total"], "counter", "Requests that made room for others.", |r| r.counters.preemptions as f64),
-        (&["pianola_drafted_tokens_total"], "counter", "Tokens that were guessed.", |r| r.counters.drafted_tokens as f64),
-        (&["pianola_accepted_tokens_total"], "counter", "Guesses that were right.", |r| r.counters.accepted_tokens as f64),
+        (
+            &["pianola_requests_running", "vllm:num_requests_running"],
+            "gauge",
+            "Requests that run.",
+            |r| r.running as f64,
+        ),
+        (
+            &["pianola_requests_waiting", "vllm:num_requests_waiting"],
+            "gauge",
+            "Requests that wait.",
+            |r| r.waiting as f64,
+        ),
+        (
+            &["pianola_prompt_tokens_total", "vllm:prompt_tokens_total"],
+            "counter",
+            "Tokens of prompts.",
+            |r| r.counters.prompt_tokens as f64,
+        ),
+        (
+            &["pianola_cached_tokens_total", "vllm:prefix_cache_hits_total"],
+            "counter",
+            "Tokens of prompts that were computed before.",
+            |r| r.counters.cached_tokens as f64,
+        ),
+        (&["vllm:prefix_cache_queries_total"], "counter", "Tokens of prompts.", |r| {
+            r.counters.prompt_tokens as f64
+        }),
+        (
+            &["pianola_generated_tokens_total", "vllm:generation_tokens_total"],
+            "counter",
+            "Tokens generated.",
+            |r| r.counters.generated_tokens as f64,
+        ),
+        (
+            &["pianola_preemptions_total", "vllm:num_preemptions_total"],
+            "counter",
+            "Requests that made room for others.",
+            |r| r.counters.preemptions as f64,
+        ),
+        (&["pianola_drafted_tokens_total"], "counter", "Tokens that were guessed.", |r| {
+            r.counters.drafted_tokens as f64
+        }),
+        (&["pianola_accepted_tokens_total"], "counter", "Guesses that were right.", |r| {
+            r.counters.accepted_tokens as f64
+        }),
         (&["pianola_steps_total"], "counter", "Steps played.", |r| r.counters.steps as f64),
     ];
     for (names, kind, help, value) in families {
@@ -145,7 +180,9 @@ pub(crate) async fn tokenize(call: &Arc<Call>, body: &Value) -> Result<Reply, Ap
     let tokens: Value = match pieces {
         true => tokens
             .iter()
-            .map(|&id| json!({ "id": id, "piece": String::from_utf8_lossy(&model.token_bytes(id)) }))
+            .map(
+                |&id| json!({ "id": id, "piece": String::from_utf8_lossy(&model.token_bytes(id)) }),
+            )
             .collect(),
         false => tokens.into(),
     };
@@ -159,7 +196,8 @@ pub(crate) async fn detokenize(call: &Arc<Call>, body: &Value) -> Result<Reply, 
     let tokens = fields.list("tokens")?.ok_or_else(|| fields.missing("tokens"))?;
     let model = call.model(fields.text("model")?).await?;
     let vocabulary = model.service().info().vocabulary;
-    let id = |value: &Value| value.as_u64().filter(|&id| id < vocabulary as u64).map(|id| id as u32);
+    let id =
+        |value: &Value| value.as_u64().filter(|&id| id < vocabulary as u64).map(|id| id as u32);
     let tokens: Option<Vec<u32>> = tokens.iter().map(id).collect();
     let must = format!("a list of token ids from 0 to {}", vocabulary.saturating_sub(1));
     let tokens = tokens.ok_or_else(|| fields.wrong("tokens", &must))?;

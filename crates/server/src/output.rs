@@ -1,7 +1,7 @@
 //! From a model's text to what clients are told: text, thoughts, calls of functions.
 
 use crate::running::{TokenInfo, UpdateEvent};
-use pianola_text::tools::{OutputParser, Piece};
+use pianola_text::{OutputParser, Piece};
 
 /// The text of one answer as it comes.
 pub(crate) struct Output {

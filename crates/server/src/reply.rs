@@ -22,7 +22,11 @@ const MOST_STALL: Duration = Duration::from_secs(30);
 const FRAMES: usize = 64;
 
 /// A whole answer.
-pub(crate) fn whole(status: StatusCode, content_type: &'static str, body: impl Into<Bytes>) -> Reply {
+pub(crate) fn whole(
+    status: StatusCode,
+    content_type: &'static str,
+    body: impl Into<Bytes>,
+) -> Reply {
     let mut reply = Response::new(Full::new(body.into()).boxed_unsync());
     *reply.status_mut() = status;
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));

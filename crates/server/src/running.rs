@@ -31,13 +31,23 @@ pub(crate) enum UpdateEvent {
     /// A part of the prompt was processed.
     Prompt,
     /// Text of the answer, and the log probabilities of its tokens where asked for.
-    Text { text: String, logprobs: Vec<TokenInfo> },
+    Text {
+        text: String,
+        logprobs: Vec<TokenInfo>,
+    },
     /// Thoughts before the answer.
     Reasoning(String),
     /// The model calls a function.
-    CallStart { index: usize, id: String, name: String },
+    CallStart {
+        index: usize,
+        id: String,
+        name: String,
+    },
     /// More of the arguments' JSON.
-    CallArguments { index: usize, text: String },
+    CallArguments {
+        index: usize,
+        text: String,
+    },
     End(Box<End>),
     Failed(ApiError),
 }

@@ -90,9 +90,8 @@ pub(crate) fn read_messages(messages: &[Value]) -> Result<Vec<Message>, ApiError
         calls.iter().flat_map(|calls| calls.iter().enumerate()).try_for_each(|(at, call)| {
             let name = fields.name(&format!("tool_calls[{at}]"));
             let function = Fields::of(call, &name)?.object("function")?;
-            let function = function.ok_or_else(|| {
-                ApiError::invalid(&name, format!("{name} must have a function"))
-            })?;
+            let function = function
+                .ok_or_else(|| ApiError::invalid(&name, format!("{name} must have a function")))?;
             function.required_text("name").map(|_| ())
         })?;
         Ok(Message {
@@ -122,7 +121,8 @@ fn read_parts(parts: &[Value], name: &str) -> Result<Value, ApiError> {
                     "file" | "input_file" => "files",
                     other => other,
                 };
-                let message = format!("no model here takes {what} ({name}[{index}] is of type {other})");
+                let message =
+                    format!("no model here takes {what} ({name}[{index}] is of type {other})");
                 return Err(ApiError::invalid(format!("{name}[{index}]"), message));
             }
         }
@@ -192,7 +192,8 @@ fn token_logprobs(model: &LoadedModel, info: &TokenInfo) -> Value {
         json!({ "token": String::from_utf8_lossy(&bytes), "logprob": logprob.max(-9999.0), "bytes": bytes })
     };
     let mut value = entry(info.token, info.logprob);
-    value["top_logprobs"] = info.top.iter().map(|&(token, logprob)| entry(token, logprob)).collect();
+    value["top_logprobs"] =
+        info.top.iter().map(|&(token, logprob)| entry(token, logprob)).collect();
     value
 }
 
@@ -224,7 +225,9 @@ async fn whole_answer(mut running: Running, head: &Head) -> Result<Reply, ApiErr
             }
             UpdateEvent::Reasoning(text) => choice.reasoning.push_str(&text),
             UpdateEvent::CallStart { id, name, .. } => {
-                choice.calls.push(json!({ "id": id, "type": "function", "function": { "name": name } }));
+                choice
+                    .calls
+                    .push(json!({ "id": id, "type": "function", "function": { "name": name } }));
                 choice.arguments.push(String::new());
             }
             UpdateEvent::CallArguments { index, text } => choice.arguments[index].push_str(&text),
@@ -342,7 +345,8 @@ impl Chunks {
             }
             UpdateEvent::CallStart { index: at, id, name } => {
                 let function = json!({ "name": name, "arguments": "" });
-                let call = json!([{ "index": at, "id": id, "type": "function", "function": function }]);
+                let call =
+                    json!([{ "index": at, "id": id, "type": "function", "function": function }]);
                 self.head.delta(index, json!({ "tool_calls": call }), Value::Null)
             }
             UpdateEvent::CallArguments { index: at, text } => {
@@ -358,4 +362,3 @@ impl Chunks {
         self.writer.send(reply::event(&chunk)).await
     }
 }
-

@@ -101,7 +101,8 @@ impl Head {
 
 /// Log probabilities in the form of completions.
 fn logprobs(running: &Running, infos: &[TokenInfo], offset: &mut usize) -> Value {
-    let text = |token: u32| String::from_utf8_lossy(&running.model().token_bytes(token)).into_owned();
+    let text =
+        |token: u32| String::from_utf8_lossy(&running.model().token_bytes(token)).into_owned();
     let (mut tokens, mut own, mut top, mut offsets) = (vec![], vec![], vec![], vec![]);
     for info in infos {
         let token = text(info.token);

@@ -24,7 +24,9 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
     let embedded = embedding::embed(call, &model, inputs).await?;
     let width = embedded.vectors.first().map_or(0, Vec::len);
     if let Some(dimensions) = dimensions.filter(|&dimensions| dimensions != width) {
-        let message = format!("this model's embeddings have {width} dimensions, not {dimensions}, and are not cut");
+        let message = format!(
+            "this model's embeddings have {width} dimensions, not {dimensions}, and are not cut"
+        );
         return Err(ApiError::invalid("dimensions", message));
     }
     let data = embedded.vectors.iter().enumerate().map(|(index, vector)| {
@@ -65,7 +67,9 @@ fn read_inputs(fields: &Fields<'_>, most: usize) -> Result<Vec<EmbedInput>, ApiE
     let inputs: Vec<EmbedInput> = inputs.ok_or_else(|| fields.wrong("input", must))?;
     match inputs.len() {
         0 => Err(fields.wrong("input", "a list of at least one text")),
-        count if count > most => Err(fields.wrong("input", &format!("a list of at most {most} texts"))),
+        count if count > most => {
+            Err(fields.wrong("input", &format!("a list of at most {most} texts")))
+        }
         _ => Ok(inputs),
     }
 }

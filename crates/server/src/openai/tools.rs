@@ -80,7 +80,8 @@ pub(super) fn read_format(fields: &Fields<'_>) -> Result<OutputRule, ApiError> {
             None => OutputRule::JsonObject,
         }),
         "json_schema" => {
-            let named = format.object("json_schema")?.ok_or_else(|| format.missing("json_schema"))?;
+            let named =
+                format.object("json_schema")?.ok_or_else(|| format.missing("json_schema"))?;
             let schema = named.value("schema").ok_or_else(|| named.missing("schema"))?;
             Ok(OutputRule::JsonSchema(schema.clone()))
         }

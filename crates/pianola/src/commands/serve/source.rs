@@ -169,12 +169,14 @@ impl ModelSource for Source {
         let failed = |message: String| LoadFailure { message, out_of_memory: false };
         let Some(entry) = catalogue::find(name) else {
             let known: Vec<&str> = catalogue::CATALOGUE.iter().map(|entry| entry.name).collect();
-            let message = format!("the catalogue has no model '{name}'; it has {}", known.join(", "));
+            let message =
+                format!("the catalogue has no model '{name}'; it has {}", known.join(", "));
             return Err(failed(message));
         };
         let store = Store::open().map_err(|error| failed(error.to_string()))?;
         let mut report = Pulled { progress, state: PullProgress::default() };
-        let path = pull::pull(entry, &store, &mut report).map_err(|error| failed(error.to_string()))?;
+        let path =
+            pull::pull(entry, &store, &mut report).map_err(|error| failed(error.to_string()))?;
         let model = served(entry.name, &path);
         add(&mut self.served(), model.clone());
         Ok(model.card)
