@@ -1,0 +1,113 @@
+// Turns parsed Markdown into DOM nodes. What the model wrote only ever becomes text.
+
+import { element } from "../dom";
+import type { Align, Block } from "./blocks";
+import { parseInline, type Inline } from "./inline";
+
+export function renderBlock(block: Block): HTMLElement {
+  switch (block.kind) {
+    case "heading":
+      // The page has a heading of its own, and each message one below it.
+      return withInline(element(`h${Math.min(block.level + 2, 6)}` as "h3", { class: `level-${block.level}` }), block.text);
+    case "paragraph":
+      return withInline(element("p"), block.text);
+    case "code":
+      return renderCode(block.language, block.text);
+    case "quote":
+      return element("blockquote", {}, ...block.blocks.map(renderBlock));
+    case "list":
+      return renderList(block);
+    case "table":
+      return renderTable(block);
+    case "rule":
+      return element("hr");
+  }
+}
+
+/** A code block with its language and a button that copies it; the click is handled by the thread. */
+function renderCode(language: string, text: string): HTMLElement {
+  const head = element(
+    "figcaption",
+    {},
+    element("span", { class: "language" }, language || "text"),
+    element("button", { type: "button", class: "text-button", "data-action": "copy-code" }, "Copy"),
+  );
+  const label = language ? `Code, ${language}` : "Code";
+  const code = element("code", {}, text);
+  return element("figure", { class: "code" }, head, element("pre", { tabindex: 0, role: "region", "aria-label": label }, code));
+}
+
+/** Gives a code block on the page a longer text; false where `shown` is another block. */
+export function updateCode(shown: HTMLElement, before: Block, after: Block): boolean {
+  if (before.kind !== "code" || after.kind !== "code" || before.language !== after.language) return false;
+  const code = shown.querySelector("code")!;
+  if (after.text.startsWith(before.text)) code.append(after.text.slice(before.text.length));
+  else code.textContent = after.text;
+  code.normalize();
+  return true;
+}
+
+function renderList(block: Extract<Block, { kind: "list" }>): HTMLElement {
+  const list = block.start === null ? element("ul") : element("ol", { start: block.start === 1 ? null : block.start });
+  for (const blocks of block.items) {
+    const item = element("li");
+    const first = blocks[0];
+    const task = first?.kind === "paragraph" ? /^\[([ xX])\]\s+/.exec(first.text) : null;
+    if (task) {
+      item.className = "task";
+      item.append(element("input", { type: "checkbox", disabled: true, checked: task[1] !== " ", "aria-label": task[1] === " " ? "open" : "done" }));
+    }
+    blocks.forEach((child, index) => {
+      const shown = task && index === 0 && child.kind === "paragraph" ? { ...child, text: child.text.slice(task[0].length) } : child;
+      if (block.tight && shown.kind === "paragraph") withInline(item, shown.text);
+      else item.append(renderBlock(shown));
+    });
+    list.append(item);
+  }
+  return list;
+}
+
+function renderTable(block: Extract<Block, { kind: "table" }>): HTMLElement {
+  const row = (cells: string[], name: "th" | "td"): HTMLElement =>
+    element("tr", {}, ...cells.map((text, index) => withInline(element(name, { class: alignClass(block.align[index]), scope: name === "th" ? "col" : null }), text)));
+  const body = block.rows.length > 0 ? element("tbody", {}, ...block.rows.map((cells) => row(cells, "td"))) : null;
+  const table = element("table", {}, element("thead", {}, row(block.header, "th")), body);
+  return element("div", { class: "table", tabindex: 0, role: "region", "aria-label": "Table" }, table);
+}
+
+function alignClass(align: Align | undefined): string | null {
+  return align === "right" || align === "center" ? align : null;
+}
+
+function withInline<T extends HTMLElement>(parent: T, text: string): T {
+  appendInline(parent, parseInline(text));
+  return parent;
+}
+
+function appendInline(parent: HTMLElement, nodes: Inline[]): void {
+  for (const node of nodes) {
+    switch (node.kind) {
+      case "text":
+        parent.append(node.text);
+        break;
+      case "code":
+        parent.append(element("code", {}, node.text));
+        break;
+      case "break":
+        parent.append(element("br"));
+        break;
+      default:
+        parent.append(renderSpan(node));
+    }
+  }
+}
+
+function renderSpan(node: Extract<Inline, { children: Inline[] }>): HTMLElement {
+  const names = { strong: "strong", emphasis: "em", strike: "del" } as const;
+  const span =
+    node.kind === "link"
+      ? element("a", { href: node.address, target: "_blank", rel: "noopener noreferrer", referrerpolicy: "no-referrer" })
+      : element(names[node.kind]);
+  appendInline(span, node.children);
+  return span;
+}
