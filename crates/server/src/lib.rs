@@ -31,10 +31,13 @@ mod openai;
 mod operation;
 mod options;
 mod output;
+mod page;
 mod reply;
 mod route;
 mod running;
 mod state;
+mod status;
+mod tls;
 
 pub use hub::{KeepOptions, LoadFailure, ModelCard, ModelSource, PullProgress};
 pub use listen::{ServerError, serve};

@@ -4,6 +4,7 @@ use crate::hub::{Hub, ModelSource};
 use crate::options::ServerOptions;
 use crate::route;
 use crate::state::State;
+use crate::tls;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -11,9 +12,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
+use tokio_rustls::TlsAcceptor;
 
 /// Why a server did not start or went down.
 #[derive(Debug, thiserror::Error)]
@@ -26,6 +29,14 @@ pub enum ServerError {
         /// Why, and what to do.
         reason: String,
     },
+    /// Certificate or key cannot be used.
+    #[error("cannot use {file} for TLS: {reason}")]
+    Tls {
+        /// The file.
+        file: String,
+        /// Why, and what to do.
+        reason: String,
+    },
     /// The system refuses something else.
     #[error("{what}: {source}")]
     System {
@@ -35,6 +46,9 @@ pub enum ServerError {
         source: io::Error,
     },
 }
+
+/// Time for a TLS handshake.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> ServerError {
     move |source| ServerError::System { what, source }
@@ -58,6 +72,7 @@ pub fn serve(
 }
 
 async fn run(state: &Arc<State>, listening: impl FnOnce(SocketAddr)) -> Result<(), ServerError> {
+    let acceptor = state.options.tls.as_ref().map(tls::acceptor).transpose()?;
     let listener = bind(SocketAddr::new(state.options.host, state.options.port)).await?;
     let mut terminate = signal(SignalKind::terminate()).map_err(system("cannot take SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot take SIGINT"))?;
@@ -70,7 +85,7 @@ async fn run(state: &Arc<State>, listening: impl FnOnce(SocketAddr)) -> Result<(
         tokio::select! {
             accepted = accept(&listener, &permits) => {
                 if let Some((stream, permit)) = accepted {
-                    let connection = connect(state.clone(), stream, stopped.clone());
+                    let connection = open(state.clone(), stream, acceptor.clone(), stopped.clone());
                     tokio::spawn(async move {
                         connection.await;
                         drop(permit);
@@ -130,10 +145,29 @@ async fn accept(
     }
 }
 
-/// Serves one connection to its end.
-async fn connect(state: Arc<State>, stream: TcpStream, mut stopped: watch::Receiver<bool>) {
+/// Serves one connection, encrypted or not.
+async fn open(
+    state: Arc<State>,
+    stream: TcpStream,
+    acceptor: Option<TlsAcceptor>,
+    stopped: watch::Receiver<bool>,
+) {
     // A token is a small packet that must not wait for the next.
     let _ = stream.set_nodelay(true);
+    let Some(acceptor) = acceptor else { return connect(state, stream, stopped).await };
+    let shaking = tokio::time::timeout(HANDSHAKE, acceptor.accept(stream)).await;
+    // Whoever speaks no TLS, or none of ours, is not answered.
+    if let Ok(Ok(stream)) = shaking {
+        connect(state, stream, stopped).await;
+    }
+}
+
+/// Serves one connection to its end.
+async fn connect(
+    state: Arc<State>,
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    mut stopped: watch::Receiver<bool>,
+) {
     let limits = state.options.limits;
     let shared = state.clone();
     let service = service_fn(move |request| route::answer(shared.clone(), request));

@@ -10,7 +10,7 @@ use crate::fields;
 use crate::gate;
 use crate::reply::Reply;
 use crate::state::State;
-use crate::{ollama, openai, operation};
+use crate::{ollama, openai, operation, page, status};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue, ORIGIN};
@@ -23,7 +23,8 @@ use std::sync::Arc;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Route {
     Root,
-    PageFile,
+    Script,
+    Style,
     Health,
     Ready,
     Version,
@@ -60,8 +61,8 @@ const POST: &[Method] = &[Method::POST];
 /// A path that ends in `*` stands for all that begin so.
 const ROUTES: &[Row] = &[
     row(Route::Root, GET, "/", true),
-    row(Route::PageFile, GET, "/app.js", true),
-    row(Route::PageFile, GET, "/app.css", true),
+    row(Route::Script, GET, "/app.js", true),
+    row(Route::Style, GET, "/app.css", true),
     row(Route::Health, GET, "/health", true),
     row(Route::Ready, GET, "/ready", true),
     row(Route::Version, GET, "/version", true),
@@ -211,13 +212,14 @@ async fn handle(
 ) -> Result<Reply, ApiError> {
     let state = &call.state;
     match route {
-        Route::Root => Ok(operation::root(html)),
-        Route::PageFile => Ok(operation::root(html)),
+        Route::Root => Ok(page::root(html)),
+        Route::Script => Ok(page::script()),
+        Route::Style => Ok(page::style()),
         Route::Health => Ok(operation::health()),
         Route::Ready => operation::ready(state),
         Route::Version => Ok(operation::version(state)),
-        Route::Metrics => operation::metrics(state).await,
-        Route::Status => operation::status(state).await,
+        Route::Metrics => Ok(status::metrics(state).await),
+        Route::Status => Ok(status::status(state).await),
         Route::OpenApi | Route::Docs => Ok(operation::health()),
         Route::Models => Ok(openai::models::list(state)),
         Route::Model => openai::models::one(state, rest),

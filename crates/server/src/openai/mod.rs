@@ -7,4 +7,3 @@ pub(crate) mod models;
 mod sampling;
 mod tools;
 
-pub(crate) use sampling::{read as read_sampling, usage};

@@ -5,7 +5,6 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::UNIX_EPOCH;
 
 use pianola_engine::{Engine, EngineError, Service};
-use pianola_plan::DeviceError;
 use pianola_server::{LoadFailure, ModelCard, ModelSource, PullProgress};
 
 use super::Arguments;

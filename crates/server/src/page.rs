@@ -1,0 +1,85 @@
+//! The web page, embedded in the program.
+
+use crate::reply::{self, Reply};
+use hyper::StatusCode;
+use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderValue, REFERRER_POLICY};
+
+const INDEX: &str = include_str!("../page/dist/index.html");
+const SCRIPT: &str = include_str!("../page/dist/app.js");
+const STYLE: &str = include_str!("../page/dist/app.css");
+
+/// Nothing from elsewhere, and nothing inline: text of a model that got into the page as markup could still
+/// not run.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
+    img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
+
+/// `/`: the page for a browser, Ollama's words for its clients.
+pub(crate) fn root(html: bool) -> Reply {
+    match html {
+        true => file("text/html; charset=utf-8", INDEX),
+        false => reply::whole(StatusCode::OK, "text/plain; charset=utf-8", "Ollama is running"),
+    }
+}
+
+pub(crate) fn script() -> Reply {
+    file("text/javascript; charset=utf-8", SCRIPT)
+}
+
+pub(crate) fn style() -> Reply {
+    file("text/css; charset=utf-8", STYLE)
+}
+
+fn file(content_type: &'static str, text: &'static str) -> Reply {
+    let mut reply = reply::whole(StatusCode::OK, content_type, text);
+    let headers = reply.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    // A newer program brings a newer page.
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    reply
+}
+
+#[cfg(test)]
+mod tests {
+    use sha2::{Digest, Sha256};
+    use std::collections::BTreeMap;
+    use std::fmt::Write;
+    use std::path::Path;
+
+    /// Sums of the sources beside those that the built files were made from.
+    #[test]
+    fn the_built_page_is_that_of_its_sources() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("page");
+        let listed = std::fs::read_to_string(folder.join("dist/sources.sum")).unwrap();
+        let listed: BTreeMap<&str, &str> = listed
+            .lines()
+            .map(|line| line.split_once("  ").expect("a sum and a path"))
+            .map(|(sum, path)| (path, sum))
+            .collect();
+        assert!(listed.len() > 3, "{listed:?}");
+        for (path, sum) in &listed {
+            let bytes = std::fs::read(folder.join(path)).unwrap_or_else(|e| panic!("{path}: {e}"));
+            let found = Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
+                let _ = write!(text, "{byte:02x}");
+                text
+            });
+            assert_eq!(found, **sum, "{path} has changed: run scripts/page");
+        }
+        let mut sources = Vec::new();
+        collect(&folder.join("src"), &mut sources);
+        for source in sources {
+            let path = source.strip_prefix(&folder).unwrap().to_str().unwrap().to_string();
+            assert!(listed.contains_key(path.as_str()), "{path} is new: run scripts/page");
+        }
+    }
+
+    fn collect(folder: &Path, files: &mut Vec<std::path::PathBuf>) {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            match path.is_dir() {
+                true => collect(&path, files),
+                false => files.push(path),
+            }
+        }
+    }
+}

@@ -1,0 +1,226 @@
+//! How the models are doing: `/metrics` for Prometheus and gateways, `/status` for the page.
+
+use crate::hub::ModelState;
+use crate::metrics::Page;
+use crate::reply::{self, Reply};
+use crate::state::State;
+use hyper::StatusCode;
+use pianola_engine::{DevicePart, Report};
+use serde_json::{Value, json};
+
+/// Asks the engine of a loaded model how it is doing, which waits for the step under way, without holding
+/// up this thread.
+async fn report(model: &ModelState) -> Option<Report> {
+    let loaded = model.loaded.clone()?;
+    tokio::task::spawn_blocking(move || loaded.service().report().ok()).await.ok()?
+}
+
+async fn reports(state: &State) -> Vec<(ModelState, Option<Report>)> {
+    let mut reports = Vec::new();
+    for model in state.hub.states() {
+        let report = report(&model).await;
+        reports.push((model, report));
+    }
+    reports
+}
+
+/// A number of a report, under its own name and those that gateways for vLLM read.
+struct Family {
+    names: &'static [&'static str],
+    kind: &'static str,
+    help: &'static str,
+    value: fn(&Report) -> f64,
+}
+
+const fn counter(
+    names: &'static [&'static str],
+    help: &'static str,
+    value: fn(&Report) -> f64,
+) -> Family {
+    Family { names, kind: "counter", help, value }
+}
+
+const fn gauge(
+    names: &'static [&'static str],
+    help: &'static str,
+    value: fn(&Report) -> f64,
+) -> Family {
+    Family { names, kind: "gauge", help, value }
+}
+
+const FAMILIES: &[Family] = &[
+    gauge(&["pianola_requests_running", "vllm:num_requests_running"], "Requests that run.", |r| {
+        r.running as f64
+    }),
+    gauge(&["pianola_requests_waiting", "vllm:num_requests_waiting"], "Requests that wait.", |r| {
+        r.waiting as f64
+    }),
+    counter(
+        &[
+            "pianola_prompt_tokens_total",
+            "vllm:prompt_tokens_total",
+            "vllm:prefix_cache_queries_total",
+        ],
+        "Tokens of prompts.",
+        |r| r.counters.prompt_tokens as f64,
+    ),
+    counter(
+        &["pianola_cached_tokens_total", "vllm:prefix_cache_hits_total"],
+        "Tokens of prompts that were computed before.",
+        |r| r.counters.cached_tokens as f64,
+    ),
+    counter(
+        &["pianola_generated_tokens_total", "vllm:generation_tokens_total"],
+        "Tokens generated.",
+        |r| r.counters.generated_tokens as f64,
+    ),
+    counter(
+        &["pianola_preemptions_total", "vllm:num_preemptions_total"],
+        "Requests that made room for others.",
+        |r| r.counters.preemptions as f64,
+    ),
+    counter(&["pianola_drafted_tokens_total"], "Tokens guessed ahead.", |r| {
+        r.counters.drafted_tokens as f64
+    }),
+    counter(&["pianola_accepted_tokens_total"], "Guesses that were right.", |r| {
+        r.counters.accepted_tokens as f64
+    }),
+    counter(&["pianola_steps_total"], "Steps played.", |r| r.counters.steps as f64),
+    counter(&["pianola_device_busy_seconds_total"], "Seconds in which steps were played.", |r| {
+        r.busy.seconds
+    }),
+    gauge(&["pianola_kv_bytes"], "Bytes of all KV pages.", |r| r.cache.bytes as f64),
+    gauge(&["pianola_kv_held_bytes"], "Bytes of KV pages of running requests.", |r| {
+        r.cache.held_bytes as f64
+    }),
+    gauge(&["pianola_kv_kept_bytes"], "Bytes of KV pages kept for later requests.", |r| {
+        r.cache.kept_bytes as f64
+    }),
+    counter(&["pianola_kv_evictions_total"], "KV pages given away although they were kept.", |r| {
+        r.cache.evictions as f64
+    }),
+    gauge(
+        &["pianola_kv_usage_ratio", "vllm:kv_cache_usage_perc"],
+        "Share of the KV pages that running requests hold.",
+        |r| r.cache.held_bytes as f64 / (r.cache.bytes as f64).max(1.0),
+    ),
+];
+
+/// Tokens of a KV page, which gateways take for vLLM's block.
+const PAGE_TOKENS: u64 = 64;
+
+/// Counts in Prometheus' form.
+pub(crate) async fn metrics(state: &State) -> Reply {
+    let mut page = Page::default();
+    state.metrics.render(&mut page);
+    let reports = reports(state).await;
+    page.family("pianola_model_loaded", "gauge", "Whether a model is loaded.");
+    for (model, _) in &reports {
+        let loaded = u8::from(model.loaded.is_some());
+        page.sample("pianola_model_loaded", &[("model_name", &model.card.id)], loaded);
+    }
+    for Family { names, kind, help, value } in FAMILIES {
+        for name in *names {
+            page.family(name, kind, help);
+            for (model, report) in &reports {
+                if let Some(report) = report {
+                    page.sample(name, &[("model_name", &model.card.id)], value(report));
+                }
+            }
+        }
+    }
+    page.family("pianola_memory_bytes", "gauge", "Bytes of weights, pages and activations.");
+    page.family("vllm:cache_config_info", "gauge", "The size of the KV cache.");
+    for (model, report) in &reports {
+        let (Some(loaded), Some(report)) = (&model.loaded, report) else { continue };
+        let info = loaded.service().info();
+        for part in &info.placement.parts {
+            for (heap, used) in heaps(part, report.cache.bytes) {
+                let labels = [
+                    ("model_name", model.card.id.as_str()),
+                    ("device", &part.device),
+                    ("heap", heap),
+                ];
+                page.sample("pianola_memory_bytes", &labels, used);
+            }
+        }
+        let page_bytes = (info.kv_bytes_per_token * PAGE_TOKENS).max(1);
+        let (size, count) =
+            (PAGE_TOKENS.to_string(), (report.cache.bytes / page_bytes).to_string());
+        let labels = [
+            ("model_name", model.card.id.as_str()),
+            ("block_size", size.as_str()),
+            ("num_gpu_blocks", count.as_str()),
+        ];
+        page.sample("vllm:cache_config_info", &labels, 1);
+    }
+    let text = page.into_text();
+    reply::whole(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
+}
+
+/// Bytes that a device's part takes, by heap. Where a device has no heaps of its own, all is in the
+/// machine's memory.
+fn heaps(part: &DevicePart, kv_bytes: u64) -> Vec<(&'static str, u64)> {
+    match part.heaps {
+        Some(heaps) => {
+            let all = [("device memory", heaps.device_local), ("shared memory", heaps.host)];
+            all.into_iter().filter(|(_, used)| *used > 0).collect()
+        }
+        None => vec![("system memory", part.weight_bytes + if part.head { kv_bytes } else { 0 })],
+    }
+}
+
+/// What the page's panel shows.
+pub(crate) async fn status(state: &State) -> Reply {
+    let models: Vec<Value> = reports(state)
+        .await
+        .iter()
+        .map(|(model, report)| describe(model, report.as_ref()))
+        .collect();
+    reply::ok(&json!({
+        "version": state.options.version,
+        "uptime_seconds": state.started.elapsed().as_secs_f64(),
+        "active_requests": state.active(),
+        "models": models,
+    }))
+}
+
+fn describe(model: &ModelState, report: Option<&Report>) -> Value {
+    let mut value = json!({
+        "id": model.card.id, "state": model.state, "reason": model.reason,
+        "expires_in_seconds": model.expires_in.map(|time| time.as_secs()),
+    });
+    let (Some(loaded), Some(report)) = (&model.loaded, report) else { return value };
+    let info = loaded.service().info();
+    let part = |part: &DevicePart| {
+        let heap = |(name, used): (&str, u64)| json!({ "name": name, "used_bytes": used, "total_bytes": null });
+        json!({
+            "device": part.device, "layers": [part.layers.start, part.layers.end], "head": part.head,
+            "weight_bytes": part.weight_bytes,
+            "heaps": heaps(part, report.cache.bytes).into_iter().map(heap).collect::<Vec<_>>(),
+        })
+    };
+    let (cache, counters, busy) = (&report.cache, &report.counters, &report.busy);
+    let more = json!({
+        "devices": info.devices, "context": info.context, "lanes": info.lanes,
+        "layers": info.layers, "parameters": info.parameters, "quantization": info.quantization,
+        "parts": info.placement.parts.iter().map(part).collect::<Vec<_>>(),
+        "ceiling_tokens_per_second": loaded.service().ceiling(),
+        "running": report.running, "waiting": report.waiting,
+        "kv": {
+            "bytes": cache.bytes, "used_bytes": cache.held_bytes, "kept_bytes": cache.kept_bytes,
+            "free_bytes": cache.free_bytes(),
+        },
+        "counters": {
+            "steps": counters.steps, "prompt_tokens": counters.prompt_tokens,
+            "cached_tokens": counters.cached_tokens, "generated_tokens": counters.generated_tokens,
+            "preemptions": counters.preemptions, "drafted_tokens": counters.drafted_tokens,
+            "accepted_tokens": counters.accepted_tokens,
+        },
+        "busy_seconds": busy.seconds, "wall_seconds": busy.wall_seconds,
+    });
+    if let (Value::Object(value), Value::Object(more)) = (&mut value, more) {
+        value.extend(more);
+    }
+    value
+}
