@@ -1,4 +1,4 @@
-//! Calls in what models write, and conversations with calls, with no model at hand.
+//! Calls in what models write, however it is cut.
 
 use pianola_text::{OutputParser, ParserOptions, Piece, ReasoningMode, ToolFormat};
 use proptest::prelude::*;
