@@ -1,10 +1,12 @@
-//! Tokenisers, chat templates and streaming detokenisation.
+//! Tokenisers, chat templates, tool calls and streaming detokenisation.
 //!
 //! ```text
 //! conversation ─► ChatTemplate ─► text ─► added tokens ─► normalise ─► split ─► merge ─► ids
 //!                                                                                         │
-//!                              text ◄─ Decoder (whole characters only) ◄──────────────────┘
+//!  text, reasoning, calls ◄─ OutputParser ◄─ text ◄─ Decoder (whole characters only) ◄─────┘
 //! ```
+//!
+//! A conversation with tools goes through [`ToolFormat::adapt`] first.
 //!
 //! A [`Tokenizer`] comes from a GGUF file or a tokenizer.json and agrees, token
 //! for token, with Hugging Face's `tokenizers`. The crate never runs a model,

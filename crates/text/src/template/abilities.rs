@@ -1,14 +1,19 @@
 //! What a template can render, found out by trial: needles go in, and are looked for in the text.
 
+use std::cell::Cell;
+
 use serde_json::{Value, json};
 
 use super::{ChatTemplate, Conversation, Message};
+use crate::error::Error;
 
 /// What a template renders without an error and without losing text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Abilities {
     /// Tool definitions.
     pub(crate) tools: bool,
+    /// Conversations without a list of tools.
+    pub(crate) no_tools: bool,
     /// Assistant messages with `tool_calls` and no content.
     pub(crate) calls: bool,
     /// Messages of role `tool`.
@@ -27,11 +32,16 @@ pub(crate) struct Abilities {
     pub(crate) later_system: bool,
     /// Two messages of one role in a row, and an assistant's first.
     pub(crate) repeated_roles: bool,
+    /// Conversations without a user message.
+    pub(crate) no_user: bool,
+    /// Assistant messages without content.
+    pub(crate) empty_answers: bool,
 }
 
 /// Needles for what a trial's messages hold.
 const A: &str = "pianola-needle-a";
 const B: &str = "pianola-needle-b";
+const C: &str = "pianola-needle-c";
 const ID_A: &str = "pianola0a";
 const ID_B: &str = "pianola0b";
 
@@ -53,51 +63,101 @@ impl ChatTemplate {
 
     /// The trials, made once when first asked for.
     pub(crate) fn abilities(&self) -> Abilities {
-        *self.abilities.get_or_init(|| self.try_all())
+        *self.abilities.get_or_init(|| Trial::of(self).all())
     }
 
-    fn try_all(&self) -> Abilities {
-        let user = || Message::new("user", "x");
+    /// How the template writes a call: the call, and a few characters before its name. `None` if
+    /// it does not.
+    pub(crate) fn written_call(&self) -> Option<String> {
+        const BEFORE: usize = 40;
+        let text = Trial::of(self).calls(called(""))?;
+        let at = text.rfind(A)?;
+        let start = text[..at].char_indices().rev().nth(BEFORE).map_or(0, |(start, _)| start);
+        Some(text[start..].to_owned())
+    }
+}
+
+/// Renders needles.
+struct Trial<'a> {
+    template: &'a ChatTemplate,
+    /// The template went beyond what templates may take: it will again, and is not asked to.
+    stopped: Cell<bool>,
+}
+
+impl Trial<'_> {
+    fn of(template: &ChatTemplate) -> Trial<'_> {
+        Trial { template, stopped: Cell::new(false) }
+    }
+
+    fn render(&self, messages: &[Message], tools: Option<Value>) -> Option<String> {
+        if self.stopped.get() {
+            return None;
+        }
+        let conversation = Conversation { tools, ..Conversation::new(messages.to_vec()) };
+        let text = self.template.render(&conversation);
+        self.stopped.set(matches!(text, Err(Error::TemplateLimit(_))));
+        text.ok()
+    }
+
+    /// The text of messages with calls. Some templates want to see a tool for that.
+    fn calls(&self, messages: Vec<Message>) -> Option<String> {
+        self.render(&messages, Some(tool("f"))).or_else(|| self.render(&messages, None))
+    }
+
+    /// The text of messages without calls. Some templates want a list of tools, be it empty.
+    fn chat(&self, messages: Vec<Message>) -> Option<String> {
+        self.render(&messages, None).or_else(|| self.render(&messages, Some(json!([]))))
+    }
+
+    fn all(&self) -> Abilities {
         let says = |role: &str, text: &str| Message::new(role, text);
-        let prints = |messages: Vec<Message>, needles: &[&str]| {
-            let text = self.render(&Conversation::new(messages));
-            text.is_ok_and(|text| needles.iter().all(|needle| text.contains(needle)))
+        let has = |text: Option<String>, needles: &[&str]| {
+            text.is_some_and(|text| needles.iter().all(|needle| text.contains(needle)))
         };
-        let tool = |name: &str| {
-            let field = json!({ "type": "string", "description": "x" });
-            let parameters =
-                json!({ "type": "object", "properties": { "x": field }, "required": ["x"] });
-            let function = json!({ "name": name, "description": "x", "parameters": parameters });
-            json!([{ "type": "function", "function": function }])
-        };
-        let with_tools = Conversation { tools: Some(tool(A)), ..Conversation::new(vec![user()]) };
-        let calls = |text: &str, calls: &[(&str, &str)]| calling(text, calls);
-        let called = |text: &str| vec![user(), calls(text, &[(A, ID_A)]), result("y", ID_A)];
+        let calls = |messages: Vec<Message>, needles: &[&str]| has(self.calls(messages), needles);
+        let chat = |messages: Vec<Message>, needles: &[&str]| has(self.chat(messages), needles);
+        let two = [(A, ID_A), (B, ID_B)];
+        let both = vec![user(), calling("", &two), result("y", ID_A), result("z", ID_B)];
         let long = "call_0123456789abcdef01234567";
-        let long_id = vec![user(), calls("", &[(A, long)]), result("y", long)];
-        let two =
-            vec![user(), calls("", &[(A, ID_A), (B, ID_B)]), result("y", ID_A), result("z", ID_B)];
-        let mut after_result = called("");
-        after_result.insert(0, says("system", B));
-        let chat =
-            |role: &str| vec![says("system", "x"), user(), says("assistant", "y"), says(role, A)];
-        let mut later_system = chat("system");
-        later_system.push(user());
+        let system = || says("system", B);
+        let answer = || says("assistant", A);
         Abilities {
-            tools: self.render(&with_tools).is_ok_and(|text| text.contains(A)),
-            calls: prints(called(""), &[A]),
-            results: prints(vec![user(), calls("", &[("f", ID_A)]), result(B, ID_A)], &[B]),
-            parallel_calls: prints(two, &[A, B]),
-            text_beside_calls: prints(called(B), &[A, B]),
-            any_ids: prints(long_id, &[A]),
-            system: prints(vec![says("system", A), user()], &[A]),
-            system_before_results: prints(after_result, &[A, B]),
-            later_system: prints(later_system, &[A]),
-            repeated_roles: prints(vec![says("user", A), says("user", B)], &[A, B])
-                && prints(vec![user(), says("assistant", A), says("assistant", B)], &[A, B])
-                && prints(vec![says("assistant", A), user()], &[A]),
+            tools: has(self.render(&[user()], Some(tool(A))), &[A]),
+            no_tools: self.render(&[user()], None).is_some(),
+            calls: calls(called(""), &[A]),
+            results: calls(vec![user(), calling("", &[("f", ID_A)]), result(B, ID_A)], &[B]),
+            parallel_calls: calls(both, &[A, B]),
+            text_beside_calls: calls(called(B), &[A, B]),
+            any_ids: calls(vec![user(), calling("", &[(A, long)]), result("y", long)], &[A]),
+            system: chat(vec![system(), user()], &[B]),
+            system_before_results: calls([vec![system()], called("")].concat(), &[A, B]),
+            later_system: chat(
+                vec![system(), user(), answer(), says("system", C), user()],
+                &[A, B, C],
+            ),
+            repeated_roles: chat(vec![says("user", A), says("user", B)], &[A, B])
+                && chat(vec![user(), answer(), says("assistant", B)], &[A, B])
+                && chat(vec![answer(), user()], &[A]),
+            no_user: chat(vec![system()], &[B]) && chat(vec![system(), answer()], &[A, B]),
+            empty_answers: chat(vec![user(), says("assistant", ""), says("user", A)], &[A]),
         }
     }
+}
+
+/// A call of `A`, beside this text, and its result.
+fn called(text: &str) -> Vec<Message> {
+    vec![user(), calling(text, &[(A, ID_A)]), result("y", ID_A)]
+}
+
+fn user() -> Message {
+    Message::new("user", "x")
+}
+
+fn tool(name: &str) -> Value {
+    let field = json!({ "type": "string", "description": "x" });
+    let parameters = json!({ "type": "object", "properties": { "x": field }, "required": ["x"] });
+    let function = json!({ "name": name, "description": "x", "parameters": parameters });
+    json!([{ "type": "function", "function": function }])
 }
 
 fn calling(text: &str, calls: &[(&str, &str)]) -> Message {

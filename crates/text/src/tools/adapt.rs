@@ -19,13 +19,14 @@ impl ToolFormat {
     /// `system`, `developer`, `user`, `assistant`, `tool` and `function` will do.
     pub fn adapt(self, mut conversation: Conversation, template: &ChatTemplate) -> Conversation {
         let able = template.abilities();
-        let knows_developer = template.source().contains("developer");
         conversation.tools =
             conversation.tools.filter(|it| it.as_array().is_none_or(|it| !it.is_empty()));
         let messages = conversation.messages.into_iter();
-        let mut messages: Vec<Message> =
-            messages.map(|message| tidy(message, knows_developer)).collect();
+        let mut messages: Vec<Message> = messages.map(tidy).collect();
         link(&mut messages, able.any_ids);
+        if !able.no_user && !messages.iter().any(|message| message.role == "user") {
+            begin_with_user(&mut messages);
+        }
         if self.is_native(able) {
             messages = split(messages, able);
         } else {
@@ -39,16 +40,22 @@ impl ToolFormat {
             }
         }
         messages = gather_system(messages, able);
-        let first = messages.iter().find(|message| message.role != "system");
-        let begins = first.is_some_and(|message| message.role == "user");
+        let has_tools = conversation.tools.is_some();
         // Llama's template takes the first message for the user's if there are tools.
-        let user_first = self == ToolFormat::Llama3 && conversation.tools.is_some();
-        if !begins && (user_first || !able.repeated_roles) {
-            let at = messages.iter().take_while(|message| message.role == "system").count();
-            messages.insert(at, Message::new("user", ""));
+        if !able.repeated_roles || (has_tools && self == ToolFormat::Llama3) {
+            begin_with_user(&mut messages);
         }
         if !able.repeated_roles {
             messages = alternate(join_neighbours(messages, |_| true));
+        }
+        if !able.empty_answers {
+            messages
+                .iter_mut()
+                .filter(|it| says_nothing(it))
+                .for_each(|it| it.content = " ".into());
+        }
+        if !able.no_tools {
+            conversation.tools.get_or_insert(json!([]));
         }
         conversation.messages = fold_system(messages, able);
         conversation
@@ -62,13 +69,12 @@ impl ToolFormat {
     /// Calls and results as text.
     fn in_words(self, mut message: Message) -> Message {
         if let Some(calls) = message.tool_calls.take() {
-            let calls = Value::String(words::calls(self, &calls));
-            message.content = match message.content {
-                // Calls stand on a line of their own.
-                Value::String(text) if !text.is_empty() => {
-                    format!("{text}\n{}", calls.as_str().unwrap_or_default()).into()
-                }
-                other => content::join(other, calls),
+            let calls = words::calls(self, &calls);
+            message.content = match content::text(&message.content) {
+                // Calls begin a line.
+                Some(text) if text.is_empty() || text.ends_with('\n') => (text + &calls).into(),
+                Some(text) => format!("{text}\n{calls}").into(),
+                None => content::join(message.content, calls.into()),
             };
         }
         if message.role == "tool" {
@@ -84,9 +90,9 @@ impl ToolFormat {
 }
 
 /// A message in today's form: no roles or fields that templates do not know, no absent content.
-fn tidy(mut message: Message, knows_developer: bool) -> Message {
+fn tidy(mut message: Message) -> Message {
     match message.role.as_str() {
-        "developer" if !knows_developer => message.role = "system".into(),
+        "developer" => message.role = "system".into(),
         "function" => message.role = "tool".into(),
         _ => {}
     }
@@ -242,6 +248,19 @@ fn gather_system(messages: Vec<Message>, able: Abilities) -> Vec<Message> {
         }
     }
     system.into_iter().chain(others).collect()
+}
+
+fn says_nothing(message: &Message) -> bool {
+    let bare = message.tool_calls.is_none() && content::is_empty(&message.content);
+    bare && message.role == "assistant"
+}
+
+/// Puts an empty user message after the system's, unless there is one.
+fn begin_with_user(messages: &mut Vec<Message>) {
+    let at = messages.iter().take_while(|message| message.role == "system").count();
+    if messages.get(at).is_none_or(|message| message.role != "user") {
+        messages.insert(at, Message::new("user", ""));
+    }
 }
 
 /// Inserts empty messages so that users and assistants take turns; calls and results do not count.

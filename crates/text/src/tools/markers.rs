@@ -31,10 +31,11 @@ pub(super) const FENCE_WORDS: [&str; 4] = ["", "json", "tool_code", "tool_call"]
 /// The markers that a model of the format may write.
 pub(super) fn markers(format: ToolFormat) -> &'static [Marker] {
     match format {
-        ToolFormat::Hermes | ToolFormat::SmolLm => &[BLOCK],
+        ToolFormat::SmolLm => &[BLOCK],
         ToolFormat::Llama3 => &[PYTHON],
         ToolFormat::Mistral => &[TOOL_CALLS],
         ToolFormat::Gemma => &[FENCE],
-        ToolFormat::Generic => &[BLOCK, FENCE],
+        // Qwen 2.5 Coder writes fences, whatever its template asks for.
+        ToolFormat::Hermes | ToolFormat::Generic => &[BLOCK, FENCE],
     }
 }

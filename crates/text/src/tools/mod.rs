@@ -17,9 +17,11 @@ mod content;
 mod markers;
 mod object;
 mod parser;
+mod piece;
 mod words;
 
-pub use parser::{OutputParser, ParserOptions, Piece, ReasoningMode};
+pub use parser::OutputParser;
+pub use piece::{ParserOptions, Piece, ReasoningMode};
 
 use crate::template::ChatTemplate;
 use crate::tokenizer::Tokenizer;
@@ -69,30 +71,28 @@ impl ToolFormat {
         let source = template.source();
         let has = |text: &str| source.contains(text);
         let knows = |token: &str| tokenizer.id_of(token).is_some();
-        // Calls that are not JSON: Qwen 3 Coder, GLM, Functionary, Firefunction.
-        let other = ["<function=", "<arg_key>", "functools["];
-        if other.into_iter().any(has) {
-            ToolFormat::Generic
-        } else if has("[TOOL_CALLS]") || knows("[TOOL_CALLS]") {
-            ToolFormat::Mistral
-        } else if has("<tool_call>") && template.takes_tools() {
-            ToolFormat::Hermes
-        } else if has("SmolLM") {
-            ToolFormat::SmolLm
-        } else if has("<|start_header_id|>") && knows("<|start_header_id|>") {
-            ToolFormat::Llama3
-        } else if has("<start_of_turn>") && knows("<start_of_turn>") {
-            ToolFormat::Gemma
-        } else {
-            ToolFormat::Generic
+        let turns = |token: &str| has(token) && knows(token);
+        match template.written_call() {
+            Some(call) if call.contains("[TOOL_CALLS]") => ToolFormat::Mistral,
+            Some(call) if call.contains("<tool_call>") && call.contains("\"arguments\":") => {
+                ToolFormat::Hermes
+            }
+            Some(call) if call.contains("\"parameters\":") && turns("<|start_header_id|>") => {
+                ToolFormat::Llama3
+            }
+            Some(_) => ToolFormat::Generic,
+            None if knows("[TOOL_CALLS]") => ToolFormat::Mistral,
+            None if has("SmolLM") => ToolFormat::SmolLm,
+            None if turns("<|start_header_id|>") => ToolFormat::Llama3,
+            None if turns("<start_of_turn>") => ToolFormat::Gemma,
+            None => ToolFormat::Generic,
         }
     }
 
     /// Whether the model marks calls or reasoning by special tokens, so that the parser needs them in
     /// the text: a decoder leaves them out unless it is made to show them.
     pub fn needs_special_tokens(self, tokenizer: &Tokenizer) -> bool {
-        let markers =
-            markers::markers(self).iter().map(|marker| marker.open).chain([parser::THINK]);
+        let markers = markers::markers(self).iter().map(|marker| marker.open).chain([piece::THINK]);
         let mut ids = markers.filter_map(|marker| tokenizer.id_of(marker));
         ids.any(|id| tokenizer.is_special(id))
     }

@@ -72,6 +72,10 @@ impl Nest {
     }
 }
 
+/// Values inside one another in what may still be no call. It is read again from every marker in
+/// it, so that its length would count squared if markers could nest without a bound.
+const DEEPEST: usize = 64;
+
 /// The state of reading one object.
 #[derive(Debug)]
 pub(super) struct CallObject {
@@ -115,6 +119,11 @@ impl CallObject {
         self.place == Place::Closed
     }
 
+    /// Whether its braces are doubled. Models that do so lose count of those at the end.
+    pub(super) fn is_doubled(&self) -> bool {
+        self.doubled
+    }
+
     /// Whether it turned out to be a call.
     pub(super) fn has_begun(&self) -> bool {
         self.begun
@@ -153,7 +162,7 @@ impl CallObject {
                 if self.nest.closes(character) {
                     self.place = Place::AfterValue;
                 }
-                Step::Hold
+                self.hold_nested()
             }
             Place::Scalar => match character {
                 ',' | '}' => self.after_value(character, rules),
@@ -273,10 +282,14 @@ impl CallObject {
         match &mut self.arguments {
             Some(arguments) => {
                 arguments.push(character);
-                Step::Hold
+                self.hold_nested()
             }
             None => Step::Argument,
         }
+    }
+
+    fn hold_nested(&self) -> Step {
+        if self.nest.depth > DEEPEST && !self.begun { Step::Reject } else { Step::Hold }
     }
 
     fn after_value(&mut self, character: char, rules: Rules) -> Step {

@@ -1,13 +1,12 @@
 //! Calls and reasoning in what a model writes, while it writes.
 //!
 //! ```text
-//!            <think>                </think>
-//! Opening ───────────► Reasoning ───────────┐
-//!    │                                      ▼      { [         certain           } ]
-//!    └───────────────────────────────► Start ─────► Call ◄──► Call (begun) ──► AfterCall
-//!                                         │           ▲  │ no call               │
-//!                                         ▼    marker │  ▼                       │
-//!                                        Text ────► Marker ─────► Text ◄─────────┘
+//! Opening ─<think>─► Reasoning ─</think>─┐
+//!    └──────────── else ─────────────────┴─► Start ── { or [ ──► Call ─certain, then } ─► AfterCall
+//!                                              │                 ▲  │                      │   │
+//!                                            else          JSON ─┘  └─ no call ─► Text     │   └─ next call ─► Call
+//!                                              ▼            │                              │
+//!                                             Text ─marker─► Marker ─ no call ─► Text      └─ else ─► Text
 //! ```
 //!
 //! Every character is decided on by itself and goes one way whatever came in the same push, so the
@@ -18,57 +17,7 @@
 use super::ToolFormat;
 use super::markers::{FENCE_WORDS, Marker, MarkerKind, markers};
 use super::object::{CallObject, Rules, Step};
-
-/// A part of an answer. Neighbouring pieces of one kind belong together.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
-    /// Words for the user.
-    Text(String),
-    /// Reasoning before the answer, without its tags.
-    Reasoning(String),
-    /// A call of this tool begins.
-    CallStart {
-        /// The tool.
-        name: String,
-    },
-    /// More of the arguments of the call that began last: JSON as the model wrote it.
-    CallArguments(String),
-    /// The call that began last is complete, or the answer ended in it.
-    CallEnd,
-}
-
-/// Where an answer may have reasoning.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ReasoningMode {
-    /// `<think>` is text.
-    Off,
-    /// `<think>…</think>` at the very start.
-    #[default]
-    Tagged,
-    /// The prompt ended with `<think>`, so that the answer begins with reasoning.
-    Open,
-}
-
-impl ReasoningMode {
-    /// The mode for answers to a prompt.
-    pub fn of_prompt(prompt: &str) -> ReasoningMode {
-        if prompt.trim_end().ends_with(THINK) { ReasoningMode::Open } else { ReasoningMode::Tagged }
-    }
-}
-
-/// What an [`OutputParser`] looks for.
-#[derive(Clone, Debug, Default)]
-pub struct ParserOptions {
-    /// Names of the tools the model may call; without any there are no calls.
-    pub tools: Vec<String>,
-    /// Whether calls after the first are calls; else they are text.
-    pub parallel_calls: bool,
-    /// Where there may be reasoning.
-    pub reasoning: ReasoningMode,
-}
-
-pub(super) const THINK: &str = "<think>";
-const END_THINK: &str = "</think>";
+use super::piece::{END_THINK, ParserOptions, Piece, ReasoningMode, THINK};
 
 /// Where the parser is in the answer.
 #[derive(Debug)]
@@ -115,6 +64,8 @@ pub struct OutputParser {
     /// The marker around the present calls.
     marker: Option<&'static Marker>,
     in_list: bool,
+    /// The last call had doubled braces.
+    doubled: bool,
     /// Inside a fence that holds no call: the next fence closes it.
     in_fence: bool,
     calls: usize,
@@ -140,6 +91,7 @@ impl OutputParser {
             pieces: Vec::new(),
             marker: None,
             in_list: false,
+            doubled: false,
             in_fence: false,
             calls: 0,
             gap: Some(String::new()),
@@ -336,6 +288,7 @@ impl OutputParser {
         let names = unmarked.then_some(self.options.tools.as_slice());
         let step = object.feed(character, Rules { names, tagged });
         let (closed, begun) = (object.is_closed(), object.has_begun());
+        self.doubled = object.is_doubled();
         match step {
             Step::Hold => self.held.push(character),
             Step::Begin { name, arguments } => {
@@ -380,6 +333,8 @@ impl OutputParser {
         if character == ']' && self.in_list && word == "]" {
             self.in_list = false;
             self.held.clear();
+        } else if self.doubled && word == "}" {
+            self.held.clear();
         } else if !word.is_empty() && word == close {
             self.held.clear();
             self.leave_marker();
@@ -402,7 +357,7 @@ impl OutputParser {
         let fenced = self.marker.filter(|marker| marker.kind == MarkerKind::Fence);
         // After a call in the same block, what is held does not begin with the fence.
         let opening = fenced.filter(|marker| self.held.starts_with(marker.open));
-        self.in_fence = opening.is_some();
+        self.in_fence |= opening.is_some();
         self.leave_marker();
         self.release(opening.map_or(1, |marker| marker.open.len()));
         self.requeue();

@@ -1,4 +1,4 @@
-//! Calls in what models write, and conversations with calls, with no model at hand.
+//! Calls in what models write, however it is cut.
 
 use pianola_text::{OutputParser, ParserOptions, Piece, ReasoningMode, ToolFormat};
 use proptest::prelude::*;
@@ -100,6 +100,12 @@ fn calls_of_every_format_are_found() {
             "<tool_call>\n{{\"name\": \"add\", \"arguments\": {\"a\": 1}}}\n</tool_call>",
             "@add{\"a\": 1}.",
         ),
+        (Hermes, "{{\"name\": \"add\", \"arguments\": {\"a\": 1}}}}\n", "@add{\"a\": 1}."),
+        (
+            Hermes,
+            "```json\n{\n  \"name\": \"add\",\n  \"arguments\": {\"a\": 1}\n}\n```",
+            "@add{\"a\": 1}.",
+        ),
         (
             Hermes,
             "<tool_call>{\"id\": 7, \"name\": \"r\\u00e9\", \"arguments\": {}, \"x\": [\"}\"]}</tool_call> done",
@@ -181,6 +187,11 @@ fn calls_of_every_format_are_found() {
         (Generic, "<tool_call>{\"name\": \"other\", \"arguments\": {}}</tool_call>", "@other{}."),
         (
             Generic,
+            "```text\n<tool_call>x\n```\n{\"name\": \"now\", \"parameters\": {}}",
+            "«```text\n<tool_call>x\n```\n{\"name\": \"now\", \"parameters\": {}}»",
+        ),
+        (
+            Generic,
             "[{\"name\": \"add\", \"parameters\": {}}, {\"name\": \"now\", \"parameters\": {}}] end",
             "@add{}.@now{}.« end»",
         ),
@@ -236,6 +247,14 @@ fn a_call_after_something_like_one_is_found() {
         let text = format!("{before}{call}");
         check(ToolFormat::Hermes, &options(), &text, &format!("«{before}»@now{{}}."));
     }
+}
+
+#[test]
+fn markers_inside_one_another_take_linear_time() {
+    let mut text = "<tool_call>{\"a\": [".repeat(50_000);
+    text.push_str(&"]".repeat(50_000));
+    let pieces = parse(ToolFormat::Hermes, &options(), [text.as_str()]);
+    assert_eq!(pieces, [Piece::Text(text)]);
 }
 
 #[test]
