@@ -112,7 +112,7 @@ impl Generation {
         Generation {
             prompt,
             choices: 1,
-            sampling: Sampling::default(),
+            sampling: default_sampling(),
             seed: None,
             penalties: PenaltyScope::Answer,
             max_tokens: None,
@@ -136,4 +136,10 @@ impl Generation {
             ..Request::new(prompt)
         }
     }
+}
+
+/// How tokens are sampled where a request says nothing: small models lose the thread when they sample
+/// from their whole distribution.
+fn default_sampling() -> Sampling {
+    Sampling { temperature: 0.7, top_k: 40, top_p: 0.95, min_p: 0.05, ..Sampling::default() }
 }
