@@ -281,6 +281,7 @@ export class App {
     this.panel.setOpen(!this.panel.isOpen);
     this.prefer({ panel: this.panel.isOpen });
     if (!this.panel.isOpen) byId("toggle-panel").focus();
+    else if (!matchMedia(WIDE).matches) byId("close-panel").focus();
   }
 
   private switchTheme(): void {

@@ -48,6 +48,24 @@ export const stubOnly = {
     await context.close();
   },
 
+  async "follows a growing answer until the reader scrolls up"({ browser, url, stub, assert }) {
+    stub.state.pace = 4;
+    const { context, page } = await openPage(browser, url);
+    const gap = () => page.locator("#scroller").evaluate((node) => node.scrollHeight - node.clientHeight - node.scrollTop);
+    await send(page, "long");
+    await page.waitForFunction(() => document.querySelector("#scroller").scrollTop > 200);
+    assert.ok((await gap()) < 48);
+    await page.mouse.move(600, 300);
+    await page.mouse.wheel(0, -400);
+    await page.waitForSelector("#latest:visible");
+    await page.waitForTimeout(400);
+    assert.ok((await gap()) > 300);
+    await page.click("#latest");
+    await page.waitForTimeout(400);
+    assert.ok((await gap()) < 48);
+    await context.close();
+  },
+
   async "reasoning folds"({ browser, url, assert }) {
     const { context, page } = await openPage(browser, url);
     await send(page, "think");

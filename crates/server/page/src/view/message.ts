@@ -87,7 +87,10 @@ export class AnswerView {
     this.text.update(answer.text);
     this.root.classList.toggle("streaming", streaming);
     this.root.setAttribute("aria-busy", String(streaming));
-    if (!streaming) this.text.finish();
+    if (!streaming) {
+      this.reasoning.finish();
+      this.text.finish();
+    }
     this.drawFoot();
   }
 

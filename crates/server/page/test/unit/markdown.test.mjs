@@ -107,6 +107,19 @@ test("blocks that are closed stay the same nodes", () => {
   assert.match(code.textContent, /code goes on/);
 });
 
+test("emphasis and code that are not closed yet are shown as if they were", () => {
+  const shown = (text) => {
+    const root = document.createElement("div");
+    new MarkdownStream(root).update(text);
+    return root.children.map((child) => html(child)).join("");
+  };
+  assert.equal(shown("a **bol"), "<p>a <strong>bol</strong></p>");
+  assert.equal(shown("a **bold*"), "<p>a <strong>bold</strong></p>");
+  assert.equal(shown("- x\n- **a *b"), "<ul><li>x</li><li><strong>a <em>b</em></strong></li></ul>");
+  assert.equal(shown("# a `co"), "<h3>a <code>co</code></h3>");
+  assert.equal(shown("**a\n\nb"), "<p>**a</p><p>b</p>");
+});
+
 test("links open without giving the page away", () => {
   const root = document.createElement("div");
   new MarkdownStream(root).update("[a](https://x.org/)");
