@@ -51,7 +51,8 @@ async function chat(state, request, response) {
   for await (const piece of request) body += piece;
   const asked = JSON.parse(body);
   state.lastRequest = asked;
-  const text = asked.messages.at(-1).content;
+  // A message that follows a failed one is sent together with it.
+  const text = asked.messages.at(-1).content.split("\n\n").at(-1);
   if (text.startsWith("fail")) return json(response, 503, { error: { message: "the queue is full: 64 requests are waiting" } });
   const { answer, reasoning = "" } = answerTo(text);
   response.writeHead(200, { "content-type": "text/event-stream", "cache-control": "no-cache" });

@@ -58,10 +58,11 @@ export class App {
   }
 
   async start(): Promise<void> {
+    const id = location.hash.slice(1);
     this.open(this.current);
     const models = this.loadModels();
     await this.library.load();
-    const asked = this.library.conversations.get(location.hash.slice(1));
+    const asked = this.library.conversations.get(id);
     if (asked && this.current.messages.length === 0) this.open(asked);
     else this.showList();
     await models;
@@ -110,14 +111,18 @@ export class App {
   // Conversations
 
   private open(conversation: Conversation): void {
+    this.show(conversation);
+    // On a touch screen the focus would open the keyboard over the text.
+    if (matchMedia("(hover: hover)").matches) this.composer.focus();
+  }
+
+  private show(conversation: Conversation): void {
     this.current = conversation;
     const kept = this.library.conversations.has(conversation.id);
     history.replaceState(null, "", kept ? `#${conversation.id}` : location.pathname + location.search);
     this.thread.show(conversation);
     this.showModels();
     this.showList();
-    // On a touch screen the focus would open the keyboard over the text.
-    if (matchMedia("(hover: hover)").matches) this.composer.focus();
   }
 
   private openNew(): void {
@@ -151,7 +156,7 @@ export class App {
 
   private changedElsewhere(id: string): void {
     const conversation = this.library.conversations.get(id);
-    if (id === this.current.id && conversation) this.open(conversation);
+    if (id === this.current.id && conversation) this.show(conversation);
     else this.showList();
   }
 
@@ -276,6 +281,7 @@ export class App {
     this.panel.setOpen(!this.panel.isOpen);
     this.prefer({ panel: this.panel.isOpen });
     if (!this.panel.isOpen) byId("toggle-panel").focus();
+    else if (!matchMedia(WIDE).matches) byId("close-panel").focus();
   }
 
   private switchTheme(): void {

@@ -285,9 +285,10 @@ function expandTabs(line: string): string {
   return " ".repeat(column);
 }
 
+/** Removes blank lines behind the first line and returns how many there were. */
 function trimBlankEnd(lines: string[]): number {
   let count = 0;
-  while (lines.length > 0 && isBlank(lines[lines.length - 1]!)) {
+  while (lines.length > 1 && isBlank(lines[lines.length - 1]!)) {
     lines.pop();
     count += 1;
   }

@@ -36,8 +36,12 @@ export function webAddress(address: string): string | null {
   }
 }
 
-export function parseInline(text: string): Inline[] {
-  return new InlineParser(text).parse();
+/**
+ * `growing` says that more text will follow: emphasis and code that are not closed yet are shown
+ * as if they were, so that no signs flash up at the end of a stream.
+ */
+export function parseInline(text: string, growing = false): Inline[] {
+  return new InlineParser(growing ? text.replace(/[*`]{1,3}$/, "") : text, growing).parse();
 }
 
 class InlineParser {
@@ -48,7 +52,10 @@ class InlineParser {
   /** Lengths of backtick runs that have no partner further on. */
   private unpaired = new Set<number>();
 
-  constructor(private readonly text: string) {}
+  constructor(
+    private readonly text: string,
+    private readonly growing: boolean,
+  ) {}
 
   parse(): Inline[] {
     while (this.at < this.text.length) {
@@ -59,7 +66,9 @@ class InlineParser {
       this.at = end;
       if (found) this.special(found[0]);
     }
-    return nodesOf(this.fold(0));
+    const row = this.fold(0);
+    if (this.growing) closeOpenRuns(row);
+    return nodesOf(row);
   }
 
   private special(sign: string): void {
@@ -107,6 +116,7 @@ class InlineParser {
     const start = this.at + run;
     const close = this.unpaired.has(run) ? -1 : findRun(this.text, start, run);
     if (close < 0) {
+      if (this.growing && run < 3) return this.push({ kind: "code", text: this.text.slice(start) }, this.text.length - this.at);
       this.unpaired.add(run);
       return this.take(run);
     }
@@ -227,6 +237,17 @@ function findOpener(row: Piece[], before: number, closer: Run, bottom: number): 
     if (!odd || (piece.length % 3 === 0 && closer.length % 3 === 0)) return at;
   }
   return -1;
+}
+
+/** Closes the last few runs that are open, at the end of the row. */
+function closeOpenRuns(row: Piece[]): void {
+  for (let at = row.length - 1, closed = 0; at >= 0 && closed < 3; at -= 1) {
+    const piece = row[at]!;
+    if (!("run" in piece) || piece.run !== "*" || !piece.opens || piece.length === 0 || piece.length > 2) continue;
+    const inner = row.splice(at, Infinity).slice(1);
+    row.push({ node: { kind: piece.length === 2 ? "strong" : "emphasis", children: nodesOf(inner) }, depth: depthOf(inner) + 1 });
+    closed += 1;
+  }
 }
 
 /** Runs and brackets that found no partner are text. */

@@ -4,19 +4,20 @@ import { element } from "../dom";
 import type { Align, Block } from "./blocks";
 import { parseInline, type Inline } from "./inline";
 
-export function renderBlock(block: Block): HTMLElement {
+/** `growing` says that more text of this block will follow. */
+export function renderBlock(block: Block, growing = false): HTMLElement {
   switch (block.kind) {
     case "heading":
       // The page has a heading of its own, and each message one below it.
-      return withInline(element(`h${Math.min(block.level + 2, 6)}` as "h3", { class: `level-${block.level}` }), block.text);
+      return withInline(element(`h${Math.min(block.level + 2, 6)}` as "h3", { class: `level-${block.level}` }), block.text, growing);
     case "paragraph":
-      return withInline(element("p"), block.text);
+      return withInline(element("p"), block.text, growing);
     case "code":
       return renderCode(block.language, block.text);
     case "quote":
-      return element("blockquote", {}, ...block.blocks.map(renderBlock));
+      return element("blockquote", {}, ...block.blocks.map((child, index) => renderBlock(child, growing && index === block.blocks.length - 1)));
     case "list":
-      return renderList(block);
+      return renderList(block, growing);
     case "table":
       return renderTable(block);
     case "rule":
@@ -47,7 +48,7 @@ export function updateCode(shown: HTMLElement, before: Block, after: Block): boo
   return true;
 }
 
-function renderList(block: Extract<Block, { kind: "list" }>): HTMLElement {
+function renderList(block: Extract<Block, { kind: "list" }>, growing: boolean): HTMLElement {
   const list = block.start === null ? element("ul") : element("ol", { start: block.start === 1 ? null : block.start });
   for (const blocks of block.items) {
     const item = element("li");
@@ -59,8 +60,9 @@ function renderList(block: Extract<Block, { kind: "list" }>): HTMLElement {
     }
     blocks.forEach((child, index) => {
       const shown = task && index === 0 && child.kind === "paragraph" ? { ...child, text: child.text.slice(task[0].length) } : child;
-      if (block.tight && shown.kind === "paragraph") withInline(item, shown.text);
-      else item.append(renderBlock(shown));
+      const grows = growing && blocks === block.items.at(-1) && index === blocks.length - 1;
+      if (block.tight && shown.kind === "paragraph") withInline(item, shown.text, grows);
+      else item.append(renderBlock(shown, grows));
     });
     list.append(item);
   }
@@ -79,8 +81,8 @@ function alignClass(align: Align | undefined): string | null {
   return align === "right" || align === "center" ? align : null;
 }
 
-function withInline<T extends HTMLElement>(parent: T, text: string): T {
-  appendInline(parent, parseInline(text));
+function withInline<T extends HTMLElement>(parent: T, text: string, growing = false): T {
+  appendInline(parent, parseInline(text, growing));
   return parent;
 }
 

@@ -12,7 +12,7 @@ export class MarkdownStream {
   /** Where in `text` the first block begins that is not final. */
   private open = 0;
   /** The blocks on the page that are not final, with what they were made from. */
-  private tail: { block: Block; source: string; node: HTMLElement }[] = [];
+  private tail: { block: Block; source: string; growing: boolean; node: HTMLElement }[] = [];
 
   /** `onClosed` is called once with each block that is final, in order. */
   constructor(
@@ -23,7 +23,7 @@ export class MarkdownStream {
   /** Shows `text`, which continues what was shown before. */
   update(text: string): void {
     this.text = text;
-    this.replaceTail();
+    this.replaceTail(true);
     const complete = parseBlocks(linesOf(this.text.slice(this.open, this.text.lastIndexOf("\n") + 1)));
     const closed = complete.length - 1;
     if (closed < 1) return;
@@ -33,25 +33,28 @@ export class MarkdownStream {
 
   /** Reports the blocks that the end of the text closes. */
   finish(): void {
+    this.replaceTail(false);
     for (const { node } of this.tail.splice(0)) this.onClosed(node);
     this.open = this.text.length;
   }
 
-  private replaceTail(): void {
+  /** Renders what is not final; `more` says whether text will follow. */
+  private replaceTail(more: boolean): void {
     const lines = linesOf(this.text.slice(this.open));
     const placed = parseBlocks(lines);
     const next: typeof this.tail = [];
     placed.forEach(({ block, line }, index) => {
       const source = lines.slice(line, placed[index + 1]?.line).join("\n");
+      const growing = more && index === placed.length - 1;
       const shown = this.tail[index];
-      if (shown && (shown.source === source || updateCode(shown.node, shown.block, block))) {
-        next.push({ block, source, node: shown.node });
+      if (shown && ((shown.source === source && shown.growing === growing) || updateCode(shown.node, shown.block, block))) {
+        next.push({ block, source, growing, node: shown.node });
         return;
       }
-      const node = renderBlock(block);
+      const node = renderBlock(block, growing);
       if (shown) shown.node.replaceWith(node);
       else this.parent.append(node);
-      next.push({ block, source, node });
+      next.push({ block, source, growing, node });
     });
     for (const { node } of this.tail.slice(placed.length)) node.remove();
     this.tail = next;

@@ -5,9 +5,10 @@ import { rate } from "../format";
 import { WINDOW_SECONDS, type RatePoint } from "./history";
 
 const WIDTH = 288;
-const CHART_HEIGHT = 112;
+const CHART_HEIGHT = 88;
 const BAR_HEIGHT = 12;
-const LANE_SIZE = 10;
+const LANES_PER_ROW = 32;
+const MAX_LANE_ROWS = 4;
 const LANE_GAP = 2;
 
 export interface Segment {
@@ -73,14 +74,18 @@ export function segmentBar(segments: Segment[], total: number, label: string): S
 
 /** One square for each request that the server can run at once; those under way are filled. */
 export function laneSquares(lanes: number, running: number, waiting: number): SVGElement {
-  const perRow = Math.floor((WIDTH + LANE_GAP) / (LANE_SIZE + LANE_GAP));
-  const shown = Math.min(lanes, perRow * 4);
-  const height = Math.ceil(shown / perRow) * (LANE_SIZE + LANE_GAP) - LANE_GAP;
-  const squares = svg("svg", { class: "lanes", viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": `${running} of ${lanes} running, ${waiting} waiting` });
+  const rows = Math.min(MAX_LANE_ROWS, Math.ceil(lanes / LANES_PER_ROW));
+  const perRow = Math.min(LANES_PER_ROW, Math.ceil(lanes / rows));
+  const shown = Math.min(lanes, rows * perRow);
+  const step = Math.min(16, (WIDTH + LANE_GAP) / perRow);
+  const label = `${running} of ${lanes} running, ${waiting} waiting`;
+  const squares = svg("svg", { class: "lanes", viewBox: `0 0 ${WIDTH} ${round(rows * step - LANE_GAP)}`, role: "img", "aria-label": label });
   for (let lane = 0; lane < shown; lane += 1) {
-    const x = (lane % perRow) * (LANE_SIZE + LANE_GAP);
-    const y = Math.floor(lane / perRow) * (LANE_SIZE + LANE_GAP);
-    squares.append(svg("rect", { class: lane < (running * shown) / lanes ? "tone-0" : "track", x, y, width: LANE_SIZE, height: LANE_SIZE, rx: 2 }));
+    const x = round((lane % perRow) * step);
+    const y = round(Math.floor(lane / perRow) * step);
+    const size = round(step - LANE_GAP);
+    // Where there are more lanes than squares, a square stands for several.
+    squares.append(svg("rect", { class: lane < (running * shown) / lanes ? "tone-0" : "track", x, y, width: size, height: size, rx: 2 }));
   }
   return squares;
 }

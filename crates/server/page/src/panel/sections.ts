@@ -6,8 +6,8 @@ import { bytes, count, percent, rate } from "../format";
 import { laneSquares, segmentBar, throughputChart, type Segment } from "./drawings";
 import { share, type History } from "./history";
 
-/** Colours for devices; more devices than that repeat them, in order. */
-const TONES = 4;
+/** Colours for devices, other ones first than those of shares; more devices repeat them. */
+const DEVICE_TONES = ["tone-2", "tone-3", "tone-0", "tone-1"];
 
 export function modelSections(model: ModelStatus, history: History, now: number): HTMLElement[] {
   return [throughput(model, history, now), requests(model), pages(model), prefix(model, history), devices(model), memory(model)].filter((part) => part !== null);
@@ -28,11 +28,11 @@ function legend(entries: [tone: string, text: string][]): HTMLElement {
 
 function throughput(model: ModelStatus, history: History, now: number): HTMLElement {
   const current = history.current();
-  const axis = element("div", { class: "axis" }, element("span", {}, "2 min ago"), element("span", {}, "now"));
   const busy = model.busy_share ?? null;
+  const middle = busy === null ? null : element("span", {}, `devices busy ${percent(Math.min(1, busy))}`);
+  const axis = element("div", { class: "axis" }, element("span", {}, "2 min ago"), middle, element("span", {}, "now"));
   const chart = throughputChart(history.rates(), model.ceiling_tokens_per_second ?? null, now);
-  const parts = busy === null ? [chart, axis] : [chart, axis, note(`Devices busy ${percent(Math.min(1, busy))} of the time`)];
-  return section("throughput", "Speed", current === null ? "measuring" : `${rate(current)} tokens/s`, ...parts);
+  return section("throughput", "Speed", current === null ? "measuring" : `${rate(current)} tokens/s`, chart, axis);
 }
 
 function requests(model: ModelStatus): HTMLElement {
@@ -68,7 +68,7 @@ function prefix(model: ModelStatus, history: History): HTMLElement {
   if (all === null) return section("prefix", "Prompt cache", "no prompts yet");
   const bar = segmentBar([{ size: all, tone: "tone-0", title: "cached" }], 1, `${percent(all)} of all prompt tokens were cached`);
   const recent = history.recentHits();
-  const detail = `${count(cached ?? 0)} of ${count(prompt ?? 0)} prompt tokens${recent === null ? "" : `; ${percent(recent)} in the last two minutes`}`;
+  const detail = `${count(cached ?? 0)} of ${count(prompt ?? 0)} tokens${recent === null ? "" : `; ${percent(recent)} in the last 2 min`}`;
   const drafts = share(accepted, drafted);
   return section("prefix", "Prompt cache", `${percent(all)} cached`, bar, note(detail), drafts === null ? null : note(`Drafted tokens accepted: ${percent(drafts)}`));
 }
@@ -119,5 +119,5 @@ function deviceNames(parts: Part[]): string[] {
 }
 
 function toneOf(names: string[], device: string): string {
-  return `tone-${names.indexOf(device) % TONES}`;
+  return DEVICE_TONES[names.indexOf(device) % DEVICE_TONES.length]!;
 }

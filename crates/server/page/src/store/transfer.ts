@@ -30,11 +30,14 @@ export function importText(text: string): Conversation[] {
 
 /** Those of `incoming` that are new; one that has the id of another conversation gets its own. */
 export function merge(incoming: Conversation[], present: ReadonlyMap<string, Conversation>): Conversation[] {
+  const all = new Map(present);
   const fresh: Conversation[] = [];
   for (const conversation of incoming) {
-    const known = present.get(conversation.id);
+    const known = all.get(conversation.id);
     if (known && JSON.stringify(known.messages) === JSON.stringify(conversation.messages)) continue;
-    fresh.push(known ? { ...conversation, id: newId() } : conversation);
+    const added = known ? { ...conversation, id: newId() } : conversation;
+    all.set(added.id, added);
+    fresh.push(added);
   }
   return fresh;
 }

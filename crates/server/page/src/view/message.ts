@@ -80,14 +80,17 @@ export class AnswerView {
     if (answer.reasoning) {
       // Open while it is all there is to see; the reader's own choice counts afterwards.
       if (this.thinking.hidden) this.thinking.open = streaming && answer.text === "";
-      else if (streaming && answer.text !== "" && this.body.childElementCount === 0) this.thinking.open = false;
+      else if (answer.text !== "" && this.body.childElementCount === 0) this.thinking.open = false;
       this.thinking.hidden = false;
       this.reasoning.update(answer.reasoning);
     }
     this.text.update(answer.text);
     this.root.classList.toggle("streaming", streaming);
     this.root.setAttribute("aria-busy", String(streaming));
-    if (!streaming) this.text.finish();
+    if (!streaming) {
+      this.reasoning.finish();
+      this.text.finish();
+    }
     this.drawFoot();
   }
 
@@ -106,7 +109,9 @@ export class AnswerView {
         : null;
     if (problem && retry) problem.append(retry);
     const figures = element("span", { class: "figures" }, figuresOf(answer));
-    const actions = element("div", { class: "actions" }, action("copy", "Copy answer", "copy"), action("retry", "Answer again", "retry"), figures);
+    const copy = answer.text === "" ? null : action("copy", "Copy answer", "copy");
+    const again = retry ? null : action("retry", "Answer again", "retry");
+    const actions = element("div", { class: "actions" }, copy, again, figures);
     this.foot.replaceChildren(...(problem ? [problem] : []), actions);
   }
 }

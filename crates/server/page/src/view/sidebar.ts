@@ -66,7 +66,7 @@ export class Sidebar {
     if (focused) this.list.querySelector<HTMLElement>(`li[data-id="${CSS.escape(focused)}"] .open`)?.focus();
     const none = byId("no-conversations");
     none.hidden = shown.length > 0;
-    none.textContent = this.conversations.length > 0 ? "No conversation has this text." : "Conversations are kept in this browser.";
+    none.textContent = this.conversations.length > 0 ? "No conversation has this text." : "No conversations yet.";
   }
 
   private entry(conversation: Conversation): HTMLElement {
