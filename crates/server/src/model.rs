@@ -1,7 +1,7 @@
 //! A loaded model: its engine, and what requests to it need besides.
 
 use crate::error::{ApiError, ErrorKind};
-use crate::generation::{Generation, OutputRule, Prompt};
+use crate::generation::{Generation, OutputRule, Prompt, Tool};
 use crate::hub::LoadFailure;
 use crate::output::Output;
 use crate::state::State;
@@ -11,7 +11,10 @@ use pianola_grammar::{GrammarError, Grammars, ToolSchema};
 use pianola_text::{
     ChatTemplate, Conversation, OutputParser, ParserOptions, ReasoningMode, ToolFormat,
 };
-use std::sync::{Arc, OnceLock};
+use serde_json::Value;
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, OnceLock};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// A loaded model.
 pub(crate) struct LoadedModel {
@@ -22,7 +25,17 @@ pub(crate) struct LoadedModel {
     format: Option<ToolFormat>,
     /// Made when first needed: a large vocabulary takes a second.
     grammars: OnceLock<Result<Grammars, GrammarError>>,
+    /// Constraints at their beginning, by what they were made from, the newest last: clients repeat
+    /// themselves.
+    compiled: Mutex<VecDeque<(String, Box<dyn Constraint>)>>,
+    /// Compilations at once; further ones wait.
+    compiling: Semaphore,
 }
+
+/// Constraints that are kept.
+const KEPT_CONSTRAINTS: usize = 32;
+/// Constraints that are compiled at once.
+const COMPILING: usize = 4;
 
 impl LoadedModel {
     pub fn new(id: String, service: Service) -> Result<LoadedModel, LoadFailure> {
@@ -31,7 +44,14 @@ impl LoadedModel {
             let (template, _) = text.template.as_ref()?;
             Some(ToolFormat::of(template, &text.tokenizer))
         });
-        Ok(LoadedModel { id, service, format, grammars: OnceLock::new() })
+        Ok(LoadedModel {
+            id,
+            service,
+            format,
+            grammars: OnceLock::new(),
+            compiled: Mutex::default(),
+            compiling: Semaphore::new(COMPILING),
+        })
     }
 
     pub fn service(&self) -> &Service {
@@ -80,27 +100,71 @@ impl LoadedModel {
         made.as_ref().map_err(|error| ApiError::new(ErrorKind::InvalidRequest, error.to_string()))
     }
 
+    /// The right to compile a constraint, once not too many are being compiled; none where there is
+    /// nothing to compile.
+    pub async fn compile_permit(&self, generation: &Generation) -> Option<SemaphorePermit<'_>> {
+        match self.constraint_key(generation) {
+            Some(_) => self.compiling.acquire().await.ok(),
+            None => None,
+        }
+    }
+
+    /// What a constraint is made from.
+    fn constraint_key(&self, generation: &Generation) -> Option<String> {
+        let Generation { tools, output, .. } = generation;
+        match (tools.forced(), output) {
+            (Some(forced), _) => {
+                let forced: Vec<Value> = forced.into_iter().map(Tool::openai).collect();
+                Some(format!("calls {} {}", tools.parallel, Value::Array(forced)))
+            }
+            (None, OutputRule::Free) => None,
+            (None, OutputRule::JsonObject) => Some("object".to_string()),
+            (None, OutputRule::JsonSchema(schema)) => Some(format!("schema {schema}")),
+        }
+    }
+
     /// What restricts the tokens of an answer.
     pub fn constraint(
         &self,
         generation: &Generation,
     ) -> Result<Option<Box<dyn Constraint>>, ApiError> {
-        if let Some(tools) = generation.tools.forced() {
-            let (_, format) = self.template()?;
-            let schemas: Vec<ToolSchema<'_>> = tools
-                .iter()
-                .map(|tool| ToolSchema { name: &tool.name, parameters: &tool.parameters })
-                .collect();
-            let parallel = generation.tools.parallel;
-            let made = self.grammars()?.tool_calls(&format.call_syntax(), &schemas, parallel);
-            return made.map(Some).map_err(|error| ApiError::invalid("tools", error.to_string()));
+        let Some(key) = self.constraint_key(generation) else { return Ok(None) };
+        let kept = || self.compiled.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        if let Some((_, made)) = kept().iter().find(|(other, _)| *other == key) {
+            return Ok(Some(made.clone()));
         }
-        let made = match &generation.output {
-            OutputRule::Free => return Ok(None),
-            OutputRule::JsonObject => self.grammars()?.json_object(),
-            OutputRule::JsonSchema(schema) => self.grammars()?.json_schema(schema),
+        let made = self.compile(generation)?;
+        let mut kept = kept();
+        if kept.len() >= KEPT_CONSTRAINTS {
+            kept.pop_front();
+        }
+        kept.push_back((key, made.clone()));
+        Ok(Some(made))
+    }
+
+    fn compile(&self, generation: &Generation) -> Result<Box<dyn Constraint>, ApiError> {
+        let grammars = self.grammars()?;
+        let (field, made) = match (generation.tools.forced(), &generation.output) {
+            (Some(tools), _) => {
+                let (_, format) = self.template()?;
+                let schemas: Vec<ToolSchema<'_>> = tools
+                    .into_iter()
+                    .map(|tool| ToolSchema { name: &tool.name, parameters: &tool.parameters })
+                    .collect();
+                let (syntax, parallel) = (format.call_syntax(), generation.tools.parallel);
+                ("tools", grammars.tool_calls(&syntax, &schemas, parallel))
+            }
+            (None, OutputRule::JsonSchema(schema)) => {
+                ("response_format", grammars.json_schema(schema))
+            }
+            (None, _) => ("response_format", grammars.json_object()),
         };
-        made.map(Some).map_err(|error| ApiError::invalid("response_format", error.to_string()))
+        made.map_err(|error| match error {
+            GrammarError::Busy { .. } => {
+                ApiError::new(ErrorKind::QueueFull, error.to_string()).retry_after(1)
+            }
+            error => ApiError::invalid(field, error.to_string()),
+        })
     }
 
     /// How the text of answers to a prompt is read.

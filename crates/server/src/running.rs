@@ -125,6 +125,8 @@ impl Running {
         model: Arc<LoadedModel>,
         generation: Generation,
     ) -> Result<Running, ApiError> {
+        let shared = model.clone();
+        let permit = shared.compile_permit(&generation).await;
         // Long prompts and schemas take milliseconds, which other connections shall not wait for.
         let prepared = tokio::task::spawn_blocking(move || {
             let prompt = encode(&model, &generation)?;
@@ -133,6 +135,7 @@ impl Running {
         });
         let (model, generation, prompt, constraint) =
             prepared.await.map_err(|_| internal("the prompt could not be prepared"))??;
+        drop(permit);
         let (sender, messages) = unbounded_channel();
         let reading = model.reading(&generation, &prompt);
         let outputs: Vec<Output> =

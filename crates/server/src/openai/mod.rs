@@ -6,4 +6,3 @@ pub(crate) mod embeddings;
 pub(crate) mod models;
 mod sampling;
 mod tools;
-
