@@ -120,6 +120,7 @@ export class Thread {
 
   private follow(): void {
     this.following = true;
+    this.latest.hidden = true;
     this.keepUp();
   }
 
