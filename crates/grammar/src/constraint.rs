@@ -25,6 +25,15 @@ impl GrammarConstraint {
     }
 }
 
+/// Why a parser cannot go on.
+pub(crate) fn failure(parser: &Matcher) -> String {
+    let reason = first_line(&parser.get_error().unwrap_or_default());
+    match reason.as_str() {
+        "NoExtensionBias" => "no token of the vocabulary can go on with the text".into(),
+        reason => format!("{reason}; simplify the schema or grammar"),
+    }
+}
+
 impl Constraint for GrammarConstraint {
     fn fill_mask(&mut self, mask: &mut [u32]) {
         if let Ok(allowed) = self.parser.compute_mask_or_eos() {
@@ -62,11 +71,7 @@ impl Constraint for GrammarConstraint {
     }
 
     fn failure(&self) -> Option<String> {
-        let error = self.parser.get_error()?;
-        Some(format!(
-            "{}; simplify the schema or grammar, or shorten the answer",
-            first_line(&error)
-        ))
+        self.parser.is_error().then(|| failure(&self.parser))
     }
 
     fn clone_box(&self) -> Box<dyn Constraint> {

@@ -52,7 +52,8 @@ fn what_the_compiler_refuses_says_why() {
     let patterns = json!({ "type": "object", "patternProperties": { "^x": { "type": "null" }, "y$": {} } });
     let nothing = json!({ "type": "integer", "minimum": 5, "maximum": 4 });
     for (schema, reason) in [
-        (overlapping, "oneOf"),
+        (overlapping, "may overlap"),
+        (json!({ "$ref": "#" }), "no token"),
         (patterns, "disjoint"),
         (nothing, "Unsatisfiable"),
         (json!({ "type": "thing" }), "thing"),

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::io::Write;
 use support::{Random, Words, checker, gemma3, schemas, smollm2};
 
-const WALKS: u64 = 12;
+const WALKS: u64 = 8;
 
 /// Appends schema and text to the file named by `PIANOLA_WALKS`, for `validate.py`.
 fn keep(name: &str, schema: &Value, text: &str) {

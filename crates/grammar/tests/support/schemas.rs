@@ -94,6 +94,15 @@ fn combinations() -> Vec<(&'static str, Value)> {
         ("itself", json!({ "type": "array", "items": { "$ref": "#" }, "maxItems": 2 })),
         ("anyOf", json!({ "anyOf": [{ "type": "object", "properties": { "a": { "type": "integer" } }, "required": ["a"] }, { "type": "array", "items": { "type": "null" } }, { "const": "neither" }] })),
         ("oneOf", json!({ "oneOf": [{ "type": "object", "properties": { "kind": { "const": "a" }, "x": { "type": "integer" } }, "required": ["kind", "x"], "additionalProperties": false }, { "type": "object", "properties": { "kind": { "const": "b" }, "y": { "type": "string", "maxLength": 3 } }, "required": ["kind", "y"], "additionalProperties": false }] })),
+        ("titled constants", json!({ "oneOf": (0..30).map(|n| json!({ "const": n, "title": "a number" })).collect::<Vec<_>>() })),
+        ("discriminated", json!({
+            "$defs": {
+                "Cat": { "type": "object", "properties": { "kind": { "const": "cat" }, "lives": { "type": "integer", "maximum": 9, "minimum": 0 } }, "required": ["kind", "lives"] },
+                "Dog": { "type": "object", "properties": { "kind": { "enum": ["dog", "puppy"] }, "name": { "type": "string", "maxLength": 5 } }, "required": ["kind"], "additionalProperties": false }
+            },
+            "type": "array", "maxItems": 2, "minItems": 1,
+            "items": { "discriminator": { "propertyName": "kind" }, "oneOf": [{ "$ref": "#/$defs/Cat" }, { "$ref": "#/$defs/Dog" }] }
+        })),
         ("allOf", json!({ "allOf": [{ "type": "object", "properties": { "a": { "type": "integer", "minimum": 5 } }, "required": ["a"] }, { "properties": { "a": { "maximum": 9 }, "b": { "type": "boolean" } }, "required": ["b"] }] })),
         ("beside", json!({ "type": "object", "properties": { "a": { "$ref": "#/$defs/p", "maximum": 20, "description": "beside a reference" } }, "required": ["a"], "$defs": { "p": { "type": "integer", "minimum": 10 } } })),
     ]
