@@ -48,5 +48,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 fn print_times(name: &str, mut times: Vec<Duration>) {
     times.sort_unstable();
     let at = |part: f64| times[((times.len() - 1) as f64 * part) as usize];
-    println!("{name}: {:?} median, {:?} p99, {:?} longest of {}", at(0.5), at(0.99), at(1.0), times.len());
+    println!(
+        "{name}: {:?} median, {:?} p99, {:?} longest of {}",
+        at(0.5),
+        at(0.99),
+        at(1.0),
+        times.len()
+    );
 }

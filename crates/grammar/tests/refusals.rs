@@ -28,7 +28,8 @@ fn keywords_that_cannot_be_enforced_are_named() {
         ("minProperties", json!({ "type": "object", "minProperties": 3 })),
     ];
     for (keyword, schema) in cases {
-        let nested = json!({ "type": "object", "properties": { "in": schema }, "required": ["in"] });
+        let nested =
+            json!({ "type": "object", "properties": { "in": schema }, "required": ["in"] });
         // A reference into the schema is from its root; none of these has a target.
         match words.grammars.json_schema(&nested).unwrap_err() {
             GrammarError::Unsupported { keyword: named, place, .. } => {
@@ -49,7 +50,8 @@ fn keywords_that_cannot_be_enforced_are_named() {
 fn what_the_compiler_refuses_says_why() {
     let words = smollm2();
     let overlapping = json!({ "oneOf": [{ "type": "integer" }, { "type": "number" }] });
-    let patterns = json!({ "type": "object", "patternProperties": { "^x": { "type": "null" }, "y$": {} } });
+    let patterns =
+        json!({ "type": "object", "patternProperties": { "^x": { "type": "null" }, "y$": {} } });
     let nothing = json!({ "type": "integer", "minimum": 5, "maximum": 4 });
     for (schema, reason) in [
         (overlapping, "may overlap"),
@@ -112,7 +114,8 @@ fn hostile() -> Vec<(&'static str, Value)> {
             (format!("d{index}"), if index == 39 { json!({ "type": "object" }) } else { both })
         })
         .collect();
-    let texts = |count: usize| (0..count).map(|n| json!(format!("value number {n}"))).collect::<Vec<_>>();
+    let texts =
+        |count: usize| (0..count).map(|n| json!(format!("value number {n}"))).collect::<Vec<_>>();
     vec![
         ("deep", deep),
         ("nested", nested),
@@ -122,27 +125,62 @@ fn hostile() -> Vec<(&'static str, Value)> {
         ("doubling", json!({ "$ref": "#/$defs/d0", "$defs": doubling })),
         ("enum of 1 MB", json!({ "enum": texts(60_000) })),
         ("enum", json!({ "enum": texts(15_000) })),
-        ("properties", json!({ "type": "object", "properties": properties(9_000, &json!({ "type": "integer" })) })),
-        ("optional", json!({ "type": "object", "properties": properties(1_900, &json!({ "type": "integer" })) })),
+        (
+            "properties",
+            json!({ "type": "object", "properties": properties(9_000, &json!({ "type": "integer" })) }),
+        ),
+        (
+            "optional",
+            json!({ "type": "object", "properties": properties(1_900, &json!({ "type": "integer" })) }),
+        ),
         ("merged", {
-            let half = |name: &str| properties(900, &json!({ "type": "integer" })).into_iter().map(|(key, value)| (format!("{name}{key}"), value)).collect::<Map<_, _>>();
+            let half = |name: &str| {
+                properties(900, &json!({ "type": "integer" }))
+                    .into_iter()
+                    .map(|(key, value)| (format!("{name}{key}"), value))
+                    .collect::<Map<_, _>>()
+            };
             let both = json!({ "allOf": [{ "$ref": "#/$defs/a" }, { "$ref": "#/$defs/b" }] });
             json!({ "type": "object", "properties": properties(20, &both), "$defs": { "a": { "properties": half("a") }, "b": { "properties": half("b") } } })
         }),
         ("required", json!({ "type": "object", "required": texts(9_000) })),
-        ("combined", json!({ "properties": properties(1_500, &json!({ "type": "null" })), "anyOf": vec![json!({ "type": "null" }); 1_000] })),
-        ("one of many", json!({ "oneOf": (0..1_000).map(|n| json!({ "const": n })).collect::<Vec<_>>() })),
+        (
+            "combined",
+            json!({ "properties": properties(1_500, &json!({ "type": "null" })), "anyOf": vec![json!({ "type": "null" }); 1_000] }),
+        ),
+        (
+            "one of many",
+            json!({ "oneOf": (0..1_000).map(|n| json!({ "const": n })).collect::<Vec<_>>() }),
+        ),
         ("loop", json!({ "$ref": "#" })),
-        ("loop of two", json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } } })),
-        ("endless", json!({ "type": "object", "properties": { "a": { "$ref": "#" } }, "required": ["a"] })),
+        (
+            "loop of two",
+            json!({ "$ref": "#/$defs/a", "$defs": { "a": { "$ref": "#/$defs/b" }, "b": { "$ref": "#/$defs/a" } } }),
+        ),
+        (
+            "endless",
+            json!({ "type": "object", "properties": { "a": { "$ref": "#" } }, "required": ["a"] }),
+        ),
         ("loop beside", json!({ "allOf": [{ "$ref": "#" }], "type": "object" })),
-        ("expression", json!({ "type": "string", "pattern": "^(((a{1,900}){1,900}){1,900}){1,900}$" })),
+        (
+            "expression",
+            json!({ "type": "string", "pattern": "^(((a{1,900}){1,900}){1,900}){1,900}$" }),
+        ),
         ("exponential", json!({ "type": "string", "pattern": "(a|b)*a(a|b){60}$" })),
         ("groups", json!({ "type": "string", "pattern": "(".repeat(4_000) })),
-        ("lengths", json!({ "type": "string", "minLength": 1_000_000_000, "maxLength": 4_000_000_000u64 })),
-        ("items", json!({ "type": "array", "items": { "type": "integer" }, "minItems": 1_000_000_000, "maxItems": 2_000_000_000 })),
+        (
+            "lengths",
+            json!({ "type": "string", "minLength": 1_000_000_000, "maxLength": 4_000_000_000u64 }),
+        ),
+        (
+            "items",
+            json!({ "type": "array", "items": { "type": "integer" }, "minItems": 1_000_000_000, "maxItems": 2_000_000_000 }),
+        ),
         ("multiple", json!({ "type": "number", "multipleOf": 1e-300 })),
-        ("multiples", json!({ "allOf": [{ "multipleOf": 999_999_937 }, { "multipleOf": 999_999_929 }, { "multipleOf": 999_999_893 }], "type": "integer" })),
+        (
+            "multiples",
+            json!({ "allOf": [{ "multipleOf": 999_999_937 }, { "multipleOf": 999_999_929 }, { "multipleOf": 999_999_893 }], "type": "integer" }),
+        ),
         ("zero", json!({ "type": "integer", "multipleOf": 0 })),
         ("options", json!({ "type": "string", "x-guidance": { "whitespace_pattern": "(" } })),
     ]
@@ -162,13 +200,21 @@ fn hostile_schemas_end_soon() {
                 Ok(mut constraint) => follow(&words, constraint.as_mut()),
             };
             let said: String = said.chars().take(160).collect();
-            println!("{name}, {strictness:?}: {compiled:?} to compile, {:?}: {said}", start.elapsed());
+            println!(
+                "{name}, {strictness:?}: {compiled:?} to compile, {:?}: {said}",
+                start.elapsed()
+            );
             assert!(start.elapsed() < Duration::from_secs(15), "{name}: {said}");
         }
     }
     let nested = |count: usize| format!("start: {}\"a\"{}", "(".repeat(count), ")".repeat(count));
     let rules: String = (0..3_000).map(|n| format!("R{n}: R{}\n", n + 1)).collect();
-    for grammar in [nested(190), nested(30_000), format!("start: R0\n{rules}R3000: \"a\"\n"), "start: start start".into()] {
+    for grammar in [
+        nested(190),
+        nested(30_000),
+        format!("start: R0\n{rules}R3000: \"a\"\n"),
+        "start: start start".into(),
+    ] {
         let start = Instant::now();
         let result = words.grammars.lark(&grammar);
         println!("{:?}: {:?}", start.elapsed(), result.err());

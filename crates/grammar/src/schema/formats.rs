@@ -3,9 +3,8 @@
 use serde_json::Value;
 
 /// Formats that have a rule.
-pub(super) const KNOWN: [&str; 10] = [
-    "date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
-];
+pub(super) const KNOWN: [&str; 10] =
+    ["date-time", "date", "time", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"];
 
 /// A day, of leap years the 29th of February too; no year 0.
 const DATE: &str = concat!(

@@ -41,10 +41,23 @@ pub(super) fn classify(keyword: &str) -> Class {
         "minLength" | "maxLength" | "pattern" | "format" | "minimum" | "maximum"
         | "exclusiveMinimum" | "exclusiveMaximum" | "multipleOf" | "minItems" | "maxItems"
         | "minProperties" | "maxProperties" => Class::Detail,
-        "not" | "if" | "then" | "else" | "contains" | "minContains" | "maxContains"
-        | "uniqueItems" | "propertyNames" | "dependencies" | "dependentRequired"
-        | "dependentSchemas" | "unevaluatedItems" | "unevaluatedProperties" | "$dynamicRef"
-        | "$recursiveRef" | "$id" => Class::Unenforceable,
+        "not"
+        | "if"
+        | "then"
+        | "else"
+        | "contains"
+        | "minContains"
+        | "maxContains"
+        | "uniqueItems"
+        | "propertyNames"
+        | "dependencies"
+        | "dependentRequired"
+        | "dependentSchemas"
+        | "unevaluatedItems"
+        | "unevaluatedProperties"
+        | "$dynamicRef"
+        | "$recursiveRef"
+        | "$id" => Class::Unenforceable,
         _ => Class::Annotation,
     }
 }

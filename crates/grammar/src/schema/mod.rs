@@ -117,7 +117,9 @@ impl<'a> Normaliser<'a> {
                 self.depth -= 1;
                 result
             }
-            other => Err(invalid(place, format!("a schema is an object or a boolean, not {other}"))),
+            other => {
+                Err(invalid(place, format!("a schema is an object or a boolean, not {other}")))
+            }
         }
     }
 
