@@ -19,7 +19,7 @@ proptest! {
         let words = smollm2();
         let all = schemas::all();
         let (name, schema) = &all[seed as usize % all.len()];
-        let Ok(mut constraint) = words.grammars.json_schema(schema) else { return Ok(()) };
+        let mut constraint = words.grammars.json_schema(schema).unwrap();
         let fresh = constraint.clone();
         let mut random = Random(seed);
         let mut tokens: Vec<u32> = Vec::new();

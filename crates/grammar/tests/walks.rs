@@ -23,10 +23,6 @@ fn walk_all(words: &Words) {
     let (mut ended, mut walked) = (0, 0);
     let walks = std::env::var("PIANOLA_WALK_COUNT").map_or(WALKS, |count| count.parse().unwrap());
     for (name, schema) in schemas::all() {
-        if name == "patterned" {
-            // Patterns that may overlap are refused; `refusals.rs` tests it.
-            continue;
-        }
         let constraint =
             words.grammars.json_schema(&schema).unwrap_or_else(|e| panic!("{name}: {e}"));
         for seed in 0..walks {
