@@ -4,16 +4,15 @@ use crate::GrammarError;
 use crate::vocabulary::first_line;
 use llguidance::api::TopLevelGrammar;
 use llguidance::{ParserFactory, TokenParser};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The compiler recurses over schemas and grammars. Their depth is limited to what fits here with
 /// room to spare; memory is taken as it is used.
-const STACK: usize = 256 << 20;
-/// How long a caller waits. Limits on the size of schemas and grammars end the work of the compiler
-/// itself, for the worst of them after a minute.
+const STACK: usize = 128 << 20;
+/// How long a caller waits. The compiler cannot be stopped; limits on the size of schemas and grammars
+/// end its work some time later.
 const SECONDS: u64 = 5;
 /// Grammars being compiled at once, with those that nobody waits for any more.
 const MAX_COMPILING: usize = 8;
@@ -22,12 +21,12 @@ const MAX_COMPILING: usize = 8;
 #[derive(Clone)]
 pub(crate) struct Compiler {
     factory: Arc<ParserFactory>,
-    compiling: Arc<AtomicUsize>,
+    places: Arc<Places>,
 }
 
 impl Compiler {
     pub fn new(factory: ParserFactory) -> Compiler {
-        Compiler { factory: Arc::new(factory), compiling: Arc::default() }
+        Compiler { factory: Arc::new(factory), places: Arc::default() }
     }
 
     pub fn compile(
@@ -36,7 +35,7 @@ impl Compiler {
         grammar: TopLevelGrammar,
     ) -> Result<TokenParser, GrammarError> {
         let factory = Arc::clone(&self.factory);
-        let place = Place::take(&self.compiling)?;
+        let place = Place::take(&self.places)?;
         let (sender, receiver) = mpsc::sync_channel(1);
         let compile = move || {
             let parser = factory.create_parser(grammar);
@@ -58,21 +57,33 @@ impl Compiler {
     }
 }
 
-/// One of the places of grammars being compiled.
-struct Place(Arc<AtomicUsize>);
+/// How many grammars are being compiled.
+#[derive(Default)]
+struct Places {
+    taken: Mutex<usize>,
+    freed: Condvar,
+}
+
+/// One of them.
+struct Place(Arc<Places>);
 
 impl Place {
-    fn take(compiling: &Arc<AtomicUsize>) -> Result<Place, GrammarError> {
-        let place = Place(Arc::clone(compiling));
-        match compiling.fetch_add(1, Ordering::Relaxed) {
-            others if others < MAX_COMPILING => Ok(place),
-            compiling => Err(GrammarError::Busy { compiling }),
+    fn take(places: &Arc<Places>) -> Result<Place, GrammarError> {
+        let taken = places.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let limit = Duration::from_secs(SECONDS);
+        let waited = places.freed.wait_timeout_while(taken, limit, |taken| *taken >= MAX_COMPILING);
+        let (mut taken, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        if *taken >= MAX_COMPILING {
+            return Err(GrammarError::Busy { compiling: *taken });
         }
+        *taken += 1;
+        Ok(Place(Arc::clone(places)))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        *self.0.taken.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.0.freed.notify_one();
     }
 }

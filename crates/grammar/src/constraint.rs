@@ -16,21 +16,41 @@ pub(crate) struct GrammarConstraint {
     start: Matcher,
     parser: Matcher,
     tokens: Vec<u32>,
+    /// After how many tokens the parser failed last, and why. The engine asks only after it has taken
+    /// its guesses back and followed those that were right.
+    failed: Option<(usize, String)>,
     ends: Arc<[u32]>,
 }
 
 impl GrammarConstraint {
     pub(crate) fn new(parser: Matcher, ends: Arc<[u32]>) -> GrammarConstraint {
-        GrammarConstraint { start: parser.clone(), parser, tokens: Vec::new(), ends }
+        let start = parser.clone();
+        GrammarConstraint { start, parser, tokens: Vec::new(), failed: None, ends }
+    }
+
+    fn note_failure(&mut self) {
+        self.failed = Some((self.tokens.len(), failure(&self.parser)));
+    }
+}
+
+/// Why a parser cannot go on.
+pub(crate) fn failure(parser: &Matcher) -> String {
+    let reason = first_line(&parser.get_error().unwrap_or_default());
+    match reason.as_str() {
+        "NoExtensionBias" => "no token of the vocabulary can go on with the text".into(),
+        reason => format!("{reason}; simplify the schema or grammar"),
     }
 }
 
 impl Constraint for GrammarConstraint {
     fn fill_mask(&mut self, mask: &mut [u32]) {
-        if let Ok(allowed) = self.parser.compute_mask_or_eos() {
-            let words = allowed.as_slice();
-            let count = words.len().min(mask.len());
-            mask[..count].copy_from_slice(&words[..count]);
+        match self.parser.compute_mask_or_eos() {
+            Ok(allowed) => {
+                let words = allowed.as_slice();
+                let count = words.len().min(mask.len());
+                mask[..count].copy_from_slice(&words[..count]);
+            }
+            Err(_) => self.note_failure(),
         }
     }
 
@@ -38,14 +58,21 @@ impl Constraint for GrammarConstraint {
         if self.ends.contains(&token) || self.parser.is_error() {
             return false;
         }
-        let allowed = matches!(self.parser.try_consume_tokens(&[token]), Ok(1));
-        if allowed {
-            self.tokens.push(token);
+        match self.parser.try_consume_tokens(&[token]) {
+            Ok(1) => self.tokens.push(token),
+            Ok(_) => return false,
+            Err(_) => {
+                self.note_failure();
+                return false;
+            }
         }
-        allowed
+        true
     }
 
     fn rollback(&mut self, count: usize) {
+        if count == 0 {
+            return;
+        }
         self.tokens.truncate(self.tokens.len().saturating_sub(count));
         if !self.parser.is_error() && self.parser.rollback(count).is_ok() {
             return;
@@ -62,11 +89,8 @@ impl Constraint for GrammarConstraint {
     }
 
     fn failure(&self) -> Option<String> {
-        let error = self.parser.get_error()?;
-        Some(format!(
-            "{}; simplify the schema or grammar, or shorten the answer",
-            first_line(&error)
-        ))
+        let (after, reason) = self.failed.as_ref()?;
+        (*after == self.tokens.len()).then(|| reason.clone())
     }
 
     fn clone_box(&self) -> Box<dyn Constraint> {
@@ -74,6 +98,7 @@ impl Constraint for GrammarConstraint {
             start: self.start.clone(),
             parser: self.parser.clone(),
             tokens: self.tokens.clone(),
+            failed: self.failed.clone(),
             ends: Arc::clone(&self.ends),
         })
     }

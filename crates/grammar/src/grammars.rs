@@ -2,11 +2,15 @@
 
 use crate::calls::Specials;
 use crate::compiler::Compiler;
-use crate::constraint::GrammarConstraint;
+use crate::constraint::{GrammarConstraint, failure};
 use crate::schema::{SchemaStrictness, normalise};
 use crate::text::{check_nesting, literal};
 use crate::vocabulary::factory;
+<<<<<<< HEAD
 use crate::{GrammarError, ToolSchema, calls};
+=======
+use crate::{CallSyntax, GrammarError, ToolSchema, calls};
+>>>>>>> grammar
 use llguidance::Matcher;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use pianola_engine::Constraint;
@@ -125,7 +129,12 @@ impl Grammars {
         grammar: TopLevelGrammar,
     ) -> Result<Box<dyn Constraint>, GrammarError> {
         let parser = self.compiler.compile(what, grammar)?;
-        Ok(Box::new(GrammarConstraint::new(Matcher::new(Ok(parser)), Arc::clone(&self.ends))))
+        let mut parser = Matcher::new(Ok(parser));
+        // A grammar that allows nothing at all would fail with the first token.
+        if parser.compute_mask().is_err() {
+            return Err(GrammarError::Refused { what, reason: failure(&parser) });
+        }
+        Ok(Box::new(GrammarConstraint::new(parser, Arc::clone(&self.ends))))
     }
 }
 

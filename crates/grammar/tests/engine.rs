@@ -3,7 +3,7 @@
 mod support;
 
 use pianola_engine::sampler::Sampling;
-use pianola_engine::{Engine, LoadOptions, Request, Service, Speculation};
+use pianola_engine::{Engine, EngineError, LoadOptions, Request, Service, Speculation};
 use pianola_grammar::Grammars;
 use pianola_text::SpecialTokens;
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ proptest! {
         let words = smollm2();
         let all = schemas::all();
         let (name, schema) = &all[seed as usize % all.len()];
-        let Ok(mut constraint) = words.grammars.json_schema(schema) else { return Ok(()) };
+        let mut constraint = words.grammars.json_schema(schema).unwrap();
         let fresh = constraint.clone();
         let mut random = Random(seed);
         let mut tokens: Vec<u32> = Vec::new();
@@ -78,10 +78,35 @@ fn rollback_works_where_the_parser_has_none() {
     assert_eq!(words.mask(constraint.as_mut()), first);
 }
 
+fn load() -> Engine {
+    let options = LoadOptions { context: Some(1024), lanes: 2, ..LoadOptions::default() };
+    Engine::load(&model("smollm2.gguf"), options, &mut |_, _| ()).unwrap()
+}
+
+/// A parser that exceeds its limits ends the request in an error that says so.
+#[test]
+fn a_failure_reaches_the_caller() {
+    let service = Service::start(load());
+    let tokenizer = &service.text().unwrap().tokenizer;
+    let grammars = Grammars::new(tokenizer, service.info().vocabulary).unwrap();
+    let name = |index: usize| (format!("property_{index}"), json!({ "type": "integer" }));
+    let properties: serde_json::Map<String, Value> = (0..1_900).map(name).collect();
+    let schema =
+        json!({ "type": "object", "properties": properties, "required": ["property_1899"] });
+    let request = Request {
+        max_tokens: Some(50),
+        constraint: Some(grammars.json_schema(&schema).unwrap()),
+        ..Request::new(tokenizer.encode_prompt("JSON: ", SpecialTokens::Plain).unwrap())
+    };
+    let mut stream = service.submit(request).unwrap();
+    let error = stream.find_map(Result::err).expect("an error");
+    let EngineError::ConstraintFailed { reason, .. } = error else { panic!("{error}") };
+    assert!(reason.contains("items") && reason.contains("simplify"), "{reason}");
+}
+
 #[test]
 fn a_model_writes_valid_json_with_guesses() {
-    let options = LoadOptions { context: Some(1024), lanes: 2, ..LoadOptions::default() };
-    let mut engine = Engine::load(&model("smollm2.gguf"), options, &mut |_, _| ()).unwrap();
+    let mut engine = load();
     engine.set_speculation(Speculation::Lookup).unwrap();
     let service = Service::start(engine);
     let tokenizer = &service.text().unwrap().tokenizer;

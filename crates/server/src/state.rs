@@ -4,6 +4,7 @@ use crate::hub::Hub;
 use crate::log::Log;
 use crate::metrics::Metrics;
 use crate::options::ServerOptions;
+use crate::status::BusyShares;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
@@ -15,6 +16,7 @@ pub(crate) struct State {
     pub hub: Arc<Hub>,
     pub metrics: Metrics,
     pub log: Log,
+    pub busy: BusyShares,
     pub started: Instant,
     requests: AtomicU64,
     /// Requests under way, streams included.
@@ -45,6 +47,7 @@ impl State {
             options,
             hub,
             metrics: Metrics::default(),
+            busy: BusyShares::default(),
             started: Instant::now(),
             requests: AtomicU64::new(0),
             active: AtomicUsize::new(0),

@@ -5,8 +5,35 @@ use crate::metrics::Page;
 use crate::reply::{self, Reply};
 use crate::state::State;
 use hyper::StatusCode;
-use pianola_engine::{DevicePart, Report};
+use pianola_engine::{BusyTime, DevicePart, Report};
 use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+/// Shares of the time in which devices computed, since `/status` was asked before.
+#[derive(Default)]
+pub(crate) struct BusyShares {
+    /// By model: the last report, and the share until then.
+    last: Mutex<HashMap<String, (BusyTime, f64)>>,
+}
+
+impl BusyShares {
+    /// Seconds that a share is of at least, however often it is asked for.
+    const LEAST: f64 = 0.5;
+
+    fn share(&self, model: &str, now: &BusyTime) -> f64 {
+        let mut last = self.last.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let (before, share) = last.entry(model.to_string()).or_default();
+        let wall = now.wall_seconds - before.wall_seconds;
+        // A model that was loaded anew counts from zero again.
+        if !(0.0..Self::LEAST).contains(&wall) {
+            let busy = now.seconds - before.seconds;
+            *share = if wall > 0.0 { (busy / wall).clamp(0.0, 1.0) } else { 0.0 };
+            *before = *now;
+        }
+        *share
+    }
+}
 
 /// Asks the engine of a loaded model how it is doing, which waits for the step under way, without holding
 /// up this thread.
@@ -200,7 +227,8 @@ fn describe(model: &ModelState, report: Option<&Report>) -> Value {
             "heaps": heaps(part, report.cache.bytes).into_iter().map(heap).collect::<Vec<_>>(),
         })
     };
-    let (cache, counters, busy) = (&report.cache, &report.counters, &report.busy);
+    let (cache, counters) = (&report.cache, &report.counters);
+    let pages = |bytes: u64| bytes.div_ceil((info.kv_bytes_per_token * PAGE_TOKENS).max(1));
     let more = json!({
         "devices": info.devices, "context": info.context, "lanes": info.lanes,
         "layers": info.layers, "parameters": info.parameters, "quantization": info.quantization,
@@ -208,8 +236,8 @@ fn describe(model: &ModelState, report: Option<&Report>) -> Value {
         "ceiling_tokens_per_second": loaded.service().ceiling(),
         "running": report.running, "waiting": report.waiting,
         "kv": {
-            "bytes": cache.bytes, "used_bytes": cache.held_bytes, "kept_bytes": cache.kept_bytes,
-            "free_bytes": cache.free_bytes(),
+            "pages": pages(cache.bytes), "used": pages(cache.held_bytes), "kept": pages(cache.kept_bytes),
+            "free": pages(cache.free_bytes()), "bytes": cache.bytes,
         },
         "counters": {
             "steps": counters.steps, "prompt_tokens": counters.prompt_tokens,
@@ -217,7 +245,6 @@ fn describe(model: &ModelState, report: Option<&Report>) -> Value {
             "preemptions": counters.preemptions, "drafted_tokens": counters.drafted_tokens,
             "accepted_tokens": counters.accepted_tokens,
         },
-        "busy_seconds": busy.seconds, "wall_seconds": busy.wall_seconds,
     });
     if let (Value::Object(value), Value::Object(more)) = (&mut value, more) {
         value.extend(more);

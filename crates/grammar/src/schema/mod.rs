@@ -3,6 +3,7 @@
 //! The result has only keywords that are enforced, and references only to its own `$defs`. Everything
 //! else was an annotation, was rewritten, was refused, or was relaxed.
 
+mod alternatives;
 mod formats;
 mod keywords;
 mod limits;
@@ -12,6 +13,7 @@ mod references;
 
 use crate::GrammarError;
 use keywords::{Class, Siblings, classify};
+use numbers::Multiples;
 use references::References;
 use serde_json::{Map, Value, json};
 
@@ -43,6 +45,10 @@ impl Names {
     /// An error in the author's terms.
     pub fn restore(&self, error: GrammarError) -> GrammarError {
         match error {
+            GrammarError::Refused { what, reason } if reason.contains("oneOf constraints") => {
+                let reason = "alternatives of a `oneOf` may overlap; use `anyOf`, or give each a required property with a `const` of its own";
+                GrammarError::Refused { what, reason: reason.into() }
+            }
             GrammarError::Refused { what, mut reason } => {
                 // Longer numbers first: `d1` is the beginning of `d10`.
                 for (name, reference) in self.0.iter().rev() {
@@ -61,7 +67,9 @@ pub(crate) fn normalise(
     strictness: SchemaStrictness,
 ) -> Result<Normalised, GrammarError> {
     limits::check(schema)?;
-    let mut normaliser = Normaliser { strictness, references: References::new(schema), depth: 0 };
+    let references = References::new(schema);
+    let multiples = Multiples::default();
+    let mut normaliser = Normaliser { strictness, references, multiples, depth: 0 };
     let mut value = normaliser.schema(schema, "#")?;
     let mut definitions = Map::new();
     let mut levels = limits::depth(&value);
@@ -95,6 +103,7 @@ fn compiler_options(strictness: SchemaStrictness) -> Value {
 struct Normaliser<'a> {
     strictness: SchemaStrictness,
     references: References<'a>,
+    multiples: Multiples,
     depth: usize,
 }
 
@@ -140,8 +149,12 @@ impl<'a> Normaliser<'a> {
                     None
                 }
             };
-            if let Some(kept) = kept {
-                result.insert(keyword.clone(), kept);
+            let Some(kept) = kept else { continue };
+            match value {
+                Value::Array(any) if keyword == "oneOf" && self.are_exclusive(any) => {
+                    add_condition(&mut result, json!({ "anyOf": kept }));
+                }
+                _ => add(&mut result, keyword, kept),
             }
         }
         let pattern = result.get("format").and_then(formats::pattern);
@@ -150,6 +163,10 @@ impl<'a> Normaliser<'a> {
             add_condition(&mut result, json!({ "pattern": pattern }));
         }
         Ok(Value::Object(result))
+    }
+
+    fn are_exclusive(&self, alternatives: &'a [Value]) -> bool {
+        alternatives::are_exclusive(alternatives, &self.references)
     }
 
     fn list(&mut self, value: &'a Value, place: &str) -> Result<Value, GrammarError> {
@@ -211,7 +228,7 @@ impl<'a> Normaliser<'a> {
     }
 
     fn detail(
-        &self,
+        &mut self,
         keyword: &str,
         value: &Value,
         siblings: &Siblings<'_>,
@@ -237,6 +254,10 @@ impl<'a> Normaliser<'a> {
                     self.cannot(keyword, place, &fix).map(|()| None)
                 }
             },
+            "multipleOf" if !self.multiples.add(value) => {
+                let fix = "the multiples of this schema have no common one that is small enough; leave it out";
+                self.cannot(keyword, place, fix).map(|()| None)
+            }
             "pattern" if !value.as_str().is_none_or(patterns::compiles) => {
                 self.cannot(keyword, place, patterns::FIX).map(|()| None)
             }
@@ -258,6 +279,16 @@ impl<'a> Normaliser<'a> {
             }),
             SchemaStrictness::Relaxed | SchemaStrictness::Structure => Ok(()),
         }
+    }
+}
+
+/// Adds a keyword; conditions that came before it stay.
+fn add(schema: &mut Map<String, Value>, keyword: &str, value: Value) {
+    match (keyword, value) {
+        ("allOf", Value::Array(all)) => {
+            all.into_iter().for_each(|condition| add_condition(schema, condition));
+        }
+        (keyword, value) => drop(schema.insert(keyword.into(), value)),
     }
 }
 

@@ -34,3 +34,40 @@ pub(super) fn bound(keyword: &str, value: &Value) -> Option<Value> {
         _ => None,
     }
 }
+
+/// The least common multiple of all `multipleOf`, in millionths. Where they meet in one number, the
+/// compiler computes that of some of them without a look at overflow.
+pub(super) struct Multiples(u64);
+
+impl Default for Multiples {
+    fn default() -> Multiples {
+        Multiples(1)
+    }
+}
+
+impl Multiples {
+    /// Adds one. False, and nothing changes, if the common multiple becomes too large.
+    pub fn add(&mut self, value: &Value) -> bool {
+        const MILLION: f64 = 1e6;
+        const MAX: u64 = 1 << 50;
+        let Some(multiple) = value.as_f64().map(f64::abs) else {
+            // Not a number, which the compiler refuses.
+            return true;
+        };
+        let scaled = multiple * MILLION;
+        if scaled.fract() != 0.0 || !(1.0..MAX as f64).contains(&scaled) {
+            return false;
+        }
+        let (mut a, mut b) = (self.0, scaled as u64);
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        match (self.0 / a).checked_mul(scaled as u64) {
+            Some(common) if common <= MAX => {
+                self.0 = common;
+                true
+            }
+            _ => false,
+        }
+    }
+}

@@ -22,11 +22,16 @@ impl<'a> References<'a> {
         if let Some(&number) = self.numbers.get(reference) {
             return Some(name(number));
         }
-        let target = self.root.pointer(&decode_percent(reference.strip_prefix('#')?)?)?;
+        let target = self.target(reference)?;
         let number = self.met.len();
         self.numbers.insert(reference.into(), number);
         self.met.push((reference.into(), target));
         Some(name(number))
+    }
+
+    /// The place that a reference leads to.
+    pub(super) fn target(&self, reference: &str) -> Option<&'a Value> {
+        self.root.pointer(&decode_percent(reference.strip_prefix('#')?)?)
     }
 
     /// The next definition that is still to be made, by name, schema and place.

@@ -125,12 +125,12 @@ fn array(
         "minItems" => Ok(items.len() as u64 >= rule.as_u64().unwrap()),
         "maxItems" => Ok(items.len() as u64 <= rule.as_u64().unwrap()),
         "items" => {
-            let rest = items.iter().skip(prefix);
-            rest.map(|item| check(root, rule, item)).collect::<Result<(), _>>().map(|()| true)
+            items.iter().skip(prefix).try_for_each(|item| check(root, rule, item))?;
+            Ok(true)
         }
         "prefixItems" => {
-            let pairs = rule.as_array().unwrap().iter().zip(items);
-            pairs.map(|(rule, item)| check(root, rule, item)).collect::<Result<(), _>>()?;
+            let mut pairs = rule.as_array().unwrap().iter().zip(items);
+            pairs.try_for_each(|(rule, item)| check(root, rule, item))?;
             Ok(true)
         }
         _ => Ok(true),

@@ -28,7 +28,18 @@ pub fn model(name: &str) -> PathBuf {
 
 fn open(name: &str) -> Words {
     let file = Gguf::open(&model(name)).unwrap();
-    let tokenizer = Tokenizer::from_gguf(&file).unwrap();
+    words(Tokenizer::from_gguf(&file).unwrap())
+}
+
+/// A tokeniser without a model.
+pub fn tokenizer_json(name: &str) -> Words {
+    let folder = model("tokenizers").join(name);
+    let json = std::fs::read(folder.join("tokenizer.json")).unwrap();
+    let config = std::fs::read(folder.join("tokenizer_config.json")).ok();
+    words(Tokenizer::from_tokenizer_json(&json, config.as_deref()).unwrap())
+}
+
+fn words(tokenizer: Tokenizer) -> Words {
     // Some rows of padding behind the tokens, as models have them.
     let vocabulary = tokenizer.len() + 77;
     let grammars = Grammars::new(&tokenizer, vocabulary).unwrap();

@@ -88,6 +88,27 @@ fn scalars() -> Vec<(&'static str, Value)> {
         ),
         ("date and pattern", json!({ "type": "string", "format": "date", "pattern": "^20" })),
         (
+<<<<<<< HEAD
+=======
+            "more formats",
+            json!({
+                "type": "object", "additionalProperties": false, "required": ["h", "u", "t", "d"],
+                "properties": {
+                    "h": { "type": "string", "format": "hostname", "maxLength": 40 }, "u": { "type": "string", "format": "uri", "maxLength": 60 },
+                    "t": { "type": "string", "format": "time" }, "d": { "type": "string", "format": "duration" }
+                }
+            }),
+        ),
+        (
+            "halves",
+            json!({ "type": "array", "items": { "type": "number", "multipleOf": 0.5, "minimum": -20, "maximum": 20 }, "minItems": 3, "maxItems": 5 }),
+        ),
+        (
+            "below zero",
+            json!({ "type": "array", "items": { "type": "number", "exclusiveMaximum": -0.25, "minimum": -3.75 }, "minItems": 3, "maxItems": 5 }),
+        ),
+        (
+>>>>>>> grammar
             "formats",
             json!({
                 "type": "object", "additionalProperties": false, "required": ["u", "e", "t", "four", "six"],
@@ -121,10 +142,13 @@ fn structures() -> Vec<(&'static str, Value)> {
         ),
         (
             "patterned",
+<<<<<<< HEAD
             json!({ "type": "object", "patternProperties": { "^x_": { "type": "integer" }, "_y$": { "type": "boolean" } }, "additionalProperties": false, "properties": { "z": { "type": "null" } } }),
         ),
         (
             "patterned once",
+=======
+>>>>>>> grammar
             json!({ "type": "object", "patternProperties": { "^x_": { "type": "integer" } }, "additionalProperties": false, "properties": { "z": { "type": "null" } } }),
         ),
         (
@@ -132,6 +156,13 @@ fn structures() -> Vec<(&'static str, Value)> {
             json!({ "type": "object", "additionalProperties": { "type": "integer" }, "minProperties": 1, "maxProperties": 3 }),
         ),
         (
+<<<<<<< HEAD
+=======
+            "required alone",
+            json!({ "type": "object", "required": ["b", "a"], "properties": { "a": { "type": "boolean" } }, "minProperties": 2, "additionalProperties": { "type": "integer" } }),
+        ),
+        (
+>>>>>>> grammar
             "names",
             json!({ "type": "object", "propertyNames": { "type": "string" }, "additionalProperties": { "type": "number", "minimum": 0 }, "title": "a map" }),
         ),
@@ -158,6 +189,24 @@ fn combinations() -> Vec<(&'static str, Value)> {
             json!({ "oneOf": [{ "type": "object", "properties": { "kind": { "const": "a" }, "x": { "type": "integer" } }, "required": ["kind", "x"], "additionalProperties": false }, { "type": "object", "properties": { "kind": { "const": "b" }, "y": { "type": "string", "maxLength": 3 } }, "required": ["kind", "y"], "additionalProperties": false }] }),
         ),
         (
+<<<<<<< HEAD
+=======
+            "titled constants",
+            json!({ "oneOf": (0..30).map(|n| json!({ "const": n, "title": "a number" })).collect::<Vec<_>>() }),
+        ),
+        (
+            "discriminated",
+            json!({
+                "$defs": {
+                    "Cat": { "type": "object", "properties": { "kind": { "const": "cat" }, "lives": { "type": "integer", "maximum": 9, "minimum": 0 } }, "required": ["kind", "lives"] },
+                    "Dog": { "type": "object", "properties": { "kind": { "enum": ["dog", "puppy"] }, "name": { "type": "string", "maxLength": 5 } }, "required": ["kind"], "additionalProperties": false }
+                },
+                "type": "array", "maxItems": 2, "minItems": 1,
+                "items": { "discriminator": { "propertyName": "kind" }, "oneOf": [{ "$ref": "#/$defs/Cat" }, { "$ref": "#/$defs/Dog" }] }
+            }),
+        ),
+        (
+>>>>>>> grammar
             "allOf",
             json!({ "allOf": [{ "type": "object", "properties": { "a": { "type": "integer", "minimum": 5 } }, "required": ["a"] }, { "properties": { "a": { "maximum": 9 }, "b": { "type": "boolean" } }, "required": ["b"] }] }),
         ),
