@@ -6,11 +6,7 @@ use crate::constraint::{GrammarConstraint, failure};
 use crate::schema::{SchemaStrictness, normalise};
 use crate::text::{check_nesting, literal};
 use crate::vocabulary::factory;
-<<<<<<< HEAD
 use crate::{GrammarError, ToolSchema, calls};
-=======
-use crate::{CallSyntax, GrammarError, ToolSchema, calls};
->>>>>>> grammar
 use llguidance::Matcher;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use pianola_engine::Constraint;

@@ -209,16 +209,12 @@ fn hostile_schemas_end_soon() {
     }
     let nested = |count: usize| format!("start: {}\"a\"{}", "(".repeat(count), ")".repeat(count));
     let rules: String = (0..3_000).map(|n| format!("R{n}: R{}\n", n + 1)).collect();
-<<<<<<< HEAD
-    for grammar in [
-=======
     let links: String = (0..1_900)
         .map(|n| format!("\"{n}\":{{\"items\":{{\"$ref\":\"#/{}\"}}}},", n + 1))
         .collect();
     let json = format!("start: %json {{{links}\"1900\":{{}},\"$ref\":\"#/0\"}}");
     for grammar in [
         json,
->>>>>>> grammar
         nested(190),
         nested(30_000),
         format!("start: R0\n{rules}R3000: \"a\"\n"),

@@ -88,8 +88,6 @@ fn scalars() -> Vec<(&'static str, Value)> {
         ),
         ("date and pattern", json!({ "type": "string", "format": "date", "pattern": "^20" })),
         (
-<<<<<<< HEAD
-=======
             "more formats",
             json!({
                 "type": "object", "additionalProperties": false, "required": ["h", "u", "t", "d"],
@@ -108,7 +106,6 @@ fn scalars() -> Vec<(&'static str, Value)> {
             json!({ "type": "array", "items": { "type": "number", "exclusiveMaximum": -0.25, "minimum": -3.75 }, "minItems": 3, "maxItems": 5 }),
         ),
         (
->>>>>>> grammar
             "formats",
             json!({
                 "type": "object", "additionalProperties": false, "required": ["u", "e", "t", "four", "six"],
@@ -142,13 +139,6 @@ fn structures() -> Vec<(&'static str, Value)> {
         ),
         (
             "patterned",
-<<<<<<< HEAD
-            json!({ "type": "object", "patternProperties": { "^x_": { "type": "integer" }, "_y$": { "type": "boolean" } }, "additionalProperties": false, "properties": { "z": { "type": "null" } } }),
-        ),
-        (
-            "patterned once",
-=======
->>>>>>> grammar
             json!({ "type": "object", "patternProperties": { "^x_": { "type": "integer" } }, "additionalProperties": false, "properties": { "z": { "type": "null" } } }),
         ),
         (
@@ -156,13 +146,10 @@ fn structures() -> Vec<(&'static str, Value)> {
             json!({ "type": "object", "additionalProperties": { "type": "integer" }, "minProperties": 1, "maxProperties": 3 }),
         ),
         (
-<<<<<<< HEAD
-=======
             "required alone",
             json!({ "type": "object", "required": ["b", "a"], "properties": { "a": { "type": "boolean" } }, "minProperties": 2, "additionalProperties": { "type": "integer" } }),
         ),
         (
->>>>>>> grammar
             "names",
             json!({ "type": "object", "propertyNames": { "type": "string" }, "additionalProperties": { "type": "number", "minimum": 0 }, "title": "a map" }),
         ),
@@ -189,8 +176,6 @@ fn combinations() -> Vec<(&'static str, Value)> {
             json!({ "oneOf": [{ "type": "object", "properties": { "kind": { "const": "a" }, "x": { "type": "integer" } }, "required": ["kind", "x"], "additionalProperties": false }, { "type": "object", "properties": { "kind": { "const": "b" }, "y": { "type": "string", "maxLength": 3 } }, "required": ["kind", "y"], "additionalProperties": false }] }),
         ),
         (
-<<<<<<< HEAD
-=======
             "titled constants",
             json!({ "oneOf": (0..30).map(|n| json!({ "const": n, "title": "a number" })).collect::<Vec<_>>() }),
         ),
@@ -206,7 +191,6 @@ fn combinations() -> Vec<(&'static str, Value)> {
             }),
         ),
         (
->>>>>>> grammar
             "allOf",
             json!({ "allOf": [{ "type": "object", "properties": { "a": { "type": "integer", "minimum": 5 } }, "required": ["a"] }, { "properties": { "a": { "maximum": 9 }, "b": { "type": "boolean" } }, "required": ["b"] }] }),
         ),
