@@ -66,6 +66,11 @@ impl Drafter {
         Ok(())
     }
 
+    /// Seconds that its plays have taken.
+    pub fn play_seconds(&self) -> f64 {
+        self.engine.play_seconds()
+    }
+
     /// The lane of a slot is over; what was played of it is kept while there is room.
     pub fn release(&mut self, slot: usize) {
         self.played[slot].clear();

@@ -4,7 +4,7 @@
 mod requests;
 
 use crate::cache::{CacheLayout, CacheUse, PageChange};
-use crate::error::EngineError;
+use crate::error::{EngineError, device_kind};
 use crate::executor::Executor;
 use crate::load::Engine;
 use crate::request::{Answer, Event, Request, RequestId};
@@ -127,7 +127,8 @@ impl Engine {
         let Engine { scheduler, buffers, sinks, .. } = self;
         let StepBuffers { plan, outcome, .. } = buffers;
         if let Err(error) = &played {
-            outcome.failure = Some(StepFailure { reason: error.to_string(), lost });
+            let (reason, kind) = (error.to_string(), device_kind(error));
+            outcome.failure = Some(StepFailure { reason, kind, lost });
         }
         outcome.time = begun.elapsed();
         scheduler.complete(plan, outcome, &mut |id, event| {

@@ -72,8 +72,10 @@ pub enum EngineError {
     )]
     NoTokenizer(String),
     /// A token id outside the vocabulary.
-    #[error("token {token} is not in the vocabulary of {vocabulary} tokens")]
+    #[error("{field}: token {token} is not in the vocabulary of {vocabulary} tokens")]
     UnknownToken {
+        /// Where it was named.
+        field: &'static str,
         /// Token.
         token: u32,
         /// Entries.
@@ -111,9 +113,26 @@ pub enum EngineError {
         /// Requests that wait.
         waiting: usize,
     },
+    /// More of something than a request may have.
+    #[error("{field} has {found} {what}, and at most {most} are allowed; send fewer")]
+    TooMany {
+        /// Field of the request.
+        field: &'static str,
+        /// What is counted.
+        what: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How many are allowed.
+        most: usize,
+    },
     /// The step that a request was part of failed.
-    #[error("{0}")]
-    StepFailed(String),
+    #[error("{reason}")]
+    StepFailed {
+        /// What the device said.
+        reason: String,
+        /// The kind of what it said.
+        kind: ErrorKind,
+    },
     /// The device is gone, and could not be opened again.
     #[error("the device is lost ({0}), and no request can be served; start the engine again")]
     DeviceLost(String),
@@ -186,5 +205,80 @@ fn advice(context: usize, model: usize) -> String {
         format!("use fewer tokens or a larger context (the model allows up to {model})")
     } else {
         "that is all this model allows, so use fewer tokens".to_string()
+    }
+}
+
+/// What a caller can do about an error. A server answers each kind in its own way, without reading
+/// the text.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ErrorKind {
+    /// A value of the request is not allowed; this is its field. Another value may be.
+    InvalidRequest(&'static str),
+    /// The prompt is longer than the context.
+    ContextLength {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Tokens of the context.
+        context: usize,
+    },
+    /// Too many requests wait. Later there may be room.
+    QueueFull,
+    /// The model, or the way it was loaded, cannot do what was asked.
+    Unsupported,
+    /// The device is lost, and all requests fail from now on.
+    DeviceLost,
+    /// Memory ran out.
+    OutOfMemory,
+    /// The engine has stopped.
+    Stopped,
+    /// The model or the options that it is loaded with.
+    Load,
+    /// The engine, the device or the weights are at fault, and not the request.
+    Internal,
+}
+
+impl EngineError {
+    /// What a caller can do about it.
+    pub fn kind(&self) -> ErrorKind {
+        use crate::sampler::SamplingError::{OutOfRange, UnknownToken as BiasedToken, Vocabulary};
+        use EngineError::*;
+        match self {
+            EmptyPrompt => ErrorKind::InvalidRequest("prompt"),
+            UnknownToken { field, .. } | TooMany { field, .. } => ErrorKind::InvalidRequest(field),
+            ConstraintUnmet { .. } => ErrorKind::InvalidRequest("constraint"),
+            Sampling(OutOfRange { field, .. }) => ErrorKind::InvalidRequest(field),
+            Sampling(BiasedToken { .. }) => ErrorKind::InvalidRequest("logit_bias"),
+            ContextLength { needed, context, .. } => {
+                ErrorKind::ContextLength { tokens: *needed, context: *context }
+            }
+            QueueFull { .. } => ErrorKind::QueueFull,
+            NoTokenizer(_) | NoDraft | NoEmbeddings(_) | NoCeilings => ErrorKind::Unsupported,
+            Incomparable(_) => ErrorKind::Unsupported,
+            ShortText { .. } => ErrorKind::InvalidRequest("text"),
+            Window { .. } => ErrorKind::InvalidRequest("context"),
+            DeviceLost(_) => ErrorKind::DeviceLost,
+            Device(error) => device_kind(error),
+            StepFailed { kind, .. } => *kind,
+            NoRoom { .. } | PagesInUse => ErrorKind::OutOfMemory,
+            Stopped => ErrorKind::Stopped,
+            Model(_) | Plan(_) | Text(_) | Unreadable { .. } | Lanes { .. } | Draft { .. } => {
+                ErrorKind::Load
+            }
+            OneDevice | NoDevice | LayersOnFirst { .. } | NothingToQuantize => ErrorKind::Load,
+            NotANumber { .. } | Sampling(Vocabulary(_)) => ErrorKind::Internal,
+        }
+    }
+}
+
+/// The kind of a device's error.
+pub(crate) fn device_kind(error: &DeviceError) -> ErrorKind {
+    match error {
+        DeviceError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
+        DeviceError::Lost { .. } => ErrorKind::DeviceLost,
+        DeviceError::MissingTensor(_) | DeviceError::Shape { .. } => ErrorKind::Load,
+        DeviceError::Unsupported(_) => ErrorKind::Unsupported,
+        DeviceError::BadStep(_) | DeviceError::Timeout { .. } | DeviceError::Failed { .. } => {
+            ErrorKind::Internal
+        }
     }
 }

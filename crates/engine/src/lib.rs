@@ -62,7 +62,7 @@ pub use check::{
 };
 pub use constraint::Constraint;
 pub use embed::Pooling;
-pub use error::EngineError;
+pub use error::{EngineError, ErrorKind};
 pub use evaluate::{Comparison, Deviation, Perplexity, compare, log_softmax_at, perplexity};
 pub use load::{Engine, LoadTiming};
 pub use options::{DEFAULT_LANES, LoadOptions};
@@ -75,6 +75,6 @@ pub use request::{
 pub use scenario::{ChatScenario, ScenarioReport, percentile, run_scenario};
 pub use scheduler::EngineCounters;
 pub use sequence::LogitRows;
-pub use service::{Reopen, Report, Service, ServiceInfo, Stream};
+pub use service::{BusyTime, Reopen, Report, Service, ServiceInfo, Stream};
 pub use speculate::Speculation;
 pub use text::Text;

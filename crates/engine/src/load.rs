@@ -197,6 +197,12 @@ impl Engine {
         self.executor.statistics()
     }
 
+    /// Seconds that plays have taken, those of a draft model included.
+    pub(crate) fn play_seconds(&self) -> f64 {
+        let draft = self.drafter.as_ref().map_or(0.0, Drafter::play_seconds);
+        self.executor.statistics().seconds + draft
+    }
+
     /// From now on, time every kernel of every play. False where a device cannot.
     pub fn start_profile(&mut self) -> bool {
         let started = self.executor.start_profile();

@@ -190,5 +190,6 @@ impl Event<'_> {
 }
 
 /// Called with each event of a request, on the thread that runs the engine; breaking off cancels
-/// the request. Dropped after the last event.
+/// the request. Dropped after the last event; without one only where the engine was dropped, or its
+/// thread has panicked or was ending already as the request came.
 pub type EventSink = Box<dyn FnMut(Event<'_>) -> ControlFlow<()> + Send>;

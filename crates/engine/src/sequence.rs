@@ -28,7 +28,7 @@ impl Engine {
         wanted: LogitRows,
         visit: &mut dyn FnMut(usize, &mut [f32]),
     ) -> Result<(), EngineError> {
-        self.scheduler.limits().check_tokens(tokens)?;
+        self.scheduler.limits().check_tokens("tokens", tokens)?;
         let slot = self.scheduler.fed_slot().ok_or(EngineError::PagesInUse)?;
         self.scheduler.limits().check_length(self.scheduler.cache.len(slot) + tokens.len())?;
         let options = self.plan().options;

@@ -9,62 +9,34 @@
 //! Where the device is lost, the thread opens another engine, if it was told how
 //! ([`Service::start_with`]), and requests go on there; else it refuses all requests from then on.
 
+mod info;
+mod status;
 mod stream;
 mod worker;
 
+pub use info::{BusyTime, Report, ServiceInfo};
 pub use stream::Stream;
 
-use crate::cache::CacheUse;
 use crate::embed::Pooling;
 use crate::error::EngineError;
 use crate::load::Engine;
 use crate::request::{EmbedRequest, Event, EventSink, Request, RequestId};
-use crate::scheduler::{EngineCounters, Limits};
+use crate::scheduler::Limits;
 use crate::text::Text;
+use status::Status;
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use worker::{Command, Task, Worker};
 
 /// Opens an engine for the same model again, after its device was lost.
 pub type Reopen = Box<dyn FnMut() -> Result<Engine, EngineError> + Send>;
 
-/// How an engine is doing.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub struct Report {
-    /// Requests that wait.
-    pub waiting: usize,
-    /// Requests that run.
-    pub running: usize,
-    /// Counts since the start.
-    pub counters: EngineCounters,
-    /// How the KV pages are used.
-    pub cache: CacheUse,
-}
-
-/// What a service serves.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ServiceInfo {
-    /// Name of the model.
-    pub model: String,
-    /// What computes, in words.
-    pub devices: String,
-    /// Entries of the vocabulary.
-    pub vocabulary: usize,
-    /// Tokens that prompt and answer may have together.
-    pub context: usize,
-    /// Tokens that the model was made for.
-    pub model_context: usize,
-    /// Requests that run at once.
-    pub lanes: usize,
-    /// Requests that may wait for a lane.
-    pub queue: usize,
-}
-
 /// An engine that serves requests. Clones serve the same engine, which stops when the last is
-/// dropped.
+/// dropped. That waits for the step under way and until the devices are free again, unless it happens
+/// on the engine's own thread, in a sink; [`Service::stop`] never waits.
 #[derive(Clone)]
 pub struct Service {
     shared: Arc<Shared>,
@@ -78,17 +50,29 @@ struct Shared {
     /// Requests submitted and not over.
     open: Arc<AtomicUsize>,
     ids: Arc<AtomicU64>,
-    /// Why the device is lost, once it is lost for good.
-    lost: Arc<OnceLock<String>>,
+    status: Arc<Status>,
+    /// None once nobody is to wait for it.
     thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Shared {
+    /// Asks the thread to end after the step under way. Returns it, if it was not asked before.
+    fn stop(&self) -> Option<JoinHandle<()>> {
+        self.status.stop();
+        // Wakes it up; one that has ended already needs no waking.
+        let _ = self.commands.send(Command::Wake);
+        self.thread.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
+    }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let _ = self.commands.send(Command::Stop);
-        let thread = self.thread.get_mut().unwrap_or_else(|poisoned| poisoned.into_inner()).take();
-        // A thread that panicked has said so itself.
-        let _ = thread.map(JoinHandle::join);
+        let Some(thread) = self.stop() else { return };
+        // A sink may hold the last clone, and no thread can wait for its own end.
+        if thread.thread().id() != std::thread::current().id() {
+            // A thread that panicked has said so itself.
+            let _ = thread.join();
+        }
     }
 }
 
@@ -115,22 +99,13 @@ impl Service {
 
     fn spawn(engine: Engine, reopen: Option<Reopen>) -> Service {
         let (commands, inbox) = channel();
-        let limits = *engine.scheduler.limits();
-        let lost = Arc::new(OnceLock::new());
-        let info = ServiceInfo {
-            model: engine.name().to_string(),
-            devices: engine.runs_on(),
-            vocabulary: limits.vocabulary,
-            context: limits.context,
-            model_context: limits.model_context,
-            lanes: limits.lanes,
-            queue: limits.queue,
-        };
+        let (limits, info) = (*engine.scheduler.limits(), ServiceInfo::of(&engine));
         let (text, ids) = (engine.text.clone(), engine.scheduler.ids());
-        let worker = Worker::new(engine, inbox, reopen, lost.clone());
+        let status = Arc::new(Status::default());
+        let worker = Worker::new(engine, inbox, reopen, status.clone());
         let thread = std::thread::spawn(move || worker.run());
         let (open, thread) = (Arc::default(), Mutex::new(Some(thread)));
-        let shared = Shared { commands, text, info, limits, open, ids, lost, thread };
+        let shared = Shared { commands, text, info, limits, open, ids, status, thread };
         Service { shared: Arc::new(shared) }
     }
 
@@ -144,8 +119,34 @@ impl Service {
         &self.shared.info
     }
 
+    /// Why no request can be served any more: the device is lost for good, or the engine's thread
+    /// has ended or was asked to. None while requests are served.
+    pub fn is_lost(&self) -> Option<String> {
+        self.shared.status.reason()
+    }
+
+    /// Ends the engine, for all clones, and returns at once. The step under way is played to its end,
+    /// which may take seconds; then every request that waits or runs is told
+    /// [`EngineError::Stopped`], and the engine's thread frees the devices and ends.
+    pub fn stop(&self) {
+        drop(self.shared.stop());
+    }
+
+    /// The most tokens a second that the devices' bandwidth and arithmetic allow for one sequence,
+    /// over its first 128 tokens. None until it is known: the first call asks for a measurement,
+    /// which takes some tenths of a second of the engine's thread and is made once nothing else is
+    /// to be done. None for ever where a device cannot be measured.
+    pub fn ceiling(&self) -> Option<f64> {
+        let Shared { status, commands, .. } = &*self.shared;
+        if status.ask_for_ceiling() {
+            let _ = commands.send(Command::Wake);
+        }
+        status.ceiling()
+    }
+
     /// Submits a request: `sink` is called with each of its events, on the engine's thread, and
-    /// should not block. What is wrong with the request is said here and now, as is that too many
+    /// should not block, nor call what waits for that thread ([`Service::report`],
+    /// [`Service::embed`]). What is wrong with the request is said here and now, as is that too many
     /// wait.
     pub fn submit_to(&self, request: Request, sink: EventSink) -> Result<RequestId, EngineError> {
         self.shared.limits.check(&request)?;
@@ -163,10 +164,8 @@ impl Service {
     }
 
     fn send(&self, task: Task, mut sink: EventSink) -> Result<RequestId, EngineError> {
-        let Shared { commands, limits, open, ids, lost, .. } = &*self.shared;
-        if let Some(reason) = lost.get() {
-            return Err(EngineError::DeviceLost(reason.clone()));
-        }
+        let Shared { commands, limits, open, ids, status, .. } = &*self.shared;
+        status.check()?;
         let entered = open.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |open| {
             (open < limits.max_open()).then_some(open + 1)
         });
@@ -212,12 +211,8 @@ impl Service {
         result.recv().map_err(|_| EngineError::Stopped)?
     }
 
-    /// Why the device is lost for good; none while the service can serve.
-    pub fn is_lost(&self) -> Option<String> {
-        self.shared.lost.get().cloned()
-    }
-
-    /// How the engine is doing; asked between two steps.
+    /// How the engine is doing. The engine's thread answers between two steps, so that the call waits
+    /// for the one under way.
     pub fn report(&self) -> Result<Report, EngineError> {
         let (reply, result) = channel();
         let sent = self.shared.commands.send(Command::Report { reply });

@@ -7,8 +7,8 @@ mod tiny;
 
 use pianola_engine::sampler::Sampling;
 use pianola_engine::{
-    Answer, Engine, EngineError, Event, EventSink, Finish, LoadOptions, LogitRows, PenaltyScope,
-    Pooling, Request, Service, log_softmax_at,
+    Answer, Engine, EngineError, ErrorKind, Event, EventSink, Finish, LoadOptions, LogitRows,
+    PenaltyScope, Pooling, Request, Service, log_softmax_at,
 };
 use pianola_formats::TensorType;
 use pianola_vulkan::Gpu;
@@ -154,6 +154,31 @@ fn penalties_look_at_the_answer_alone_where_asked() {
     assert!(!both.iter().any(|token| prompt(1).contains(token)) && !repeats(&both));
     let alone = answer(&mut engine, &alone).tokens;
     assert!(alone.iter().any(|token| prompt(1).contains(token)) && !repeats(&alone));
+}
+
+#[test]
+fn a_sink_that_breaks_off_ends_its_request_within_the_step() {
+    let mut options = options(2);
+    options.max_rows = 32;
+    let mut engine = tiny_engine(options).unwrap();
+    let (ends, end) = channel();
+    let sink: EventSink = Box::new(move |event| match event {
+        // Of the first part of the prompt: nothing more of it is computed.
+        Event::Prompt => ControlFlow::Break(()),
+        Event::Finished(answer) => {
+            ends.send((answer.finish, answer.tokens.len())).unwrap();
+            ControlFlow::Continue(())
+        }
+        event => panic!("{event:?} after it broke off"),
+    });
+    let long = Request::new((0..200).map(|at| at % 90).collect());
+    engine.submit_to(long, sink).unwrap();
+    engine.step().unwrap();
+    assert_eq!(end.recv(), Ok((Finish::Cancelled, 0)));
+    assert!(end.recv().is_err(), "its sink is dropped");
+    assert!(!engine.is_busy());
+    assert_eq!((engine.counters().rows, engine.cache_use().held_bytes), (32, 0));
+    engine.check_pages();
 }
 
 fn tell_end(number: usize, ends: Sender<usize>) -> EventSink {
@@ -302,4 +327,6 @@ fn a_device_that_is_lost_for_good_is_said_to_be() {
     assert!(matches!(end, EngineError::DeviceLost(_)), "{end}");
     let refused = service.submit(request(2, 1)).err().expect("it is refused");
     assert!(matches!(refused, EngineError::DeviceLost(_)), "{refused}");
+    assert_eq!(refused.kind(), ErrorKind::DeviceLost);
+    assert_eq!(service.is_lost(), Some(refused.to_string()));
 }

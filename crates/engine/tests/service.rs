@@ -7,11 +7,14 @@ mod tiny;
 
 use pianola_engine::sampler::Sampling;
 use pianola_engine::{
-    Engine, EngineError, Finish, LoadOptions, LogitRows, Pooling, Request, Service,
+    Engine, EngineError, ErrorKind, Event, EventSink, Finish, LoadOptions, LogitRows, Pooling,
+    Request, Service,
 };
 use pianola_formats::{TensorSource, TensorType};
 use pianola_model::RandomWeights;
 use std::ops::ControlFlow;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 use tiny::{tiny_config, tiny_engine};
 
 fn options(lanes: usize, queue: usize) -> LoadOptions {
@@ -57,6 +60,137 @@ fn many_callers_get_what_each_would_get_alone() {
     assert!(report.counters.rows > report.counters.steps, "nothing was batched");
 }
 
+/// Far longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A sink that sends on how its request ended, and the end as it comes.
+fn end() -> (EventSink, Receiver<Result<Finish, ErrorKind>>) {
+    let (ends, end) = channel();
+    let sink: EventSink = Box::new(move |event| {
+        let _ = match event {
+            Event::Finished(answer) => ends.send(Ok(answer.finish)),
+            Event::Failed(error) => ends.send(Err(error.kind())),
+            _ => Ok(()),
+        };
+        ControlFlow::Continue(())
+    });
+    (sink, end)
+}
+
+#[test]
+fn a_report_counts_pages_and_seconds() {
+    let service = Service::start(tiny_engine(options(2, 10)).unwrap());
+    let idle = service.report().unwrap();
+    assert_eq!((idle.busy.seconds, idle.cache.free_bytes()), (0.0, idle.cache.bytes));
+    let mut stream = service.submit(request(1, 900)).unwrap();
+    assert!(stream.next().unwrap().is_ok());
+    let early = service.report().unwrap();
+    assert_eq!((early.running, early.waiting), (1, 0));
+    assert!(early.cache.held_bytes > 0 && early.cache.free_bytes() < early.cache.bytes);
+    stream.finish().unwrap();
+    let late = service.report().unwrap();
+    assert!(late.cache.kept_bytes > 0 && late.cache.held_bytes == 0);
+    assert_eq!(late.cache.free_bytes() + late.cache.kept_bytes, late.cache.bytes);
+    assert!(0.0 < early.busy.seconds && early.busy.seconds < late.busy.seconds);
+    let share = late.busy.seconds / late.busy.wall_seconds;
+    assert!((0.0..1.0).contains(&share), "{share}");
+}
+
+#[test]
+fn what_is_served_is_described() {
+    let service = Service::start(tiny_engine(options(2, 10)).unwrap());
+    let info = service.info();
+    assert_eq!((info.architecture.as_str(), info.quantization), ("gemma3", "q8_0"));
+    assert_eq!((info.context, info.model_context, info.layers), (1024, 4096, 2));
+    // Keys and values of two layers, 32 halves each.
+    assert_eq!((info.embedding_width, info.kv_bytes_per_token), (64, 2 * 2 * 32 * 2));
+    // The embedding; and of each layer q and output, k and v, gate, up and down, and norms.
+    let layer = 2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 96;
+    let norms = 2 * (4 * 64 + 2 * 32) + 64;
+    assert_eq!(info.parameters, 97 * 64 + 2 * layer + norms);
+    let per_weight = info.weight_bytes as f64 / info.parameters as f64;
+    assert!((1.0..1.5).contains(&per_weight), "{per_weight} bytes a weight");
+    assert_eq!((info.placement.layers, info.placement.parts.len()), (2, 1));
+    // Measured once nothing else is to be done.
+    let start = Instant::now();
+    let ceiling = loop {
+        if let Some(ceiling) = service.ceiling() {
+            break ceiling;
+        }
+        assert!(start.elapsed() < PATIENCE, "it is never measured");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    assert!(ceiling > 1000.0, "{ceiling} tokens a second");
+    assert_eq!(service.ceiling(), Some(ceiling));
+}
+
+#[test]
+fn a_request_that_waits_leaves_as_it_is_cancelled() {
+    let service = Service::start(tiny_engine(options(1, 10)).unwrap());
+    let mut first = service.submit(request(1, 900)).unwrap();
+    assert!(first.next().unwrap().is_ok());
+    let (sink, end) = end();
+    let id = service.submit_to(request(2, 900), sink).unwrap();
+    assert_eq!(service.report().unwrap().waiting, 1);
+    service.cancel(id);
+    assert_eq!(end.recv_timeout(PATIENCE), Ok(Ok(Finish::Cancelled)));
+    let report = service.report().unwrap();
+    assert_eq!((report.waiting, report.running), (0, 1), "it waited for the first");
+    assert!(end.recv().is_err(), "it ends once, and its sink is dropped");
+}
+
+#[test]
+fn an_engine_that_is_stopped_tells_everyone() {
+    let service = Service::start(tiny_engine(options(1, 10)).unwrap());
+    assert_eq!(service.is_lost(), None);
+    let (sink, running) = end();
+    service.submit_to(request(1, 900), sink).unwrap();
+    let (sink, waiting) = end();
+    service.submit_to(request(2, 900), sink).unwrap();
+    let other = service.clone();
+    service.stop();
+    assert_eq!(running.recv_timeout(PATIENCE), Ok(Err(ErrorKind::Stopped)));
+    assert_eq!(waiting.recv_timeout(PATIENCE), Ok(Err(ErrorKind::Stopped)));
+    let reason = other.is_lost().expect("it was stopped");
+    assert!(reason.contains("stopped"), "{reason}");
+    assert!(matches!(other.submit(request(3, 1)), Err(EngineError::Stopped)));
+    assert!(matches!(other.report(), Err(EngineError::Stopped)));
+}
+
+#[test]
+fn the_last_clone_may_be_dropped_in_a_sink() {
+    let service = Service::start(tiny_engine(options(1, 10)).unwrap());
+    let mut last = Some(service.clone());
+    let (dropped, others) = channel();
+    let drops: EventSink = Box::new(move |event| {
+        if matches!(event, Event::Token(_)) && last.is_some() {
+            // The main thread's clone goes first.
+            others.recv().unwrap();
+            drop(last.take());
+        }
+        ControlFlow::Continue(())
+    });
+    let (sink, waiting) = end();
+    service.submit_to(request(1, 900), drops).unwrap();
+    service.submit_to(request(2, 900), sink).unwrap();
+    drop(service);
+    dropped.send(()).unwrap();
+    assert_eq!(waiting.recv_timeout(PATIENCE), Ok(Err(ErrorKind::Stopped)));
+}
+
+#[test]
+fn a_thread_that_panicked_is_noticed() {
+    let service = Service::start(tiny_engine(options(2, 10)).unwrap());
+    let (sink, beside) = end();
+    service.submit_to(request(1, 900), sink).unwrap();
+    let panics: EventSink = Box::new(|_| panic!("on purpose"));
+    service.submit_to(request(2, 900), panics).unwrap();
+    // Its sink is dropped.
+    assert!(beside.recv_timeout(PATIENCE).is_err());
+    assert!(service.is_lost().is_some());
+    assert!(matches!(service.submit(request(3, 1)), Err(EngineError::Stopped)));
+}
+
 #[test]
 fn streams_are_cancelled_by_word_and_by_dropping_them() {
     let service = Service::start(tiny_engine(options(2, 10)).unwrap());
@@ -86,7 +220,24 @@ fn what_cannot_be_served_is_refused_at_once() {
     assert!(matches!(refused(Request::new(vec![1; 1025])), EngineError::ContextLength { .. }));
     let sampling = Sampling { temperature: -1.0, ..Sampling::default() };
     let hot = Request { sampling, ..Request::new(vec![1]) };
-    assert!(matches!(refused(hot), EngineError::Sampling(_)));
+    assert!(matches!(refused(hot.clone()), EngineError::Sampling(_)));
+    let sampling = Sampling { logit_bias: vec![(97, 1.0)], ..Sampling::default() };
+    let kind = |request: Request| refused(request).kind();
+    for (field, request) in [
+        ("prompt", Request::new(vec![])),
+        ("prompt", Request::new(vec![97])),
+        ("stop_tokens", Request { stop_tokens: vec![97], ..Request::new(vec![1]) }),
+        ("stop_tokens", Request { stop_tokens: vec![1; 98], ..Request::new(vec![1]) }),
+        ("stop", Request { stop: vec!["a".to_string(); 65], ..Request::new(vec![1]) }),
+        ("stop", Request { stop: vec!["a".repeat(5000)], ..Request::new(vec![1]) }),
+        ("logprobs", Request { logprobs: Some(5000), ..Request::new(vec![1]) }),
+        ("logit_bias", Request { sampling, ..Request::new(vec![1]) }),
+        ("temperature", hot),
+    ] {
+        assert_eq!(kind(request), ErrorKind::InvalidRequest(field));
+    }
+    let long = ErrorKind::ContextLength { tokens: 1025, context: 1024 };
+    assert_eq!(kind(Request::new(vec![1; 1025])), long);
     let streams: Vec<_> = (0..3).map(|seed| service.submit(request(seed, 900)).unwrap()).collect();
     assert!(matches!(refused(request(9, 1)), EngineError::QueueFull { waiting: 2 }));
     drop(streams);

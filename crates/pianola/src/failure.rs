@@ -90,6 +90,7 @@ impl From<EngineError> for Failure {
             | EngineError::NoCeilings
             | EngineError::NothingToQuantize
             | EngineError::OneDevice
+            | EngineError::TooMany { .. }
             | EngineError::Window { .. }
             | EngineError::UnknownToken { .. } => Failure::Usage(message),
             EngineError::LayersOnFirst { asked, layers } => Failure::Usage(match asked {

@@ -51,6 +51,15 @@ pub(super) fn ceiling(
 }
 
 impl Engine {
+    /// Tokens a second at best for the first tokens of one sequence, measured here and now; none
+    /// where a device cannot be measured.
+    pub(crate) fn generation_ceiling(&self) -> Option<f64> {
+        const TOKENS: usize = 128;
+        let start = start_of_generation(0);
+        let end = (start + TOKENS).min(self.context()).max(start + 1);
+        Some(self.ceiling(start..end, 1, &self.measure()?))
+    }
+
     /// Tokens a second for positions `tokens` of a sequence, `chunk` at a time, if every play took
     /// exactly the time that its bytes or operations need. Logits are of the last token, or of each
     /// where they come one by one.

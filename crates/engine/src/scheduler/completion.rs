@@ -181,7 +181,8 @@ impl Scheduler {
         while let Some(last) = self.running.len().checked_sub(1) {
             // What the failed step left in its pages is not to be trusted.
             let lane = self.discard(last);
-            let error = EngineError::StepFailed(failure.reason.clone());
+            let StepFailure { reason, kind, .. } = failure;
+            let error = EngineError::StepFailed { reason: reason.clone(), kind: *kind };
             let _ = listener(lane.id, Event::Failed(error));
         }
     }

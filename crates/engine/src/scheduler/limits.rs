@@ -38,11 +38,33 @@ pub(crate) struct Limits {
     pub queue: usize,
 }
 
+/// Most stop texts of a request, and most bytes of all of them: each token is compared with all, on
+/// the thread that serves everyone.
+const MAX_STOP_TEXTS: usize = 64;
+const MAX_STOP_BYTES: usize = 4096;
+/// Most log probabilities beside a token's own.
+const MAX_LOGPROBS: usize = 1024;
+
 impl Limits {
     /// Whether the engine could serve the request at all.
     pub fn check(&self, request: &Request) -> Result<(), EngineError> {
         self.check_prompt(&request.prompt)?;
-        self.check_tokens(&request.stop_tokens)?;
+        let stop_bytes = request.stop.iter().map(String::len).sum();
+        let biases = request.sampling.logit_bias.len();
+        let (tokens, vocabulary) = (request.stop_tokens.len(), self.vocabulary);
+        for (field, what, found, most) in [
+            ("stop", "texts", request.stop.len(), MAX_STOP_TEXTS),
+            ("stop", "bytes", stop_bytes, MAX_STOP_BYTES),
+            ("logprobs", "tokens", request.logprobs.unwrap_or(0), MAX_LOGPROBS),
+            // One for each token is more than anyone can use.
+            ("stop_tokens", "tokens", tokens, vocabulary),
+            ("logit_bias", "tokens", biases, vocabulary),
+        ] {
+            if found > most {
+                return Err(EngineError::TooMany { field, what, found, most });
+            }
+        }
+        self.check_tokens("stop_tokens", &request.stop_tokens)?;
         Ok(Sampler::check(&request.sampling, self.vocabulary)?)
     }
 
@@ -51,7 +73,7 @@ impl Limits {
         if tokens.is_empty() {
             return Err(EngineError::EmptyPrompt);
         }
-        self.check_tokens(tokens)?;
+        self.check_tokens("prompt", tokens)?;
         self.check_length(tokens.len())
     }
 
@@ -65,10 +87,10 @@ impl Limits {
     }
 
     /// Whether these are tokens of the vocabulary.
-    pub fn check_tokens(&self, tokens: &[u32]) -> Result<(), EngineError> {
+    pub fn check_tokens(&self, field: &'static str, tokens: &[u32]) -> Result<(), EngineError> {
         let vocabulary = self.vocabulary;
         match tokens.iter().find(|&&token| token as usize >= vocabulary) {
-            Some(&token) => Err(EngineError::UnknownToken { token, vocabulary }),
+            Some(&token) => Err(EngineError::UnknownToken { field, token, vocabulary }),
             None => Ok(()),
         }
     }

@@ -3,6 +3,7 @@
 
 use crate::cache::PageChange;
 use crate::embed::Pooling;
+use crate::error::ErrorKind;
 use crate::request::Request;
 use pianola_plan::{SampleRow, Sampling, Step, TokenLogProbs};
 use std::ops::Range;
@@ -214,6 +215,7 @@ struct LogProbs {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct StepFailure {
     pub reason: String,
+    pub kind: ErrorKind,
     /// Nothing can be played on the device any more; the requests may go on elsewhere.
     pub lost: bool,
 }

@@ -8,6 +8,7 @@ use super::*;
 use crate::cache::CacheLayout;
 use crate::constraint::Constraint;
 use crate::embed::Pooling;
+use crate::error::ErrorKind;
 use device::{Alternating, Device, VOCABULARY, alone, embed_alone, groups};
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -216,7 +217,8 @@ impl Driver {
                 device.spoil(plan);
                 let reason = "it was unplugged".to_string();
                 lost = random.below(2) == 0;
-                outcome.failure = Some(StepFailure { reason, lost });
+                let kind = ErrorKind::Internal;
+                outcome.failure = Some(StepFailure { reason, kind, lost });
             }
             scheduler.complete(plan, outcome, &mut |id, event| {
                 match event {

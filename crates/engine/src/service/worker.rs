@@ -1,18 +1,29 @@
 //! The engine's side of a service.
 
-use super::{Reopen, Report};
+use super::status::Status;
+use super::{BusyTime, Reopen, Report};
 use crate::error::EngineError;
 use crate::load::Engine;
 use crate::request::{EmbedRequest, Event, EventSink, Request, RequestId};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
-use std::sync::{Arc, OnceLock};
+use std::time::Instant;
 
 /// What the engine's thread is asked to do.
 pub(super) enum Command {
-    Submit { id: RequestId, task: Task, sink: EventSink },
-    Cancel { id: RequestId },
-    Report { reply: Sender<Result<Report, EngineError>> },
-    Stop,
+    Submit {
+        id: RequestId,
+        task: Task,
+        sink: EventSink,
+    },
+    Cancel {
+        id: RequestId,
+    },
+    Report {
+        reply: Sender<Result<Report, EngineError>>,
+    },
+    /// The [`Status`] has changed.
+    Wake,
 }
 
 /// What is submitted.
@@ -31,7 +42,12 @@ pub(super) struct Worker {
     reopen: Option<Reopen>,
     /// Losses since the last step that succeeded.
     losses: usize,
-    lost: Arc<OnceLock<String>>,
+    status: Arc<Status>,
+    started: Instant,
+    /// Seconds that plays have taken, of all engines there were.
+    played_seconds: f64,
+    /// Those of the engine that are part of it.
+    counted_seconds: f64,
 }
 
 impl Worker {
@@ -39,24 +55,60 @@ impl Worker {
         engine: Engine,
         inbox: Receiver<Command>,
         reopen: Option<Reopen>,
-        lost: Arc<OnceLock<String>>,
+        status: Arc<Status>,
     ) -> Worker {
-        Worker { engine: Some(engine), inbox, reopen, losses: 0, lost }
+        Worker {
+            engine: Some(engine),
+            inbox,
+            reopen,
+            losses: 0,
+            status,
+            started: Instant::now(),
+            played_seconds: 0.0,
+            counted_seconds: 0.0,
+        }
     }
 
     pub fn run(mut self) {
-        loop {
+        while !self.status.is_stopping() {
+            let is_busy = self.engine.as_ref().is_some_and(Engine::is_busy);
+            let measures = self.engine.is_some() && self.status.wants_ceiling();
             // Waits only if there is nothing else to do.
-            let command = match self.engine.as_ref().is_some_and(Engine::is_busy) {
+            let command = match is_busy || measures {
                 true => self.inbox.try_recv().ok(),
-                false => self.inbox.recv().ok().or(Some(Command::Stop)),
+                false => match self.inbox.recv() {
+                    Ok(command) => Some(command),
+                    // Nobody is left who could ask for anything.
+                    Err(_) => break,
+                },
             };
             match command {
-                Some(Command::Stop) => return,
                 Some(command) => self.obey(command),
-                None => self.step(),
+                None if is_busy => self.step(),
+                None => self.measure_ceiling(),
             }
         }
+        self.tell_all();
+    }
+
+    /// Tells every request that there will be no answer.
+    fn tell_all(&mut self) {
+        self.status.end();
+        let sinks = self.engine.as_mut().map(|engine| std::mem::take(&mut engine.sinks));
+        let running = sinks.into_iter().flat_map(std::collections::HashMap::into_values);
+        let submitted = self.inbox.try_iter().filter_map(|command| match command {
+            Command::Submit { sink, .. } => Some(sink),
+            _ => None,
+        });
+        for mut sink in running.chain(submitted) {
+            let _ = sink(Event::Failed(EngineError::Stopped));
+        }
+    }
+
+    /// Measures what one sequence could reach at best.
+    fn measure_ceiling(&mut self) {
+        let Some(engine) = &self.engine else { return };
+        self.status.set_ceiling(engine.generation_ceiling());
     }
 
     fn obey(&mut self, command: Command) {
@@ -72,18 +124,36 @@ impl Worker {
                 self.engine.as_mut().and_then(|engine| engine.cancel(id));
             }
             Command::Report { reply } => {
-                let _ = reply.send(self.engine().map(|engine| engine.report()));
+                let _ = reply.send(self.report());
                 // However many reports are asked for, requests get on.
                 self.step();
             }
-            Command::Stop => {}
+            Command::Wake => {}
         }
     }
 
     /// The engine, or the error that says it is lost.
     fn engine(&mut self) -> Result<&mut Engine, EngineError> {
-        let reason = self.lost.get().cloned().unwrap_or_default();
-        self.engine.as_mut().ok_or(EngineError::DeviceLost(reason))
+        self.status.check()?;
+        self.engine.as_mut().ok_or(EngineError::Stopped)
+    }
+
+    fn report(&mut self) -> Result<Report, EngineError> {
+        self.count_seconds();
+        let wall_seconds = self.started.elapsed().as_secs_f64();
+        let busy = BusyTime { seconds: self.played_seconds, wall_seconds };
+        let engine = self.engine()?;
+        let (waiting, running) = engine.queue_lengths();
+        let (counters, cache) = (engine.counters(), engine.cache_use());
+        Ok(Report { waiting, running, counters, cache, busy })
+    }
+
+    /// Adds the plays since the last call. The engine's own count goes back where its draft model is
+    /// given up.
+    fn count_seconds(&mut self) {
+        let now = self.engine.as_ref().map_or(0.0, Engine::play_seconds);
+        self.played_seconds += (now - self.counted_seconds).max(0.0);
+        self.counted_seconds = now;
     }
 
     fn submit(&mut self, id: RequestId, task: Task) -> Result<(), EngineError> {
@@ -106,6 +176,8 @@ impl Worker {
 
     /// Opens the device again and continues there, or tells all requests that it is lost.
     fn recover(&mut self, error: &EngineError) {
+        self.count_seconds();
+        self.counted_seconds = 0.0;
         // What the old engine still holds of the device goes first.
         let Some(pending) = self.engine.take().map(Engine::into_pending) else { return };
         self.losses += 1;
@@ -122,14 +194,14 @@ impl Worker {
             Some(Err(again)) => format!("{error}; opening it again failed: {again}"),
             None => error.to_string(),
         };
-        let reason = self.lost.get_or_init(|| reason).clone();
-        pending.fail(&|| EngineError::DeviceLost(reason.clone()));
+        let reason = self.status.lose(reason);
+        pending.fail(&|| EngineError::DeviceLost(reason.to_string()));
     }
 }
 
-impl Engine {
-    fn report(&self) -> Report {
-        let (waiting, running) = self.queue_lengths();
-        Report { waiting, running, counters: self.counters(), cache: self.cache_use() }
+impl Drop for Worker {
+    /// Also where a sink or a kernel panicked.
+    fn drop(&mut self) {
+        self.status.end();
     }
 }

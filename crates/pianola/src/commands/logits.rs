@@ -77,7 +77,8 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let columns = engine.config().vocabulary;
     // Before the output is opened: a wrong id must not cost the file that was there.
     if let Some(&token) = tokens.iter().find(|&&token| token as usize >= columns) {
-        return Err(EngineError::UnknownToken { token, vocabulary: columns }.into());
+        let field = "tokens";
+        return Err(EngineError::UnknownToken { field, token, vocabulary: columns }.into());
     }
     let mut output = Output::create(&arguments.output, tokens.len(), columns)?;
     let mut bar = console.bar("computing [{bar:24}] {pos} of {len} positions, {eta} left");
