@@ -157,6 +157,10 @@ impl From<EngineError> for ApiError {
                     "prompt is too long: {needed} tokens > {context} maximum (the context of this model as it is served)"
                 ),
             ),
+            EngineError::TooMany { field, .. } => ApiError::invalid(field, message),
+            EngineError::NoEmbeddings(_) | EngineError::NoTokenizer(_) => {
+                ApiError::new(ErrorKind::InvalidRequest, message)
+            }
             EngineError::EmptyPrompt => ApiError::invalid(
                 "messages",
                 "the prompt has no tokens; send at least one message or word",

@@ -36,7 +36,9 @@ mod route;
 mod running;
 mod state;
 
-pub use hub::{KeepOptions, LoadFailure, ModelCard, ModelSource, PullProgress};
+pub use hub::{
+    KeepOptions, LoadFailure, ModelCard, ModelFacts, ModelSource, PullProgress, PullStage,
+};
 pub use listen::{ServerError, serve};
 pub use log::LogFormat;
 pub use options::{ApiKey, HttpLimits, ServerOptions, TlsFiles};

@@ -8,3 +8,4 @@ mod sampling;
 mod tools;
 
 pub(crate) use sampling::{read as read_sampling, usage};
+pub(crate) use tools::read as read_tools;
