@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod call;
+mod docs;
 mod embedding;
 mod error;
 mod fields;

@@ -10,7 +10,7 @@ use crate::fields;
 use crate::gate;
 use crate::reply::Reply;
 use crate::state::State;
-use crate::{ollama, openai, operation};
+use crate::{docs, ollama, openai, operation};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT, ALLOW, HeaderMap, HeaderName, HeaderValue, ORIGIN};
@@ -31,6 +31,7 @@ enum Route {
     Status,
     OpenApi,
     Docs,
+    DocsStyle,
     Models,
     Model,
     Chat,
@@ -86,6 +87,7 @@ const ROUTES: &[Row] = &[
     row(Route::Status, GET, "/status", false),
     row(Route::OpenApi, GET, "/openapi.json", true),
     row(Route::Docs, GET, "/docs", true),
+    row(Route::DocsStyle, GET, "/docs.css", true),
     row(Route::Models, GET, "/v1/models", false),
     row(Route::Model, GET, "/v1/models/*", false),
     row(Route::Chat, POST, "/v1/chat/completions", false),
@@ -108,6 +110,16 @@ const ROUTES: &[Row] = &[
     row(Route::OllamaUnsupported, POST, "/api/push", false),
     row(Route::OllamaUnsupported, BLOB, "/api/blobs/*", false),
 ];
+
+/// Paths and methods that are served; HEAD goes without saying where there is GET.
+#[cfg(test)]
+pub(crate) fn served() -> impl Iterator<Item = (String, String)> {
+    ROUTES.iter().flat_map(|row| {
+        let has_get = row.methods.contains(&Method::GET);
+        let shown = row.methods.iter().filter(move |&method| !(has_get && method == Method::HEAD));
+        shown.map(|method| (row.path.to_string(), method.to_string()))
+    })
+}
 
 /// The row of a path, and what its star stands for.
 fn find(path: &str) -> Option<(&'static Row, &str)> {
@@ -254,7 +266,9 @@ async fn handle(
         Route::Version => Ok(operation::version(state)),
         Route::Metrics => operation::metrics(state).await,
         Route::Status => operation::status(state).await,
-        Route::OpenApi | Route::Docs => Ok(operation::health()),
+        Route::OpenApi => Ok(docs::openapi()),
+        Route::Docs => Ok(docs::docs()),
+        Route::DocsStyle => Ok(docs::style()),
         Route::Models => Ok(openai::models::list(state)),
         Route::Model => openai::models::one(state, rest),
         Route::Chat => openai::chat::answer(call, &body).await,

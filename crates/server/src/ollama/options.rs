@@ -84,16 +84,19 @@ fn read_options(options: &Fields<'_>, generation: &mut Generation) -> Result<(),
 /// Refuses a context that the model is not served with.
 pub(super) fn check_context(fields: &Fields<'_>, model: &LoadedModel) -> Result<(), ApiError> {
     let Some(options) = fields.object("options")? else { return Ok(()) };
-    let (wanted, served) = (options.integer("num_ctx")?.unwrap_or(0), model.service().info().context);
-    match usize::try_from(wanted) {
-        Ok(wanted) if wanted > served => Err(ApiError::invalid(
+    options.integer("num_ctx")?;
+    // Negative ones ask for nothing.
+    let wanted = options.value("num_ctx").and_then(Value::as_f64).unwrap_or(0.0);
+    let served = model.service().info().context;
+    match wanted > served as f64 {
+        true => Err(ApiError::invalid(
             "options.num_ctx",
             format!(
                 "options.num_ctx is {wanted}, but {} is served with a context of {served} tokens; ask for at most {served}, or serve it with --context {wanted}",
                 model.id
             ),
         )),
-        _ => Ok(()),
+        false => Ok(()),
     }
 }
 

@@ -5,7 +5,6 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::UNIX_EPOCH;
 
 use pianola_engine::{Engine, EngineError, Service};
-use pianola_plan::DeviceError;
 use pianola_formats::{HuggingFaceFolder, TensorInfo, TensorType};
 use pianola_model::{ModelError, ModelFile};
 use pianola_server::{
@@ -116,8 +115,9 @@ fn facts(path: &Path) -> Result<ModelFacts, ModelError> {
     let file = ModelFile::open(path)?;
     let config = file.config()?;
     let infos = file.source().tensor_infos();
-    let values = |ty: TensorType| -> usize {
-        infos.iter().filter(|info| info.ty == ty).map(TensorInfo::elements).sum()
+    let elements = |info: &TensorInfo| info.shape.iter().map(|&size| size as u64).product::<u64>();
+    let values = |ty: TensorType| -> u64 {
+        infos.iter().filter(|info| info.ty == ty).map(elements).sum()
     };
     let most = infos.iter().map(|info| info.ty).max_by_key(|&ty| values(ty));
     let (format, chat_template) = match &file {
@@ -129,7 +129,7 @@ fn facts(path: &Path) -> Result<ModelFacts, ModelError> {
     Ok(ModelFacts {
         format: format.to_string(),
         architecture: config.family.name.to_string(),
-        parameters: infos.iter().map(|info| info.elements() as u64).sum(),
+        parameters: infos.iter().map(elements).sum(),
         quantization: most.map_or("", TensorType::name).to_string(),
         context: config.context,
         embedding_width: config.hidden,
