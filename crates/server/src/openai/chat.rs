@@ -185,7 +185,7 @@ fn timings(end: &End) -> Value {
 }
 
 /// A token and its log probabilities in OpenAI's form.
-fn token_logprobs(model: &LoadedModel, info: &TokenInfo) -> Value {
+pub(crate) fn token_logprobs(model: &LoadedModel, info: &TokenInfo) -> Value {
     let entry = |token: u32, logprob: f32| {
         let bytes = model.token_bytes(token);
         // OpenAI's clients parse minus infinity as an error.

@@ -6,3 +6,5 @@ pub(crate) mod embeddings;
 pub(crate) mod models;
 mod sampling;
 mod tools;
+
+pub(crate) use tools::read as read_tools;

@@ -10,7 +10,7 @@ const MOST_TOOLS: usize = 512;
 
 /// Reads `tools`, `tool_choice` and `parallel_tool_calls`. Tools of other types than functions are the
 /// client's wishes for services that are not here: the model is not told of them.
-pub(super) fn read(fields: &Fields<'_>) -> Result<Tools, ApiError> {
+pub(crate) fn read(fields: &Fields<'_>) -> Result<Tools, ApiError> {
     let mut list = Vec::new();
     for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
         let tool = Fields::of(tool, &format!("tools[{index}]"))?;

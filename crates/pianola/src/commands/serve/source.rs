@@ -1,11 +1,13 @@
 //! The models that `serve` offers: those named, those of a folder, those fetched since.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::UNIX_EPOCH;
 
 use pianola_engine::{Engine, EngineError, Service};
-use pianola_server::{LoadFailure, ModelCard, ModelSource, PullProgress};
+use pianola_formats::{HuggingFaceFolder, TensorInfo, TensorType};
+use pianola_model::{ModelError, ModelFile};
+use pianola_server::{LoadFailure, ModelCard, ModelFacts, ModelSource, PullProgress, PullStage};
 
 use super::Arguments;
 use crate::catalogue;
@@ -48,7 +50,7 @@ impl Source {
         for name in &arguments.model {
             let located = model::locate(name, console)?;
             // A file that is no model is an error now, not at the first request.
-            pianola_model::ModelFile::open(&located.path)?.config()?;
+            ModelFile::open(&located.path)?.config()?;
             add(&mut models, served(&located.label, &located.path));
         }
         for path in arguments.models_dir.iter().flat_map(|folder| in_folder(folder)) {
@@ -100,8 +102,48 @@ fn served(label: &str, path: &Path) -> Served {
         bytes: Some(size_of(path)),
         modified: modified.map_or(0, |time| time.as_secs()),
         sha256: entry.map(|entry| entry.sha256.to_string()),
+        // What cannot be read is an error once it is loaded.
+        facts: facts(path).ok().map(Arc::new),
     };
     Served { card, path: path.to_path_buf() }
+}
+
+/// What the files of a model say of it.
+fn facts(path: &Path) -> Result<ModelFacts, ModelError> {
+    let file = ModelFile::open(path)?;
+    let config = file.config()?;
+    let infos = file.source().tensor_infos();
+    let elements = |info: &TensorInfo| info.shape.iter().map(|&size| size as u64).product::<u64>();
+    let values =
+        |ty: TensorType| -> u64 { infos.iter().filter(|info| info.ty == ty).map(elements).sum() };
+    let most = infos.iter().map(|info| info.ty).max_by_key(|&ty| values(ty));
+    let (format, chat_template) = match &file {
+        ModelFile::Gguf(gguf) => {
+            ("gguf", gguf.string("tokenizer.chat_template").map(str::to_string))
+        }
+        ModelFile::Folder(folder) => ("safetensors", template_of(folder)),
+    };
+    Ok(ModelFacts {
+        format: format.to_string(),
+        architecture: config.family.name.to_string(),
+        parameters: infos.iter().map(elements).sum(),
+        quantization: most.map_or("", TensorType::name).to_string(),
+        context: config.context,
+        embedding_width: config.hidden,
+        layers: config.layers,
+        vocabulary: config.vocabulary,
+        chat_template,
+    })
+}
+
+/// The chat template of a folder: a file of its own, or a field of the tokeniser's settings.
+fn template_of(folder: &HuggingFaceFolder) -> Option<String> {
+    let read = |name: &str| std::fs::read_to_string(folder.file(name)?).ok();
+    read("chat_template.jinja").or_else(|| {
+        let settings: serde_json::Value =
+            serde_json::from_str(&read("tokenizer_config.json")?).ok()?;
+        settings["chat_template"].as_str().map(str::to_string)
+    })
 }
 
 /// GGUF files and folders with a config.json.
@@ -173,7 +215,13 @@ impl ModelSource for Source {
             return Err(failed(message));
         };
         let store = Store::open().map_err(|error| failed(error.to_string()))?;
-        let mut report = Pulled { progress, state: PullProgress::default() };
+        let state = PullProgress {
+            stage: PullStage::Fetching,
+            digest: entry.sha256.to_string(),
+            done: 0,
+            total: 0,
+        };
+        let mut report = Pulled { progress, state, cancelled: false };
         let path =
             pull::pull(entry, &store, &mut report).map_err(|error| failed(error.to_string()))?;
         let model = served(entry.name, &path);
@@ -191,17 +239,32 @@ fn load_failure(failure: &Failure) -> LoadFailure {
 struct Pulled<'a> {
     progress: &'a mut dyn FnMut(PullProgress) -> bool,
     state: PullProgress,
+    cancelled: bool,
+}
+
+impl Pulled<'_> {
+    fn tell(&mut self) {
+        self.cancelled |= !(self.progress)(self.state.clone());
+    }
 }
 
 impl Progress for Pulled<'_> {
-    fn begin(&mut self, _: &str, total: u64) {
-        self.state = PullProgress { done: 0, total };
-        (self.progress)(self.state);
+    fn begin(&mut self, stage: &str, total: u64) {
+        let stage = match stage.starts_with("fetching") {
+            true => PullStage::Fetching,
+            false => PullStage::Checking,
+        };
+        self.state = PullProgress { stage, done: 0, total, ..self.state.clone() };
+        self.tell();
     }
 
     fn reach(&mut self, bytes: u64) {
         self.state.done = bytes;
-        (self.progress)(self.state);
+        self.tell();
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.cancelled
     }
 
     fn end(&mut self) {}

@@ -1,0 +1,470 @@
+//! `serve` as the network sees it: the binary, driven over plain sockets on this machine.
+
+mod common;
+
+use common::Folder;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A server of its own, ended with its owner.
+struct Server {
+    child: Child,
+    address: SocketAddr,
+    _folder: Folder,
+}
+
+impl Server {
+    fn start(model: impl FnOnce(&Folder) -> PathBuf, arguments: &[&str], keys: &str) -> Server {
+        let folder = Folder::new();
+        let model = model(&folder);
+        let mut child = Command::new(env!("CARGO_BIN_EXE_pianola"))
+            .args(["serve", "--port", "0", "--log", "off", "--device", "cpu", "-m"])
+            .arg(model)
+            .args(arguments)
+            .env("PIANOLA_HOME", &folder.path)
+            .env("PIANOLA_PIP", "false")
+            .env("PIANOLA_API_KEYS", keys)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let address = lines.find_map(|line| line.split("http://").nth(1)?.trim().parse().ok());
+        // A pipe that nobody reads would stop the server.
+        std::thread::spawn(move || lines.for_each(drop));
+        let server = Server { child, address: address.expect("no address"), _folder: folder };
+        server.until("it is ready", || server.get("/ready").status == 200);
+        server
+    }
+
+    /// With a model of random weights, which answers at once.
+    fn tiny(arguments: &[&str]) -> Server {
+        Server::start(Folder::model, arguments, "")
+    }
+
+    /// With a model that takes a while to answer.
+    fn smollm2(arguments: &[&str]) -> Server {
+        let folder = std::env::var_os("PIANOLA_TEST_MODELS")
+            .expect("PIANOLA_TEST_MODELS is not set: run scripts/test, which fetches the models");
+        let path = Path::new(&folder).join("smollm2.gguf");
+        Server::start(|_| path, arguments, "")
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect_timeout(&self.address, PATIENCE).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// Sends bytes and reads the answer to the end of the connection.
+    fn send(&self, bytes: impl AsRef<[u8]>) -> Answer {
+        let mut stream = self.connect();
+        // The server may refuse, and close, before all is sent.
+        let _ = stream.write_all(bytes.as_ref());
+        Answer::read_to_end(stream)
+    }
+
+    fn get(&self, path: &str) -> Answer {
+        self.send(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"))
+    }
+
+    /// Posts JSON with further headers.
+    fn post(&self, path: &str, headers: &str, body: &str) -> Answer {
+        self.send(post(path, &format!("Connection: close\r\n{headers}"), body))
+    }
+
+    /// A chat under way: what was asked for and has not been read.
+    fn chat(&self, tokens: usize, stream: bool) -> TcpStream {
+        let mut connection = self.connect();
+        connection
+            .write_all(post("/v1/chat/completions", "", &chat(tokens, stream)).as_bytes())
+            .unwrap();
+        connection
+    }
+
+    /// Requests that run or wait, by the server's own count.
+    fn gauge(&self, name: &str) -> usize {
+        let text = self.get("/metrics").body;
+        let line = text.lines().find(|line| line.starts_with(&format!("{name}{{")));
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok())
+            .unwrap_or_else(|| panic!("{text}"))
+    }
+
+    fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let start = Instant::now();
+        while !holds() {
+            assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn terminate(&self) {
+        let kill = format!("kill -TERM {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    }
+
+    fn wait(&mut self, within: Duration) -> Option<ExitStatus> {
+        let start = Instant::now();
+        loop {
+            match self.child.try_wait().unwrap() {
+                None if start.elapsed() < within => std::thread::sleep(Duration::from_millis(10)),
+                status => return status,
+            }
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn post(path: &str, headers: &str, body: &str) -> String {
+    format!(
+        "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Content-Length: {}\r\n{headers}\r\n{body}",
+        body.len()
+    )
+}
+
+/// A chat that ends by its length only: SmolLM2's two end tokens are banned.
+fn chat(tokens: usize, stream: bool) -> String {
+    format!(
+        r#"{{"messages": [{{"role": "user", "content": "Tell me a story."}}], "stream": {stream},
+            "max_tokens": {tokens}, "logit_bias": {{"0": -100, "2": -100}}}}"#
+    )
+}
+
+/// What came back.
+#[derive(Debug)]
+struct Answer {
+    /// 0 where nothing came.
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Answer {
+    fn read_to_end(mut stream: TcpStream) -> Answer {
+        let mut bytes = Vec::new();
+        // A reset after the answer is no loss.
+        let result = stream.read_to_end(&mut bytes);
+        let timed_out = |kind| matches!(kind, ErrorKind::WouldBlock | ErrorKind::TimedOut);
+        assert!(!result.is_err_and(|error| timed_out(error.kind())), "the connection stays open");
+        Answer::of(&String::from_utf8_lossy(&bytes))
+    }
+
+    fn of(text: &str) -> Answer {
+        let (head, body) = text.split_once("\r\n\r\n").unwrap_or((text, ""));
+        let status = head.split(' ').nth(1).and_then(|status| status.parse().ok()).unwrap_or(0);
+        Answer { status, head: head.to_string(), body: body.to_string() }
+    }
+
+    fn header(&self, name: &str) -> Option<&str> {
+        let fields = self.head.lines().skip(1).filter_map(|line| line.split_once(':'));
+        fields
+            .into_iter()
+            .find(|(field, _)| field.eq_ignore_ascii_case(name))
+            .map(|(_, v)| v.trim())
+    }
+
+    #[track_caller]
+    fn is(&self, status: u16, words: &str) {
+        assert_eq!(self.status, status, "{self:#?}");
+        assert!(self.body.contains(words), "no '{words}' in {self:#?}");
+    }
+}
+
+#[test]
+fn a_taken_port_is_an_error() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let folder = Folder::new();
+    let model = folder.model();
+    let run = folder.pianola(words!["serve", "-m", model, "--port", &port]);
+    run.fails(1, &["cannot listen at 127.0.0.1:", &port, "another program", "--port"]);
+}
+
+#[test]
+fn pages_elsewhere_cannot_drive_the_server() {
+    let server = Server::tiny(&["--cors", "https://chat.example", "--host-name", "models.lan"]);
+    let get = |headers: &str| {
+        server.send(format!("GET /v1/models HTTP/1.1\r\nConnection: close\r\n{headers}\r\n"))
+    };
+    // A name that was pointed at this address.
+    get("Host: evil.example\r\n").is(403, "evil.example");
+    get("Host: localhost.evil.example:80\r\n").is(403, "evil.example");
+    for host in ["localhost", "LOCALHOST:1", "127.0.0.1:8080", "[::1]:8080", "models.lan"] {
+        get(&format!("Host: {host}\r\n")).is(200, "tiny");
+    }
+    get("Host: localhost\r\nOrigin: https://evil.example\r\n").is(403, "evil.example");
+    get("Host: localhost\r\nOrigin: null\r\n").is(403, "null");
+    get("Host: localhost:80\r\nOrigin: http://localhost:80\r\n").is(200, "tiny");
+    let allowed = get("Host: localhost\r\nOrigin: https://chat.example\r\n");
+    allowed.is(200, "tiny");
+    assert_eq!(allowed.header("access-control-allow-origin"), Some("https://chat.example"));
+    assert_eq!(allowed.header("vary"), Some("Origin"));
+    // What went wrong may be read by the page, too.
+    let body = r#"{"model": "other", "prompt": ""}"#;
+    let origin = "Origin: https://chat.example\r\n";
+    let refused = server.post("/v1/completions", origin, body);
+    refused.is(404, "other");
+    assert_eq!(refused.header("access-control-allow-origin"), Some("https://chat.example"));
+
+    let preflight = |origin: &str| {
+        server.send(format!(
+            "OPTIONS /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nOrigin: {origin}\r\n\
+             Access-Control-Request-Method: POST\r\nConnection: close\r\n\
+             Access-Control-Request-Headers: content-type, x-stainless-os\r\n\r\n"
+        ))
+    };
+    let answer = preflight("https://chat.example");
+    answer.is(204, "");
+    assert_eq!(answer.header("access-control-allow-origin"), Some("https://chat.example"));
+    assert_eq!(answer.header("access-control-allow-headers"), Some("content-type, x-stainless-os"));
+    assert!(answer.header("access-control-allow-methods").unwrap().contains("POST"));
+    let answer = preflight("https://evil.example");
+    answer.is(403, "evil.example");
+    assert_eq!(answer.header("access-control-allow-origin"), None);
+}
+
+#[test]
+fn bad_requests_are_told_what_is_wrong() {
+    let server = Server::tiny(&["--max-body", "1"]);
+    let body = r#"{"prompt": "a", "max_tokens": 1}"#;
+    server.post("/v1/completions", "", body).is(200, "text_completion");
+    let form = |kind: &str| {
+        server.send(format!(
+            "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n{kind}\
+             Content-Length: {}\r\n\r\n{body}",
+            body.len()
+        ))
+    };
+    form("").is(415, "application/json");
+    form("Content-Type: text/plain\r\n").is(415, "text/plain");
+    form("Content-Type: application/x-www-form-urlencoded\r\n").is(415, "form");
+    form("Content-Type: application/json; charset=utf-8\r\n").is(200, "text_completion");
+    server.post("/v1/completions", "", "{\"prompt\": ").is(400, "not valid JSON");
+    server.post("/v1/completions", "", "[1]").is(400, "must be a JSON object");
+    server.post("/v1/completions", "", &"[".repeat(100_000)).is(400, "not valid JSON");
+    server.post("/v1/completions", "", r#"{"prompt": 3}"#).is(400, "prompt must be");
+    server.post("/v1/completions", "", &" ".repeat(1 << 21)).is(413, "1048576 bytes");
+    // Also where no length is said.
+    let chunks = format!("{:x}\r\n{}\r\n", 1 << 20, " ".repeat(1 << 20)).repeat(2);
+    let chunked = format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
+         Connection: close\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n"
+    );
+    server.send(chunked).is(413, "1048576 bytes");
+    server.get("/nothing").is(404, "/nothing");
+    server.get("/v1/models/nothing").is(404, "model_not_found");
+    server.get("/api/nothing").is(404, "\"error\":\"");
+    let refused = server.get("/v1/chat/completions");
+    refused.is(405, "takes POST, not GET");
+    assert_eq!(refused.header("allow"), Some("POST"));
+    let refused = server.post("/v1/models", "", "{}");
+    refused.is(405, "GET");
+    assert_eq!(refused.header("allow"), Some("GET, HEAD"));
+    let refused = server.send("BREW / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    refused.is(405, "BREW");
+    assert!(refused.header("x-request-id").is_some_and(|id| id.starts_with("req_")));
+    assert_eq!(server.send("nonsense\r\n\r\n").status, 400);
+}
+
+#[test]
+fn headers_are_bounded_in_size_and_time() {
+    let server = Server::tiny(&["--idle", "1"]);
+    let many: String = (0..200).map(|index| format!("X-{index}: a\r\n")).collect();
+    let start = "GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
+    assert_eq!(server.send(format!("{start}{many}\r\n")).status, 431);
+    let long = "a".repeat(1 << 20);
+    assert_eq!(server.send(format!("{start}X-Long: {long}\r\n\r\n")).status, 431);
+    assert_eq!(server.send(format!("GET /{long} HTTP/1.1\r\n\r\n")).status, 414);
+
+    // A header a while, for ever.
+    let mut slow = server.connect();
+    let begun = Instant::now();
+    slow.write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\n").unwrap();
+    while slow.write_all(b"X-Slow: a\r\n").is_ok() {
+        assert!(begun.elapsed() < Duration::from_secs(6), "slow headers are waited for");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    assert!(begun.elapsed() > Duration::from_millis(900));
+    // A body that does not come.
+    let mut stalled = server.connect();
+    stalled
+        .write_all(post("/v1/completions", "", "").replace("Length: 0", "Length: 9").as_bytes())
+        .unwrap();
+    stalled.set_read_timeout(Some(Duration::from_secs(6))).unwrap();
+    let mut first = [0; 12];
+    stalled.read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"HTTP/1.1 408");
+    // A connection without a request.
+    let mut idle = server.connect();
+    assert_eq!(idle.read(&mut first).unwrap_or(0), 0, "an idle connection is kept for ever");
+    server.get("/health").is(200, "ok");
+}
+
+#[test]
+fn a_connection_takes_several_requests() {
+    let server = Server::tiny(&[]);
+    let one = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    let mut stream = server.connect();
+    for _ in 0..3 {
+        stream.write_all(one.as_bytes()).unwrap();
+        let mut bytes = vec![0; 4096];
+        let count = stream.read(&mut bytes).unwrap();
+        Answer::of(&String::from_utf8_lossy(&bytes[..count])).is(200, "ok");
+    }
+    // All at once; the last one closes.
+    let body = r#"{"prompt": "a", "max_tokens": 2}"#;
+    let last = "GET /version HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    let all = server.send(format!("{one}{}{last}", post("/v1/completions", "", body)));
+    let text = format!("{}\r\n\r\n{}", all.head, all.body);
+    assert_eq!(text.matches("HTTP/1.1 200 OK").count(), 3, "{text}");
+    let places: Vec<Option<usize>> =
+        ["\"ok\"", "text_completion", "pianola"].map(|word| text.find(word)).into();
+    assert!(places.is_sorted() && places[0].is_some(), "{text}");
+}
+
+#[test]
+fn older_clients_are_answered() {
+    let server = Server::tiny(&[]);
+    // HTTP/1.0 knows no chunks and need not say a host: a stream ends with the connection.
+    let health = server.send("GET /health HTTP/1.0\r\n\r\n");
+    health.is(200, "ok");
+    let body = r#"{"prompt": "a", "max_tokens": 3, "stream": true}"#;
+    let stream = server.send(post("/v1/completions", "", body).replace("HTTP/1.1", "HTTP/1.0"));
+    stream.is(200, "data: [DONE]\n\n");
+    assert_eq!(stream.header("transfer-encoding"), None);
+    assert!(stream.body.starts_with("data: {"), "{stream:#?}");
+    let root = server.send("HEAD / HTTP/1.0\r\n\r\n");
+    root.is(200, "");
+    assert_eq!(root.body, "");
+    server.get("/").is(200, "Ollama is running");
+}
+
+#[test]
+fn keys_are_wanted_where_there_are_any() {
+    let server = Server::start(Folder::model, &[], "first-key, second-key");
+    let get = |headers: &str| {
+        let start = "GET /v1/models HTTP/1.1\r\nHost: anything.example\r\nConnection: close\r\n";
+        server.send(format!("{start}{headers}\r\n"))
+    };
+    get("").is(401, "invalid_api_key");
+    for wrong in ["Bearer first", "Bearer first-key2", "Bearer ", "Basic first-key", "first-key"] {
+        get(&format!("Authorization: {wrong}\r\n")).is(401, "invalid_api_key");
+    }
+    get("x-api-key: third-key\r\n").is(401, "invalid_api_key");
+    for right in [
+        "Authorization: Bearer first-key",
+        "authorization: bearer second-key",
+        "x-api-key: second-key",
+    ] {
+        get(&format!("{right}\r\n")).is(200, "tiny");
+    }
+    server.post("/v1/messages", "", "{}").is(401, "");
+    server.post("/api/chat", "", "{}").is(401, "\"error\":\"");
+    // What tells nothing of the models needs none.
+    for public in
+        ["/health", "/ready", "/version", "/metrics", "/openapi.json", "/docs", "/api/version"]
+    {
+        assert_eq!(server.get(public).status, 200, "{public}");
+    }
+}
+
+#[test]
+fn the_document_is_a_page_without_scripts() {
+    let server = Server::tiny(&[]);
+    let document = server.get("/openapi.json");
+    let value: serde_json::Value = serde_json::from_str(&document.body).unwrap();
+    assert_eq!(value["openapi"], "3.1.0");
+    let page = server.get("/docs");
+    page.is(200, "/v1/chat/completions");
+    assert!(page.header("content-security-policy").unwrap().starts_with("default-src 'none'"));
+    assert!(!page.body.contains("<script") && !page.body.contains("http://"), "{page:#?}");
+    server.get("/docs.css").is(200, "body");
+}
+
+#[test]
+fn a_client_that_leaves_frees_its_lane() {
+    let server = Server::smollm2(&["--lanes", "1", "--queue", "1"]);
+    let running = || server.gauge("pianola_requests_running");
+    let waiting = || server.gauge("pianola_requests_waiting");
+
+    // A lane and the queue are taken: the next is sent away.
+    let mut streamed = server.chat(4000, true);
+    streamed.read_exact(&mut [0; 400]).unwrap();
+    let queued = server.chat(4000, true);
+    server.until("one runs, one waits", || (running(), waiting()) == (1, 1));
+    let refused = server.post("/v1/chat/completions", "", &chat(1, false));
+    refused.is(429, "queue_full");
+    assert!(refused.header("retry-after").unwrap().parse::<u32>().unwrap() > 0);
+    let refused =
+        server.post("/api/chat", "", r#"{"messages": [{"role": "user", "content": "Hi"}]}"#);
+    refused.is(429, "\"error\":\"");
+    assert!(refused.header("retry-after").is_some());
+
+    drop(queued);
+    server.until("none waits", || waiting() == 0);
+    assert_eq!(running(), 1);
+    drop(streamed);
+    server.until("none runs after a stream", || running() == 0);
+
+    let whole = server.chat(4000, false);
+    server.until("one runs", || running() == 1);
+    drop(whole);
+    server.until("none runs after a whole answer", || running() == 0);
+
+    let mut lines = server.connect();
+    let body = r#"{"prompt": "Count from 1 to 1000, one number a line.", "options": {"num_predict": 4000}}"#;
+    lines.write_all(post("/api/generate", "", body).as_bytes()).unwrap();
+    lines.read_exact(&mut [0; 400]).unwrap();
+    drop(lines);
+    server.until("none runs after lines", || running() == 0);
+    server.post("/v1/chat/completions", "", &chat(2, false)).is(200, "\"length\"");
+}
+
+#[test]
+fn what_runs_is_finished_before_the_server_ends() {
+    let mut server = Server::smollm2(&[]);
+    let mut streamed = server.chat(80, true);
+    streamed.read_exact(&mut [0; 400]).unwrap();
+    let whole = server.chat(80, false);
+    server.until("two run", || server.gauge("pianola_requests_running") == 2);
+    let idle = server.connect();
+    server.terminate();
+    let address = server.address;
+    server.until("connections are refused", || {
+        let error = TcpStream::connect(address).err();
+        error.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+    });
+    assert!(server.wait(Duration::ZERO).is_none(), "it ended at once");
+    let streamed = Answer::read_to_end(streamed);
+    let end = format!("{}{}", streamed.head, streamed.body);
+    assert!(end.contains("data: [DONE]") && end.contains("\"length\""), "{end}");
+    let whole = Answer::read_to_end(whole);
+    whole.is(200, "\"length\"");
+    drop(idle);
+    assert_eq!(server.wait(PATIENCE).and_then(|status| status.code()), Some(0));
+}
+
+#[test]
+fn a_second_signal_ends_the_server_at_once() {
+    let mut server = Server::smollm2(&["--drain", "600"]);
+    let mut streamed = server.chat(8000, true);
+    streamed.read_exact(&mut [0; 400]).unwrap();
+    server.terminate();
+    assert!(server.wait(Duration::from_millis(500)).is_none(), "the first signal ended it");
+    server.terminate();
+    assert_eq!(server.wait(Duration::from_secs(3)).and_then(|status| status.code()), Some(0));
+}

@@ -1,0 +1,91 @@
+//! `/api/embed` and `/api/embeddings`.
+
+use super::{keep, options};
+use crate::call::Call;
+use crate::embedding::{self, EmbedInput};
+use crate::error::{ApiError, ErrorKind};
+use crate::fields::Fields;
+use crate::model::LoadedModel;
+use crate::reply::{self, Reply};
+use pianola_text::SpecialTokens;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Embeds a text or several; none loads the model. Ollama cuts texts that are too long unless it is told
+/// not to; here they are cut only where the request itself says `truncate: true`, and else refused.
+pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiError> {
+    let fields = Fields::of(body, "")?;
+    let started = Instant::now();
+    let mut texts = fields.texts("input")?;
+    if texts.len() > call.state.options.limits.inputs {
+        let most = call.state.options.limits.inputs;
+        return Err(fields.wrong("input", &format!("a list of at most {most} texts")));
+    }
+    if fields.value("input").is_some_and(|input| input.as_str() == Some("")) {
+        texts.clear();
+    }
+    let cut = fields.flag("truncate")?.unwrap_or(false);
+    let dimensions = fields.count("dimensions")?;
+    let name = fields.text("model")?;
+    let model = prepare(call, &fields).await?;
+    let load_time = started.elapsed();
+    let inputs = match cut {
+        true => encode_and_cut(&model, texts).await?,
+        false => texts.into_iter().map(EmbedInput::Text).collect(),
+    };
+    let embedded = embedding::embed(call, &model, inputs).await?;
+    let width = model.service().info().embedding_width;
+    if let Some(dimensions) = dimensions.filter(|&dimensions| dimensions != width) {
+        let message = format!(
+            "this model's embeddings have {width} dimensions, not {dimensions}, and are not cut"
+        );
+        return Err(ApiError::invalid("dimensions", message));
+    }
+    Ok(reply::ok(&json!({
+        "model": name.unwrap_or(&model.id),
+        "embeddings": embedded.vectors,
+        "total_duration": started.elapsed().as_nanos() as u64,
+        "load_duration": load_time.as_nanos() as u64,
+        "prompt_eval_count": embedded.tokens,
+    })))
+}
+
+/// Embeds one text, in the older form.
+pub(crate) async fn answer_one(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiError> {
+    let fields = Fields::of(body, "")?;
+    let prompt = fields.text("prompt")?.filter(|prompt| !prompt.is_empty());
+    let model = prepare(call, &fields).await?;
+    let inputs = prompt.map(|prompt| EmbedInput::Text(prompt.to_string())).into_iter().collect();
+    let embedded = embedding::embed(call, &model, inputs).await?;
+    let vector = embedded.vectors.into_iter().next().unwrap_or_default();
+    Ok(reply::ok(&json!({ "embedding": vector })))
+}
+
+/// The model, loaded and kept as the request says.
+async fn prepare(call: &Call, fields: &Fields<'_>) -> Result<Arc<LoadedModel>, ApiError> {
+    let keep = keep::read(fields)?;
+    let model = call.model(fields.text("model")?).await?;
+    options::check_context(fields, &model)?;
+    keep::apply(call, &model.id, keep);
+    Ok(model)
+}
+
+/// The tokens of each text, as many as the context holds.
+async fn encode_and_cut(
+    model: &Arc<LoadedModel>,
+    texts: Vec<String>,
+) -> Result<Vec<EmbedInput>, ApiError> {
+    let model = model.clone();
+    let encoded = tokio::task::spawn_blocking(move || {
+        let context = model.service().info().context;
+        let encode = |text: String| {
+            let mut tokens = model.text()?.tokenizer.encode_prompt(&text, SpecialTokens::Plain)?;
+            tokens.truncate(context);
+            Ok(EmbedInput::Tokens(tokens))
+        };
+        texts.into_iter().map(encode).collect::<Result<Vec<_>, ApiError>>()
+    });
+    let failed = |_| ApiError::new(ErrorKind::Internal, "the texts could not be encoded");
+    encoded.await.map_err(failed)?
+}
