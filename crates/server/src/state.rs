@@ -3,6 +3,7 @@
 use crate::hub::Hub;
 use crate::log::Log;
 use crate::metrics::Metrics;
+use crate::openai::responses::ResponseStore;
 use crate::options::ServerOptions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -15,6 +16,7 @@ pub(crate) struct State {
     pub hub: Arc<Hub>,
     pub metrics: Metrics,
     pub log: Log,
+    pub responses: ResponseStore,
     pub started: Instant,
     requests: AtomicU64,
     /// Requests under way, streams included.
@@ -45,6 +47,7 @@ impl State {
             options,
             hub,
             metrics: Metrics::default(),
+            responses: ResponseStore::default(),
             started: Instant::now(),
             requests: AtomicU64::new(0),
             active: AtomicUsize::new(0),
