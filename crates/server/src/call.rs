@@ -20,7 +20,7 @@ pub(crate) struct Call {
     pub dialect: Dialect,
     /// Whether it waits for a model that is not loaded yet.
     pub wait: bool,
-    method: String,
+    pub method: String,
     /// The pattern of its path.
     pub route: &'static str,
     started: Instant,

@@ -13,6 +13,8 @@ pub(crate) enum ErrorKind {
     ContextLength,
     ModelNotFound,
     NotFound,
+    /// An answer that a request continues is not kept.
+    PreviousResponseNotFound,
     MethodNotAllowed,
     Authentication,
     Forbidden,
@@ -30,7 +32,9 @@ impl ErrorKind {
     pub fn status(self) -> StatusCode {
         match self {
             ErrorKind::InvalidRequest | ErrorKind::ContextLength => StatusCode::BAD_REQUEST,
-            ErrorKind::ModelNotFound | ErrorKind::NotFound => StatusCode::NOT_FOUND,
+            ErrorKind::ModelNotFound
+            | ErrorKind::NotFound
+            | ErrorKind::PreviousResponseNotFound => StatusCode::NOT_FOUND,
             ErrorKind::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             ErrorKind::Authentication => StatusCode::UNAUTHORIZED,
             ErrorKind::Forbidden => StatusCode::FORBIDDEN,
@@ -44,10 +48,13 @@ impl ErrorKind {
     }
 
     /// OpenAI's `type` and `code`.
-    fn openai(self) -> (&'static str, Option<&'static str>) {
+    pub fn openai(self) -> (&'static str, Option<&'static str>) {
         match self {
             ErrorKind::ContextLength => ("invalid_request_error", Some("context_length_exceeded")),
             ErrorKind::ModelNotFound => ("invalid_request_error", Some("model_not_found")),
+            ErrorKind::PreviousResponseNotFound => {
+                ("invalid_request_error", Some("previous_response_not_found"))
+            }
             ErrorKind::Authentication => ("invalid_request_error", Some("invalid_api_key")),
             ErrorKind::QueueFull => ("rate_limit_error", Some("queue_full")),
             ErrorKind::Unavailable => ("server_error", Some("service_unavailable")),

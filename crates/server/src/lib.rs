@@ -15,6 +15,8 @@
 
 #![forbid(unsafe_code)]
 
+mod anthropic;
+mod blocks;
 mod call;
 mod docs;
 mod embedding;

@@ -10,7 +10,7 @@ use crate::fields;
 use crate::gate;
 use crate::reply::Reply;
 use crate::state::State;
-use crate::{docs, ollama, openai, operation, page, status};
+use crate::{anthropic, docs, ollama, openai, operation, page, status};
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ACCEPT, ALLOW, HeaderMap, HeaderName, HeaderValue, ORIGIN};
@@ -38,6 +38,10 @@ enum Route {
     Chat,
     Completions,
     Embeddings,
+    Responses,
+    Response,
+    Messages,
+    CountTokens,
     Tokenize,
     Detokenize,
     OllamaTags,
@@ -75,6 +79,7 @@ const GET: &[Method] = &[Method::GET, Method::HEAD];
 const POST: &[Method] = &[Method::POST];
 const DELETE: &[Method] = &[Method::DELETE];
 const BLOB: &[Method] = &[Method::HEAD, Method::POST];
+const GET_DELETE: &[Method] = &[Method::GET, Method::HEAD, Method::DELETE];
 
 /// A path that ends in `*` stands for all that begin so.
 const ROUTES: &[Row] = &[
@@ -94,6 +99,10 @@ const ROUTES: &[Row] = &[
     row(Route::Chat, POST, "/v1/chat/completions", false),
     row(Route::Completions, POST, "/v1/completions", false),
     row(Route::Embeddings, POST, "/v1/embeddings", false),
+    row(Route::Responses, POST, "/v1/responses", false),
+    row(Route::Response, GET_DELETE, "/v1/responses/*", false),
+    row(Route::Messages, POST, "/v1/messages", false),
+    row(Route::CountTokens, POST, "/v1/messages/count_tokens", false),
     row(Route::Tokenize, POST, "/tokenize", false),
     row(Route::Detokenize, POST, "/detokenize", false),
     row(Route::OllamaTags, GET, "/api/tags", false),
@@ -278,6 +287,11 @@ async fn handle(
         Route::Chat => openai::chat::answer(call, &body).await,
         Route::Completions => openai::completions::answer(call, &body).await,
         Route::Embeddings => openai::embeddings::answer(call, &body).await,
+        Route::Responses => openai::responses::answer(call, &body).await,
+        Route::Response if call.method == "DELETE" => openai::responses::delete(call, rest),
+        Route::Response => openai::responses::get(call, rest),
+        Route::Messages => anthropic::answer(call, &body).await,
+        Route::CountTokens => anthropic::count_tokens(call, &body).await,
         Route::Tokenize => operation::tokenize(call, &body).await,
         Route::Detokenize => operation::detokenize(call, &body).await,
         Route::OllamaTags => Ok(ollama::models::tags(state)),

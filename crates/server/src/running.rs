@@ -182,12 +182,21 @@ impl Running {
     /// The next update of an answer that is streamed as server-sent events. Ends early where the client
     /// is gone; while there is nothing to tell for long, comments keep the connection open.
     pub async fn next_or_comment(&mut self, writer: &Writer) -> Result<Option<Update>, ClientGone> {
+        self.next_or_send(writer, reply::COMMENT).await
+    }
+
+    /// The same; `idle` keeps the connection open.
+    pub async fn next_or_send(
+        &mut self,
+        writer: &Writer,
+        idle: &'static str,
+    ) -> Result<Option<Update>, ClientGone> {
         loop {
             tokio::select! {
                 biased;
                 () = writer.closed() => return Err(ClientGone),
                 update = self.next_visible() => return Ok(update),
-                () = tokio::time::sleep(reply::COMMENT_EVERY) => writer.send(reply::COMMENT).await?,
+                () = tokio::time::sleep(reply::COMMENT_EVERY) => writer.send(idle).await?,
             }
         }
     }

@@ -3,6 +3,7 @@
 use crate::hub::Hub;
 use crate::log::Log;
 use crate::metrics::Metrics;
+use crate::openai::responses::ResponseStore;
 use crate::options::ServerOptions;
 use crate::status::BusyShares;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ pub(crate) struct State {
     pub metrics: Metrics,
     pub log: Log,
     pub busy: BusyShares,
+    pub responses: ResponseStore,
     pub started: Instant,
     requests: AtomicU64,
     /// Requests under way, streams included.
@@ -48,6 +50,7 @@ impl State {
             hub,
             metrics: Metrics::default(),
             busy: BusyShares::default(),
+            responses: ResponseStore::default(),
             started: Instant::now(),
             requests: AtomicU64::new(0),
             active: AtomicUsize::new(0),

@@ -42,9 +42,7 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
 fn read(call: &Call, fields: &Fields<'_>) -> Result<Generation, ApiError> {
     let messages = fields.list("messages")?.ok_or_else(|| fields.missing("messages"))?;
     let mut conversation = Conversation::new(read_messages(messages)?);
-    if let Some(extra) = fields.object("chat_template_kwargs")? {
-        conversation.extra = extra.entries().map(|(k, v)| (k.clone(), v.clone())).collect();
-    }
+    conversation.extra = sampling::read_template_variables(fields)?;
     let mut generation = Generation::new(Prompt::Chat(conversation));
     sampling::read(call, fields, &mut generation)?;
     if fields.flag("logprobs")?.unwrap_or(false) {
@@ -66,48 +64,50 @@ pub(crate) fn read_messages(messages: &[Value]) -> Result<Vec<Message>, ApiError
     if messages.is_empty() {
         return Err(ApiError::invalid("messages", "messages must have at least one message"));
     }
-    let read = |(index, message): (usize, &Value)| {
-        let name = format!("messages[{index}]");
-        let fields = Fields::of(message, &name)?;
-        let role = fields.required_text("role")?;
-        if !["system", "developer", "user", "assistant", "tool", "function"].contains(&role) {
-            return Err(fields.wrong("role", "system, developer, user, assistant or tool"));
-        }
-        let content = match fields.value("content") {
-            None => Value::Null,
-            Some(Value::String(text)) => Value::String(text.clone()),
-            Some(Value::Array(parts)) => read_parts(parts, &fields.name("content"))?,
-            Some(_) => return Err(fields.wrong("content", "a string or a list of parts")),
-        };
-        if content.is_null() && !["assistant", "tool"].contains(&role) {
-            return Err(fields.missing("content"));
-        }
-        let mut other = Map::new();
-        if let Some(thoughts) = fields.text("reasoning_content")? {
-            other.insert("reasoning_content".into(), thoughts.into());
-        }
-        let calls = fields.list("tool_calls")?.filter(|calls| !calls.is_empty());
-        calls.iter().flat_map(|calls| calls.iter().enumerate()).try_for_each(|(at, call)| {
-            let name = fields.name(&format!("tool_calls[{at}]"));
-            let function = Fields::of(call, &name)?.object("function")?;
-            let function = function
-                .ok_or_else(|| ApiError::invalid(&name, format!("{name} must have a function")))?;
-            function.required_text("name").map(|_| ())
-        })?;
-        Ok(Message {
-            role: if role == "function" { "tool".into() } else { role.into() },
-            content,
-            tool_calls: calls.map(|calls| Value::Array(calls.to_vec())),
-            tool_call_id: fields.text("tool_call_id")?.map(str::to_string),
-            name: fields.text("name")?.map(str::to_string),
-            other,
-        })
-    };
+    let read = |(index, message)| read_message(message, &format!("messages[{index}]"));
     messages.iter().enumerate().map(read).collect()
 }
 
+/// A message that errors call `name`.
+pub(crate) fn read_message(message: &Value, name: &str) -> Result<Message, ApiError> {
+    let fields = Fields::of(message, name)?;
+    let role = fields.required_text("role")?;
+    if !["system", "developer", "user", "assistant", "tool", "function"].contains(&role) {
+        return Err(fields.wrong("role", "system, developer, user, assistant or tool"));
+    }
+    let content = match fields.value("content") {
+        None => Value::Null,
+        Some(Value::String(text)) => Value::String(text.clone()),
+        Some(Value::Array(parts)) => read_parts(parts, &fields.name("content"))?,
+        Some(_) => return Err(fields.wrong("content", "a string or a list of parts")),
+    };
+    if content.is_null() && !["assistant", "tool"].contains(&role) {
+        return Err(fields.missing("content"));
+    }
+    let mut other = Map::new();
+    if let Some(thoughts) = fields.text("reasoning_content")? {
+        other.insert("reasoning_content".into(), thoughts.into());
+    }
+    let calls = fields.list("tool_calls")?.filter(|calls| !calls.is_empty());
+    calls.iter().flat_map(|calls| calls.iter().enumerate()).try_for_each(|(at, call)| {
+        let name = fields.name(&format!("tool_calls[{at}]"));
+        let function = Fields::of(call, &name)?.object("function")?;
+        let function = function
+            .ok_or_else(|| ApiError::invalid(&name, format!("{name} must have a function")))?;
+        function.required_text("name").map(|_| ())
+    })?;
+    Ok(Message {
+        role: if role == "function" { "tool".into() } else { role.into() },
+        content,
+        tool_calls: calls.map(|calls| Value::Array(calls.to_vec())),
+        tool_call_id: fields.text("tool_call_id")?.map(str::to_string),
+        name: fields.text("name")?.map(str::to_string),
+        other,
+    })
+}
+
 /// Parts of a message: text, until a model takes more.
-fn read_parts(parts: &[Value], name: &str) -> Result<Value, ApiError> {
+pub(crate) fn read_parts(parts: &[Value], name: &str) -> Result<Value, ApiError> {
     let mut texts = Vec::with_capacity(parts.len());
     for (index, part) in parts.iter().enumerate() {
         let fields = Fields::of(part, &format!("{name}[{index}]"))?;

@@ -4,7 +4,11 @@ pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
 pub(crate) mod models;
+pub(crate) mod responses;
 mod sampling;
 mod tools;
 
-pub(crate) use tools::read as read_tools;
+pub(crate) use sampling::{
+    read as read_sampling, read_sampler, read_stops, read_template_variables, usage,
+};
+pub(crate) use tools::{checked as checked_tools, read as read_tools, read_function_of};

@@ -5,7 +5,7 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::Generation;
 use pianola_engine::Usage;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// Most stop texts.
 const MOST_STOPS: usize = 64;
@@ -13,6 +13,28 @@ const MOST_STOPS: usize = 64;
 /// Reads how tokens are sampled and when an answer ends.
 pub(crate) fn read(
     call: &Call,
+    fields: &Fields<'_>,
+    generation: &mut Generation,
+) -> Result<(), ApiError> {
+    read_sampler(fields, generation)?;
+    generation.max_tokens = match fields.count("max_completion_tokens")? {
+        Some(most) => Some(most),
+        None => fields.integer("max_tokens")?.and_then(|most| usize::try_from(most).ok()),
+    };
+    if generation.max_tokens == Some(0) {
+        return Err(fields.wrong("max_tokens", "at least 1"));
+    }
+    generation.stop = read_stops(fields, "stop")?;
+    generation.choices = fields.count("n")?.unwrap_or(1);
+    let most = call.state.options.limits.choices;
+    if !(1..=most).contains(&generation.choices) {
+        return Err(fields.wrong("n", &format!("between 1 and {most}")));
+    }
+    Ok(())
+}
+
+/// Reads how tokens are sampled.
+pub(crate) fn read_sampler(
     fields: &Fields<'_>,
     generation: &mut Generation,
 ) -> Result<(), ApiError> {
@@ -50,24 +72,24 @@ pub(crate) fn read(
     })?;
     // -1 stands for a random one.
     generation.seed = fields.integer("seed")?.filter(|&seed| seed != -1).map(|seed| seed as u64);
-    generation.max_tokens = match fields.count("max_completion_tokens")? {
-        Some(most) => Some(most),
-        None => fields.integer("max_tokens")?.and_then(|most| usize::try_from(most).ok()),
-    };
-    if generation.max_tokens == Some(0) {
-        return Err(fields.wrong("max_tokens", "at least 1"));
-    }
-    generation.stop = fields.texts("stop")?;
-    if generation.stop.len() > MOST_STOPS {
-        return Err(fields.wrong("stop", &format!("a list of at most {MOST_STOPS} strings")));
-    }
-    generation.stop.retain(|stop| !stop.is_empty());
-    generation.choices = fields.count("n")?.unwrap_or(1);
-    let most = call.state.options.limits.choices;
-    if !(1..=most).contains(&generation.choices) {
-        return Err(fields.wrong("n", &format!("between 1 and {most}")));
-    }
     Ok(())
+}
+
+/// Texts that end an answer.
+pub(crate) fn read_stops(fields: &Fields<'_>, field: &str) -> Result<Vec<String>, ApiError> {
+    let mut stops = fields.texts(field)?;
+    if stops.len() > MOST_STOPS {
+        return Err(fields.wrong(field, &format!("a list of at most {MOST_STOPS} strings")));
+    }
+    stops.retain(|stop| !stop.is_empty());
+    Ok(stops)
+}
+
+/// Further variables of the chat template.
+pub(crate) fn read_template_variables(fields: &Fields<'_>) -> Result<Map<String, Value>, ApiError> {
+    let variables = fields.object("chat_template_kwargs")?;
+    let entries = variables.iter().flat_map(Fields::entries);
+    Ok(entries.map(|(name, value)| (name.clone(), value.clone())).collect())
 }
 
 /// `usage` of an answer.

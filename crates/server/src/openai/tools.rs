@@ -20,11 +20,15 @@ pub(crate) fn read(fields: &Fields<'_>) -> Result<Tools, ApiError> {
         let function = tool.object("function")?.ok_or_else(|| tool.missing("function"))?;
         list.push(read_function(&function)?);
     }
-    if list.len() > MOST_TOOLS {
-        return Err(fields.wrong("tools", &format!("a list of at most {MOST_TOOLS} functions")));
-    }
+    let choice = read_choice(fields)?;
+    let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
+    checked(fields, Tools { list, choice, parallel })
+}
+
+/// Reads `tool_choice`.
+pub(super) fn read_choice(fields: &Fields<'_>) -> Result<ToolChoice, ApiError> {
     let must = "\"none\", \"auto\", \"required\" or an object that names a function";
-    let choice = match fields.value("tool_choice") {
+    Ok(match fields.value("tool_choice") {
         None => ToolChoice::Auto,
         Some(Value::String(choice)) => match choice.as_str() {
             "none" => ToolChoice::None,
@@ -36,16 +40,19 @@ pub(crate) fn read(fields: &Fields<'_>) -> Result<Tools, ApiError> {
             let name = choice["function"]["name"].as_str().or(choice["name"].as_str());
             ToolChoice::Named(name.ok_or_else(|| fields.wrong("tool_choice", must))?.to_string())
         }
-    };
-    let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
-    checked(fields, Tools { list, choice, parallel })
+    })
 }
 
 /// A function's name, description and parameters.
 pub(crate) fn read_function(function: &Fields<'_>) -> Result<Tool, ApiError> {
-    let parameters = match function.value("parameters") {
+    read_function_of(function, "parameters")
+}
+
+/// A function whose parameters are in the field `schema`.
+pub(crate) fn read_function_of(function: &Fields<'_>, schema: &str) -> Result<Tool, ApiError> {
+    let parameters = match function.value(schema) {
         Some(parameters @ Value::Object(_)) => parameters.clone(),
-        Some(_) => return Err(function.wrong("parameters", "a JSON schema")),
+        Some(_) => return Err(function.wrong(schema, "a JSON schema")),
         None => json!({ "type": "object", "properties": {} }),
     };
     let name = function.required_text("name")?;
@@ -58,6 +65,9 @@ pub(crate) fn read_function(function: &Fields<'_>) -> Result<Tool, ApiError> {
 
 /// A choice can only be of tools that there are.
 pub(crate) fn checked(fields: &Fields<'_>, tools: Tools) -> Result<Tools, ApiError> {
+    if tools.list.len() > MOST_TOOLS {
+        return Err(fields.wrong("tools", &format!("a list of at most {MOST_TOOLS} functions")));
+    }
     match &tools.choice {
         ToolChoice::Required if tools.list.is_empty() => {
             Err(fields.wrong("tool_choice", "\"none\" or \"auto\" where there are no functions"))

@@ -1,0 +1,77 @@
+//! Anthropic's API: `/v1/messages` and `/v1/messages/count_tokens`.
+
+mod events;
+mod messages;
+mod request;
+
+use crate::blocks;
+use crate::call::Call;
+use crate::error::{ApiError, ErrorKind};
+use crate::fields::Fields;
+use crate::reply::{self, Reply};
+use crate::running::{self, Running, UpdateEvent};
+use events::{Events, Head};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Answers a conversation.
+pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiError> {
+    let fields = Fields::of(body, "")?;
+    let mut generation = request::read(&fields)?;
+    request::read_length(&fields, &mut generation)?;
+    let stream = fields.flag("stream")?.unwrap_or(false);
+    let running = call.generate(fields.text("model")?, generation).await?;
+    let head = Head {
+        id: call.state.fresh_id("msg_"),
+        model: running.model().id.clone(),
+        prompt_tokens: running.prompt_tokens(),
+    };
+    match stream {
+        true => Ok(stream_answer(call.clone(), running, head)),
+        false => whole_answer(running, &head).await,
+    }
+}
+
+/// Counts the tokens that a conversation would have as a prompt.
+pub(crate) async fn count_tokens(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiError> {
+    let fields = Fields::of(body, "")?;
+    let generation = request::read(&fields)?;
+    let model = call.model(fields.text("model")?).await?;
+    // Long prompts take milliseconds, which other connections shall not wait for.
+    let counting = tokio::task::spawn_blocking(move || running::encode(&model, &generation));
+    let failed = |_| ApiError::new(ErrorKind::Internal, "the prompt could not be prepared");
+    let tokens = counting.await.map_err(failed)??;
+    Ok(reply::ok(&json!({ "input_tokens": tokens.len() })))
+}
+
+async fn whole_answer(mut running: Running, head: &Head) -> Result<Reply, ApiError> {
+    let (blocks, end) = blocks::collect(&mut running).await?;
+    Ok(reply::ok(&events::message(head, blocks.list(), &end)))
+}
+
+fn stream_answer(call: Arc<Call>, mut running: Running, head: Head) -> Reply {
+    reply::stream("text/event-stream", move |writer| async move {
+        let mut events = Events::new(head);
+        writer.send(events.start()).await?;
+        while let Some(update) = running.next_or_send(&writer, events::PING).await? {
+            match update.event {
+                UpdateEvent::Failed(error) => {
+                    call.set_error(&error);
+                    return writer.send(events::failure(&error, &call.id)).await;
+                }
+                UpdateEvent::End(end) => {
+                    writer.send(events.end(&end)).await?;
+                    call.set_complete();
+                    return Ok(());
+                }
+                event => {
+                    let text = events.push(event);
+                    if !text.is_empty() {
+                        writer.send(text).await?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    })
+}

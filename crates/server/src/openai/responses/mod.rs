@@ -1,0 +1,154 @@
+//! `/v1/responses`.
+//!
+//! ```text
+//! body ─► request: input, tools ─► Generation ─► Running ─► Blocks ─► object / events ─► store
+//! ```
+
+mod events;
+mod input;
+mod object;
+mod request;
+mod store;
+mod tools;
+
+use crate::blocks::{self, Blocks};
+use crate::call::Call;
+use crate::error::{ApiError, ErrorKind};
+use crate::fields::Fields;
+use crate::model::LoadedModel;
+use crate::reply::{self, Reply};
+use crate::running::{End, Running, UpdateEvent};
+use crate::state::now;
+use events::Events;
+use object::{Head, Outcome};
+use pianola_text::{Message, SpecialTokens};
+use serde_json::{Value, json};
+use std::sync::Arc;
+use store::KeptResponse;
+pub(crate) use store::ResponseStore;
+
+/// Answers an input.
+pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiError> {
+    let fields = Fields::of(body, "")?;
+    let request = request::read(
+        &fields,
+        |id| call.state.responses.get(call.tenant, id),
+        |id| call.state.responses.item(call.tenant, id),
+    )?;
+    let running = call.generate(fields.text("model")?, request.generation).await?;
+    let head = Head {
+        id: call.state.fresh_id("resp_"),
+        created: now(),
+        model: running.model().id.clone(),
+        echo: request.echo,
+        namespaces: request.namespaces,
+    };
+    let keeper = Keeper {
+        call: call.clone(),
+        model: running.model().clone(),
+        history: request.store.then_some(request.history),
+    };
+    match request.stream {
+        true => Ok(stream_answer(running, head, keeper)),
+        false => whole_answer(running, &head, keeper).await,
+    }
+}
+
+/// An answer that is kept.
+pub(crate) fn get(call: &Call, id: &str) -> Result<Reply, ApiError> {
+    let kept = call.state.responses.get(call.tenant, id).ok_or_else(|| not_found(id))?;
+    Ok(reply::ok(&kept.response))
+}
+
+/// Forgets an answer.
+pub(crate) fn delete(call: &Call, id: &str) -> Result<Reply, ApiError> {
+    match call.state.responses.remove(call.tenant, id) {
+        true => Ok(reply::ok(&json!({ "id": id, "object": "response", "deleted": true }))),
+        false => Err(not_found(id)),
+    }
+}
+
+fn not_found(id: &str) -> ApiError {
+    ApiError::new(ErrorKind::NotFound, format!("the response '{id}' is not kept here"))
+}
+
+/// Finishes an answer, and keeps it where the request did not say otherwise.
+struct Keeper {
+    call: Arc<Call>,
+    model: Arc<LoadedModel>,
+    /// The conversation up to the answer.
+    history: Option<Vec<Message>>,
+}
+
+impl Keeper {
+    /// How the answer ended.
+    async fn outcome(&self, blocks: &Blocks, end: &End) -> Outcome {
+        let reasoning_tokens = count_tokens(&self.model, blocks.thoughts()).await;
+        Outcome { reason: end.reason, usage: end.usage, reasoning_tokens }
+    }
+
+    fn keep(self, id: &str, response: &Value, blocks: &Blocks) {
+        if let Some(mut history) = self.history {
+            history.push(blocks.message());
+            let kept = KeptResponse { response: response.clone(), history };
+            self.call.state.responses.keep(self.call.tenant, id, kept);
+        }
+    }
+}
+
+/// The tokens of a text. Long ones take milliseconds, which other connections shall not wait for.
+async fn count_tokens(model: &Arc<LoadedModel>, text: String) -> usize {
+    if text.is_empty() {
+        return 0;
+    }
+    let model = model.clone();
+    let counting = tokio::task::spawn_blocking(move || {
+        let tokens = model.text().ok()?.tokenizer.encode(&text, SpecialTokens::Plain).ok()?;
+        Some(tokens.len())
+    });
+    counting.await.ok().flatten().unwrap_or(0)
+}
+
+async fn whole_answer(
+    mut running: Running,
+    head: &Head,
+    keeper: Keeper,
+) -> Result<Reply, ApiError> {
+    let (blocks, end) = blocks::collect(&mut running).await?;
+    let outcome = keeper.outcome(&blocks, &end).await;
+    let response = head.finished(blocks.list(), &outcome);
+    keeper.keep(&head.id, &response, &blocks);
+    Ok(reply::ok(&response))
+}
+
+fn stream_answer(mut running: Running, head: Head, keeper: Keeper) -> Reply {
+    reply::stream("text/event-stream", move |writer| async move {
+        let call = keeper.call.clone();
+        let mut events = Events::new(head);
+        writer.send(events.start()).await?;
+        while let Some(update) = running.next_or_comment(&writer).await? {
+            match update.event {
+                UpdateEvent::Failed(error) => {
+                    call.set_error(&error);
+                    return writer.send(events.fail(&error)).await;
+                }
+                UpdateEvent::End(end) => {
+                    let outcome = keeper.outcome(events.blocks(), &end).await;
+                    let (text, response) = events.end(&outcome);
+                    // Before the client can ask for it.
+                    keeper.keep(events.id(), &response, events.blocks());
+                    writer.send(text).await?;
+                    call.set_complete();
+                    return Ok(());
+                }
+                event => {
+                    let text = events.push(event);
+                    if !text.is_empty() {
+                        writer.send(text).await?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    })
+}
