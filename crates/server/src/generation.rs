@@ -15,6 +15,10 @@ pub(crate) struct Generation {
     pub penalties: PenaltyScope,
     pub max_tokens: Option<usize>,
     pub stop: Vec<String>,
+    /// Go on past the model's end-of-turn tokens.
+    pub ignore_end: bool,
+    /// Whether the ids of the tokens are told.
+    pub token_ids: bool,
     /// Log probabilities of each token and of this many others.
     pub logprobs: Option<usize>,
     pub output: OutputRule,
@@ -117,6 +121,8 @@ impl Generation {
             penalties: PenaltyScope::Answer,
             max_tokens: None,
             stop: Vec::new(),
+            ignore_end: false,
+            token_ids: false,
             logprobs: None,
             output: OutputRule::Free,
             tools: Tools::default(),
@@ -133,6 +139,7 @@ impl Generation {
             max_tokens: self.max_tokens,
             stop: self.stop.clone(),
             logprobs: self.logprobs,
+            ignore_end: self.ignore_end,
             ..Request::new(prompt)
         }
     }

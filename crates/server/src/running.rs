@@ -35,6 +35,8 @@ pub(crate) enum UpdateEvent {
         text: String,
         logprobs: Vec<TokenInfo>,
     },
+    /// The id of a token, where asked for; its text comes before or later.
+    TokenId(u32),
     /// Thoughts before the answer.
     Reasoning(String),
     /// The model calls a function.
@@ -80,7 +82,7 @@ pub(crate) struct End {
 
 enum Message {
     Prompt,
-    Token { text: String, info: Option<TokenInfo> },
+    Token { id: u32, text: String, info: Option<TokenInfo> },
     Finished(Answer),
     Failed(ApiError),
 }
@@ -248,8 +250,11 @@ impl Running {
         }
         match message {
             Message::Prompt => self.push(choice, UpdateEvent::Prompt),
-            Message::Token { text, info } => {
+            Message::Token { id, text, info } => {
                 self.call.count_token();
+                if self.generation.token_ids {
+                    self.push(choice, UpdateEvent::TokenId(id));
+                }
                 let events = self.outputs[choice].push(&text, info);
                 self.pending.extend(events.into_iter().map(|event| Update { choice, event }));
             }
@@ -303,6 +308,7 @@ fn sink(choice: usize, messages: UnboundedSender<(usize, Message)>) -> EventSink
         let message = match event {
             Event::Prompt => Message::Prompt,
             Event::Token(token) => Message::Token {
+                id: token.id,
                 text: token.text.to_string(),
                 info: token.logprobs.map(|found| info(token.id, found)),
             },

@@ -212,9 +212,10 @@ impl Parts {
                 part
             }
             UpdateEvent::Reasoning(thinking) => Part { thinking, ..self.finish_call() },
-            UpdateEvent::Prompt | UpdateEvent::End(_) | UpdateEvent::Failed(_) => {
-                self.finish_call()
-            }
+            UpdateEvent::Prompt
+            | UpdateEvent::TokenId(_)
+            | UpdateEvent::End(_)
+            | UpdateEvent::Failed(_) => self.finish_call(),
         }
     }
 

@@ -217,7 +217,7 @@ async fn whole_answer(mut running: Running, head: &Head) -> Result<Reply, ApiErr
         }
         let choice = &mut choices[choice];
         match event {
-            UpdateEvent::Prompt => {}
+            UpdateEvent::Prompt | UpdateEvent::TokenId(_) => {}
             UpdateEvent::Text { text, logprobs } => {
                 choice.text.push_str(&text);
                 let infos = logprobs.iter().map(|info| token_logprobs(&head.model, info));
@@ -319,7 +319,7 @@ impl Chunks {
     }
 
     async fn write(&mut self, index: usize, event: UpdateEvent) -> Result<(), ClientGone> {
-        if matches!(event, UpdateEvent::Prompt) {
+        if matches!(event, UpdateEvent::Prompt | UpdateEvent::TokenId(_)) {
             return Ok(());
         }
         if self.begun.len() <= index {
@@ -357,7 +357,7 @@ impl Chunks {
                 "index": index, "delta": {}, "logprobs": null,
                 "finish_reason": finish_reason(end.reason),
             }])),
-            UpdateEvent::Prompt | UpdateEvent::Failed(_) => return Ok(()),
+            UpdateEvent::Prompt | UpdateEvent::TokenId(_) | UpdateEvent::Failed(_) => return Ok(()),
         };
         self.writer.send(reply::event(&chunk)).await
     }

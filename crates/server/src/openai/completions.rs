@@ -46,6 +46,8 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
         generation.max_tokens = generation.max_tokens.or(Some(DEFAULT_TOKENS));
         generation.logprobs = fields.count("logprobs")?;
         generation.split_reasoning = false;
+        generation.ignore_end = fields.flag("ignore_eos")?.unwrap_or(false);
+        generation.token_ids = fields.flag("return_token_ids")?.unwrap_or(false);
         if generation.logprobs.is_some_and(|top| top > MOST_LOGPROBS) {
             return Err(fields.wrong("logprobs", &format!("between 0 and {MOST_LOGPROBS}")));
         }
@@ -126,6 +128,13 @@ fn add(all: &mut Usage, one: &Usage, first: bool) {
     all.accepted_tokens += one.accepted_tokens;
 }
 
+/// The ids of tokens that have come, where they were asked for.
+fn add_ids(choice: &mut Value, ids: &mut Vec<u32>) {
+    if !ids.is_empty() {
+        choice["token_ids"] = std::mem::take(ids).into();
+    }
+}
+
 async fn whole_answer(all: Vec<Running>, head: &Head) -> Result<Reply, ApiError> {
     let mut usage = Usage::default();
     let mut list = Vec::new();
@@ -135,6 +144,7 @@ async fn whole_answer(all: Vec<Running>, head: &Head) -> Result<Reply, ApiError>
         let wants_logprobs = running.wants_logprobs();
         let first = list.len();
         let mut texts = vec![(echo.clone(), Vec::new(), None); running.choices()];
+        let mut ids = vec![Vec::new(); running.choices()];
         while let Some(Update { choice, event }) = running.next().await {
             let (text, infos, reason) = &mut texts[choice];
             match event {
@@ -146,6 +156,7 @@ async fn whole_answer(all: Vec<Running>, head: &Head) -> Result<Reply, ApiError>
                     add(&mut usage, &end.usage, choice == 0);
                     *reason = Some(end.reason);
                 }
+                UpdateEvent::TokenId(id) => ids[choice].push(id),
                 UpdateEvent::Failed(error) => return Err(error),
                 _ => {}
             }
@@ -155,10 +166,12 @@ async fn whole_answer(all: Vec<Running>, head: &Head) -> Result<Reply, ApiError>
                 true => logprobs(&running, &infos, &mut 0),
                 false => Value::Null,
             };
-            list.push(json!({
+            let mut item = json!({
                 "index": first + choice, "text": text, "logprobs": found,
                 "finish_reason": reason.map(finish_reason),
-            }));
+            });
+            add_ids(&mut item, &mut ids[choice]);
+            list.push(item);
         }
     }
     let mut object = head.object(&model, list.into());
@@ -174,10 +187,15 @@ fn stream_answer(call: Arc<Call>, all: Vec<Running>, head: Head, include_usage: 
             model.clone_from(&running.model().id);
             let mut offsets = vec![0; running.choices()];
             let mut echoes = vec![echo.clone(); running.choices()];
+            let mut ids = vec![Vec::new(); running.choices()];
             while let Some(update) = running.next_or_comment(&writer).await? {
                 let Update { choice, event } = update;
                 let index = first + choice;
-                let chunk = match event {
+                let mut chunk = match event {
+                    UpdateEvent::TokenId(id) => {
+                        ids[choice].push(id);
+                        continue;
+                    }
                     UpdateEvent::Text { text, logprobs: infos } => {
                         let found = match infos.is_empty() {
                             true => Value::Null,
@@ -199,6 +217,7 @@ fn stream_answer(call: Arc<Call>, all: Vec<Running>, head: Head, include_usage: 
                     }
                     _ => continue,
                 };
+                add_ids(&mut chunk, &mut ids[choice]);
                 writer.send(reply::event(&head.object(&model, json!([chunk])))).await?;
             }
             first += running.choices();

@@ -8,7 +8,5 @@ pub(crate) mod responses;
 mod sampling;
 mod tools;
 
-pub(crate) use sampling::{
-    read as read_sampling, read_sampler, read_stops, read_template_variables, usage,
-};
+pub(crate) use sampling::{read_sampler, read_stops, read_template_variables};
 pub(crate) use tools::{checked as checked_tools, read as read_tools, read_function_of};
