@@ -11,6 +11,9 @@ LIMITS = {
     "/v1/messages": ["max_tokens"],
 }
 
+# Where a name has to be given.
+NAMED = ("/api/show", "/api/pull")
+
 
 def short(value):
     """Whether a limit ends the answer soon, or is refused."""
@@ -22,6 +25,9 @@ def before_call(context, case, kwargs):
     body = case.body
     if not isinstance(body, dict):
         return
+    # Names are made up; most requests shall get further than to a model that does not exist.
+    if case.path not in NAMED and isinstance(body.get("model"), str) and len(body["model"]) != 1:
+        del body["model"]
     fields = LIMITS.get(case.path)
     if fields and all(field not in body or not short(body[field]) for field in fields):
         # Zero is refused, and shall be.

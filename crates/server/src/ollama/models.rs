@@ -118,10 +118,11 @@ fn model_info(id: &str, facts: &ModelFacts) -> Value {
     info.into()
 }
 
-/// What clients may ask of a model, told from its template's variables.
+/// What clients may ask of a model. Where a template has no place for functions, they are described to
+/// the model in words.
 fn capabilities(template: &str) -> Vec<&'static str> {
     let mut capabilities = vec!["completion", "embedding"];
-    if template.contains("tools") {
+    if !template.is_empty() {
         capabilities.push("tools");
     }
     if template.contains("enable_thinking") || template.contains("<think>") {

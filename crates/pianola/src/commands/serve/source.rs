@@ -99,7 +99,8 @@ fn served(label: &str, path: &Path) -> Served {
     let card = ModelCard {
         id: label.to_string(),
         aliases,
-        bytes: Some(size_of(path)),
+        // A name may be a link to the file.
+        bytes: Some(size_of(&path.canonicalize().unwrap_or(path.to_path_buf()))),
         modified: modified.map_or(0, |time| time.as_secs()),
         sha256: entry.map(|entry| entry.sha256.to_string()),
         // What cannot be read is an error once it is loaded.
