@@ -1,11 +1,11 @@
 //! A logical device: its queue, its features, its waits.
 
-use crate::describe::{GpuDescription, Selection, describe, select};
+use crate::describe::{GpuDescription, GpuKind, Selection, describe, select};
 use crate::instance::Instance;
 use crate::measure;
 use crate::policy::fragments::Fragments;
 use ash::{ext, khr, vk};
-use pianola_plan::{DeviceError, WAIT_LIMIT};
+use pianola_plan::DeviceError;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
@@ -249,16 +249,6 @@ impl Gpu {
                     during: what.to_string(),
                 }
             }
-            vk::Result::TIMEOUT => {
-                // The memory it uses can neither be reused nor freed.
-                self.lost.store(true, Ordering::Relaxed);
-                self.hung.store(true, Ordering::Relaxed);
-                DeviceError::Timeout {
-                    device: self.description.name.clone(),
-                    during: what.to_string(),
-                    seconds: WAIT_LIMIT.as_secs(),
-                }
-            }
             vk::Result::ERROR_OUT_OF_DEVICE_MEMORY | vk::Result::ERROR_OUT_OF_HOST_MEMORY => {
                 DeviceError::OutOfMemory {
                     device: self.description.name.clone(),
@@ -318,8 +308,25 @@ impl Gpu {
         if self.is_lost() {
             return Err(self.failure(what, vk::Result::ERROR_DEVICE_LOST));
         }
+        // A software driver compiles kernels meanwhile, and shares the processor with others.
+        let slow = self.description.kind == GpuKind::Software;
+        let limit = if slow { 10 * limit } else { limit };
         // SAFETY: a fence of this device.
         let result = unsafe { self.raw.wait_for_fences(&[fence], true, limit.as_nanos() as u64) };
-        result.map_err(|error| self.failure(what, error))
+        result.map_err(|error| match error {
+            vk::Result::TIMEOUT => self.hang(what, limit),
+            error => self.failure(what, error),
+        })
+    }
+
+    /// What the device was given has not finished: the memory it uses can neither be reused nor freed.
+    fn hang(&self, during: &str, limit: Duration) -> DeviceError {
+        self.lost.store(true, Ordering::Relaxed);
+        self.hung.store(true, Ordering::Relaxed);
+        DeviceError::Timeout {
+            device: self.description.name.clone(),
+            during: during.to_string(),
+            seconds: limit.as_secs(),
+        }
     }
 }
