@@ -111,7 +111,7 @@ pub(crate) fn check_key(options: &ServerOptions, headers: &HeaderMap) -> Result<
     let sent = ApiKey::new(sent);
     // All are compared, so that the time tells nothing.
     let matching = options.keys.iter().enumerate().filter(|(_, key)| key.matches(&sent));
-    match matching.last() {
+    match matching.fold(None, |_, found| Some(found)) {
         Some((index, _)) => Ok(index as Tenant + 1),
         None => {
             Err(ApiError::new(ErrorKind::Authentication, "the API key is not one of this server's"))

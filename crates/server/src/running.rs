@@ -13,7 +13,8 @@ use crate::model::LoadedModel;
 use crate::output::Output;
 use crate::reply::{self, ClientGone, Writer};
 use pianola_engine::{
-    Answer, Constraint, Event, EventSink, Finish, RequestId, Timing, TokenLogProbs, Usage,
+    Answer, Constraint, EngineError, Event, EventSink, Finish, RequestId, Timing, TokenLogProbs,
+    Usage,
 };
 use pianola_text::{Conversation, SpecialTokens};
 use std::collections::VecDeque;
@@ -94,7 +95,8 @@ pub(crate) struct Running {
     generation: Generation,
     prompt: Vec<u32>,
     messages: UnboundedReceiver<(usize, Message)>,
-    sender: UnboundedSender<(usize, Message)>,
+    /// For sinks; none once all choices are submitted, so that the end of the sinks is noticed.
+    sender: Option<UnboundedSender<(usize, Message)>>,
     constraint: Option<Box<dyn Constraint>>,
     show_special: bool,
     ids: Vec<RequestId>,
@@ -149,7 +151,7 @@ impl Running {
             generation,
             prompt,
             messages,
-            sender,
+            sender: Some(sender),
             constraint,
             show_special,
             ids: Vec::new(),
@@ -218,7 +220,10 @@ impl Running {
         request.constraint.clone_from(&self.constraint);
         request.show_special = self.show_special;
         request.tenant = self.call.tenant;
-        let sink = sink(choice, self.sender.clone());
+        let last = choice + 1 == self.generation.choices;
+        let sender = if last { self.sender.take() } else { self.sender.clone() };
+        let sender = sender.ok_or_else(|| internal("a choice was submitted twice"))?;
+        let sink = sink(choice, sender);
         self.ids.push(self.model.service().submit_to(request, sink)?);
         Ok(())
     }
@@ -232,8 +237,11 @@ impl Running {
             if self.ended == self.generation.choices {
                 return None;
             }
-            let Some((choice, message)) = self.messages.recv().await else { return None };
-            self.take(choice, message);
+            match self.messages.recv().await {
+                Some((choice, message)) => self.take(choice, message),
+                // The engine ended without a word.
+                None => self.fail(0, EngineError::Stopped.into()),
+            }
         }
     }
 
