@@ -87,7 +87,7 @@ pub(crate) struct ApiError {
     /// Seconds after which it is worth asking again.
     pub retry_after: Option<u64>,
     /// Further facts in Anthropic's form.
-    pub details: Option<Value>,
+    pub details: Option<Box<Value>>,
 }
 
 /// Whose form an answer has.
@@ -136,7 +136,7 @@ impl ApiError {
             Dialect::Anthropic => {
                 let mut error = json!({ "type": self.kind.anthropic(), "message": message });
                 if let Some(details) = &self.details {
-                    error["details"] = details.clone();
+                    error["details"] = Value::clone(details);
                 }
                 json!({ "type": "error", "error": error, "request_id": request_id })
             }

@@ -44,7 +44,10 @@ fn refuse(fields: &Fields<'_>) -> Result<(), ApiError> {
         let message = "threads are not kept here; send the whole conversation without thread";
         let details =
             json!({ "error_code": "thread_unsupported_request", "unsupported": ["thread"] });
-        return Err(ApiError { details: Some(details), ..ApiError::invalid("thread", message) });
+        return Err(ApiError {
+            details: Some(Box::new(details)),
+            ..ApiError::invalid("thread", message)
+        });
     }
     if fields.list("mcp_servers")?.is_some_and(|servers| !servers.is_empty()) {
         let message = "mcp_servers is not supported: this server calls no others";
