@@ -136,7 +136,7 @@ impl ApiError {
             Dialect::Anthropic => {
                 let mut error = json!({ "type": self.kind.anthropic(), "message": message });
                 if let Some(details) = &self.details {
-                    error["details"] = Value::clone(details);
+                    error["details"] = (**details).clone();
                 }
                 json!({ "type": "error", "error": error, "request_id": request_id })
             }
