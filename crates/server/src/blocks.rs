@@ -178,3 +178,51 @@ pub(crate) async fn collect(running: &mut Running) -> Result<(Blocks, Box<End>),
     let message = "the answer ended without a reason";
     Err(ApiError::new(ErrorKind::Internal, message))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> UpdateEvent {
+        UpdateEvent::Text { text: text.into(), logprobs: Vec::new() }
+    }
+
+    fn arguments(index: usize, text: &str) -> UpdateEvent {
+        UpdateEvent::CallArguments { index, text: text.into() }
+    }
+
+    #[test]
+    fn a_block_ends_where_another_begins() {
+        let mut blocks = Blocks::default();
+        assert_eq!(blocks.push(text("")), []);
+        let first = [BlockEvent::Start(0), BlockEvent::Delta(0, "a".into())];
+        assert_eq!(blocks.push(text("a")), first);
+        assert_eq!(blocks.push(text("b")), [BlockEvent::Delta(0, "b".into())]);
+        let call = UpdateEvent::CallStart { index: 0, id: "c".into(), name: "f".into() };
+        assert_eq!(blocks.push(call), [BlockEvent::Stop(0), BlockEvent::Start(1)]);
+        assert_eq!(blocks.push(arguments(0, "{}")), [BlockEvent::Delta(1, "{}".into())]);
+        assert_eq!(blocks.push(arguments(7, "{}")), []);
+        let last = [BlockEvent::Stop(1), BlockEvent::Start(2), BlockEvent::Delta(2, "c".into())];
+        assert_eq!(blocks.push(text("c")), last);
+        assert_eq!(blocks.close(), Some(BlockEvent::Stop(2)));
+        assert_eq!(blocks.close(), None);
+    }
+
+    #[test]
+    fn an_answer_becomes_a_message() {
+        let mut blocks = Blocks::default();
+        blocks.push(UpdateEvent::Reasoning("Hm.".into()));
+        blocks.push(text("Well."));
+        let plain = blocks.message();
+        assert_eq!((plain.role.as_str(), &plain.content), ("assistant", &json!("Well.")));
+        assert_eq!(plain.other["reasoning_content"], "Hm.");
+        assert_eq!(plain.tool_calls, None);
+
+        let mut blocks = Blocks::default();
+        blocks.push(UpdateEvent::CallStart { index: 0, id: "c".into(), name: "f".into() });
+        blocks.push(arguments(0, "{\"a\":1}"));
+        let calling = blocks.message();
+        assert_eq!(calling.content, Value::Null);
+        assert_eq!(calling.tool_calls, Some(json!([tool_call("c", "f", "{\"a\":1}")])));
+    }
+}
