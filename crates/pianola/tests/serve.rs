@@ -16,19 +16,24 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Server {
     child: Child,
     address: SocketAddr,
-    _folder: Folder,
+    folder: Folder,
 }
 
 impl Server {
     fn start(model: impl FnOnce(&Folder) -> PathBuf, arguments: &[&str], keys: &str) -> Server {
         let folder = Folder::new();
         let model = model(&folder);
+        // No test may reach for the network: this pip never gets anything.
+        let process = folder.path.join("pip.process");
+        let pip =
+            format!("[ $1 = --version ] || {{ echo $$ > {}; exec sleep 60; }}", process.display());
+        let pip = folder.file("pip.sh", pip);
         let mut child = Command::new(env!("CARGO_BIN_EXE_pianola"))
             .args(["serve", "--port", "0", "--log", "off", "--device", "cpu", "-m"])
             .arg(model)
             .args(arguments)
             .env("PIANOLA_HOME", &folder.path)
-            .env("PIANOLA_PIP", "false")
+            .env("PIANOLA_PIP", format!("sh {}", pip.display()))
             .env("PIANOLA_API_KEYS", keys)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -39,7 +44,7 @@ impl Server {
         let address = lines.find_map(|line| line.split("http://").nth(1)?.trim().parse().ok());
         // A pipe that nobody reads would stop the server.
         std::thread::spawn(move || lines.for_each(drop));
-        let server = Server { child, address: address.expect("no address"), _folder: folder };
+        let server = Server { child, address: address.expect("no address"), folder };
         server.until("it is ready", || server.get("/ready").status == 200);
         server
     }
@@ -83,7 +88,9 @@ impl Server {
     /// A chat under way: what was asked for and has not been read.
     fn chat(&self, tokens: usize, stream: bool) -> TcpStream {
         let mut connection = self.connect();
-        connection.write_all(post("/v1/chat/completions", "", &chat(tokens, stream)).as_bytes()).unwrap();
+        connection
+            .write_all(post("/v1/chat/completions", "", &chat(tokens, stream)).as_bytes())
+            .unwrap();
         connection
     }
 
@@ -91,7 +98,8 @@ impl Server {
     fn gauge(&self, name: &str) -> usize {
         let text = self.get("/metrics").body;
         let line = text.lines().find(|line| line.starts_with(&format!("{name}{{")));
-        line.and_then(|line| line.rsplit(' ').next()?.parse().ok()).unwrap_or_else(|| panic!("{text}"))
+        line.and_then(|line| line.rsplit(' ').next()?.parse().ok())
+            .unwrap_or_else(|| panic!("{text}"))
     }
 
     fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
@@ -168,7 +176,10 @@ impl Answer {
 
     fn header(&self, name: &str) -> Option<&str> {
         let fields = self.head.lines().skip(1).filter_map(|line| line.split_once(':'));
-        fields.into_iter().find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, v)| v.trim())
+        fields
+            .into_iter()
+            .find(|(field, _)| field.eq_ignore_ascii_case(name))
+            .map(|(_, v)| v.trim())
     }
 
     #[track_caller]
@@ -268,8 +279,7 @@ fn bad_requests_are_told_what_is_wrong() {
     let refused = server.post("/v1/models", "", "{}");
     refused.is(405, "GET");
     assert_eq!(refused.header("allow"), Some("GET, HEAD"));
-    let refused =
-        server.send("BREW / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    let refused = server.send("BREW / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     refused.is(405, "BREW");
     assert!(refused.header("x-request-id").is_some_and(|id| id.starts_with("req_")));
     assert_eq!(server.send("nonsense\r\n\r\n").status, 400);
@@ -283,7 +293,7 @@ fn headers_are_bounded_in_size_and_time() {
     assert_eq!(server.send(format!("{start}{many}\r\n")).status, 431);
     let long = "a".repeat(1 << 20);
     assert_eq!(server.send(format!("{start}X-Long: {long}\r\n\r\n")).status, 431);
-    assert_eq!(server.send(format!("GET /{long} HTTP/1.1\r\n\r\n")).status, 414);
+    assert_eq!(server.send(format!("GET /{long} HTTP/1.1\r\n\r\n")).status, 431);
 
     // A header a while, for ever.
     let mut slow = server.connect();
@@ -296,7 +306,9 @@ fn headers_are_bounded_in_size_and_time() {
     assert!(begun.elapsed() > Duration::from_millis(900));
     // A body that does not come.
     let mut stalled = server.connect();
-    stalled.write_all(post("/v1/completions", "", "").replace("Length: 0", "Length: 9").as_bytes()).unwrap();
+    stalled
+        .write_all(post("/v1/completions", "", "").replace("Length: 0", "Length: 9").as_bytes())
+        .unwrap();
     stalled.set_read_timeout(Some(Duration::from_secs(6))).unwrap();
     let mut first = [0; 12];
     stalled.read_exact(&mut first).unwrap();
@@ -358,13 +370,19 @@ fn keys_are_wanted_where_there_are_any() {
         get(&format!("Authorization: {wrong}\r\n")).is(401, "invalid_api_key");
     }
     get("x-api-key: third-key\r\n").is(401, "invalid_api_key");
-    for right in ["Authorization: Bearer first-key", "authorization: bearer second-key", "x-api-key: second-key"] {
+    for right in [
+        "Authorization: Bearer first-key",
+        "authorization: bearer second-key",
+        "x-api-key: second-key",
+    ] {
         get(&format!("{right}\r\n")).is(200, "tiny");
     }
-    server.post("/v1/messages", "", "{}").is(401, "");
+    server.post("/v1/completions", "", "{}").is(401, "'Authorization: Bearer KEY'");
     server.post("/api/chat", "", "{}").is(401, "\"error\":\"");
     // What tells nothing of the models needs none.
-    for public in ["/health", "/ready", "/version", "/metrics", "/openapi.json", "/docs", "/api/version"] {
+    for public in
+        ["/health", "/ready", "/version", "/metrics", "/openapi.json", "/docs", "/api/version"]
+    {
         assert_eq!(server.get(public).status, 200, "{public}");
     }
 }
@@ -383,6 +401,34 @@ fn the_document_is_a_page_without_scripts() {
 }
 
 #[test]
+fn a_pull_ends_with_its_client() {
+    let server = Server::tiny(&[]);
+    let unknown = server.post("/api/pull", "", r#"{"model": "nothing"}"#);
+    unknown.is(200, "{\"error\":\"the catalogue has no model 'nothing'");
+    server.post("/api/pull", "", r#"{"name": "nothing", "stream": false}"#).is(400, "catalogue");
+    server
+        .post("/api/pull", "", r#"{"model": "tiny:latest"}"#)
+        .is(200, "{\"status\":\"success\"}\n");
+
+    let file = server.folder.path.join("pip.process");
+    for stream in [true, false] {
+        let mut pull = server.connect();
+        let body = format!(r#"{{"model": "smollm2:135m", "stream": {stream}}}"#);
+        pull.write_all(post("/api/pull", "", &body).as_bytes()).unwrap();
+        let mut process = String::new();
+        server.until("pip runs", || {
+            process = std::fs::read_to_string(&file).unwrap_or_default();
+            process.ends_with('\n')
+        });
+        let process = Path::new("/proc").join(process.trim());
+        assert!(process.exists());
+        drop(pull);
+        server.until("pip is ended", || !process.exists());
+        std::fs::remove_file(&file).unwrap();
+    }
+}
+
+#[test]
 fn a_client_that_leaves_frees_its_lane() {
     let server = Server::smollm2(&["--lanes", "1", "--queue", "1"]);
     let running = || server.gauge("pianola_requests_running");
@@ -396,7 +442,8 @@ fn a_client_that_leaves_frees_its_lane() {
     let refused = server.post("/v1/chat/completions", "", &chat(1, false));
     refused.is(429, "queue_full");
     assert!(refused.header("retry-after").unwrap().parse::<u32>().unwrap() > 0);
-    let refused = server.post("/api/chat", "", r#"{"messages": [{"role": "user", "content": "Hi"}]}"#);
+    let refused =
+        server.post("/api/chat", "", r#"{"messages": [{"role": "user", "content": "Hi"}]}"#);
     refused.is(429, "\"error\":\"");
     assert!(refused.header("retry-after").is_some());
 

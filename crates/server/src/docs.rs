@@ -138,7 +138,9 @@ fn describe_operation(document: &Value, path: &str, method: &str, operation: &Va
     for (status, answer) in entries(&operation["responses"]) {
         let answer = resolved(document, answer);
         let bodies: Vec<String> = entries(&answer["content"])
-            .map(|(media, body)| format!("<code>{}</code> {}", escaped(media), kind(&body["schema"])))
+            .map(|(media, body)| {
+                format!("<code>{}</code> {}", escaped(media), kind(&body["schema"]))
+            })
             .collect();
         let (status, meaning) = (escaped(status), text(&answer["description"]));
         let bodies = bodies.join("<br>");
@@ -163,7 +165,9 @@ fn table(schema: &Value) -> String {
         let required = items(&schema["required"]).any(|other| other.as_str() == Some(name));
         let required = if required { " (required)" } else { "" };
         let (name, kind, words) = (escaped(name), kind(field), text(&field["description"]));
-        html += &format!("<tr><td><code>{name}</code>{required}</td><td>{kind}</td><td>{words}</td></tr>\n");
+        html += &format!(
+            "<tr><td><code>{name}</code>{required}</td><td>{kind}</td><td>{words}</td></tr>\n"
+        );
     }
     html + "</table>\n"
 }

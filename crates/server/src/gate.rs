@@ -3,12 +3,12 @@
 use crate::error::{ApiError, ErrorKind};
 use crate::options::{ApiKey, ServerOptions};
 use crate::reply::{self, Reply};
+use hyper::StatusCode;
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
     ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, AUTHORIZATION, CONTENT_TYPE, HOST,
     HeaderMap, HeaderValue, ORIGIN, VARY,
 };
-use hyper::StatusCode;
 use std::net::IpAddr;
 
 /// Who asks, as far as cached prompts are concerned; 0 where no key is needed.
@@ -67,7 +67,8 @@ fn is_own_origin(headers: &HeaderMap, origin: &HeaderValue) -> bool {
 
 /// What is said to a page of another origin that may use the server.
 fn allowed_origin(options: &ServerOptions, origin: &HeaderValue) -> Option<HeaderValue> {
-    let allowed = |own: &String| own == "*" || own.as_bytes().eq_ignore_ascii_case(origin.as_bytes());
+    let allowed =
+        |own: &String| own == "*" || own.as_bytes().eq_ignore_ascii_case(origin.as_bytes());
     options.origins.iter().any(allowed).then(|| origin.clone())
 }
 
@@ -112,7 +113,9 @@ pub(crate) fn check_key(options: &ServerOptions, headers: &HeaderMap) -> Result<
     let matching = options.keys.iter().enumerate().filter(|(_, key)| key.matches(&sent));
     match matching.last() {
         Some((index, _)) => Ok(index as Tenant + 1),
-        None => Err(ApiError::new(ErrorKind::Authentication, "the API key is not one of this server's")),
+        None => {
+            Err(ApiError::new(ErrorKind::Authentication, "the API key is not one of this server's"))
+        }
     }
 }
 

@@ -175,7 +175,10 @@ impl Hub {
             let served: Vec<&str> = cards.iter().map(|card| card.id.as_str()).collect();
             let message =
                 format!("the model '{name}' does not exist here; served: {}", served.join(", "));
-            ApiError { param: Some("model".into()), ..ApiError::new(ErrorKind::ModelNotFound, message) }
+            ApiError {
+                param: Some("model".into()),
+                ..ApiError::new(ErrorKind::ModelNotFound, message)
+            }
         })
     }
 
@@ -307,7 +310,8 @@ impl Hub {
             entries.values_mut().filter(|entry| entry.is_used()).for_each(|entry| {
                 entry.last_used = Instant::now();
             });
-            let due = |entry: &Entry| entry.is_idle() && self.expires_in(entry) == Some(Duration::ZERO);
+            let due =
+                |entry: &Entry| entry.is_idle() && self.expires_in(entry) == Some(Duration::ZERO);
             entries.iter().filter(|(_, entry)| due(entry)).map(|(id, _)| id.clone()).collect()
         };
         due.iter().for_each(|id| {

@@ -108,7 +108,9 @@ async fn until_done(state: &State, permits: &Semaphore) {
 async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
     TcpListener::bind(address).await.map_err(|error| {
         let reason = match error.kind() {
-            io::ErrorKind::AddrInUse => "another program listens there; end it, or choose another --port".to_string(),
+            io::ErrorKind::AddrInUse => {
+                "another program listens there; end it, or choose another --port".to_string()
+            }
             io::ErrorKind::PermissionDenied => {
                 "it takes the right to use ports below 1024; choose another --port".to_string()
             }

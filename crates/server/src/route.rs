@@ -124,7 +124,9 @@ pub(crate) fn served() -> impl Iterator<Item = (String, String)> {
 /// The row of a path, and what its star stands for.
 fn find(path: &str) -> Option<(&'static Row, &str)> {
     ROUTES.iter().find_map(|row| match row.path.strip_suffix('*') {
-        Some(start) => path.strip_prefix(start).filter(|rest| !rest.is_empty()).map(|rest| (row, rest)),
+        Some(start) => {
+            path.strip_prefix(start).filter(|rest| !rest.is_empty()).map(|rest| (row, rest))
+        }
         None => (row.path == path).then_some((row, "")),
     })
 }
@@ -296,4 +298,3 @@ pub(crate) async fn load_first(state: Arc<State>) {
         Err(error) => state.log.write("not ready", &[("error", error.message.into())]),
     }
 }
-

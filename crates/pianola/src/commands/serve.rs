@@ -119,9 +119,11 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         keys,
         origins: arguments.cors.clone(),
         host_names: arguments.host_name.clone(),
-        tls: arguments.tls_cert.clone().zip(arguments.tls_key.clone()).map(|(certificate, key)| {
-            TlsFiles { certificate, key }
-        }),
+        tls: arguments
+            .tls_cert
+            .clone()
+            .zip(arguments.tls_key.clone())
+            .map(|(certificate, key)| TlsFiles { certificate, key }),
         limits: HttpLimits {
             body_bytes: arguments.max_body << 20,
             idle: Duration::from_secs(arguments.idle as u64),
@@ -163,7 +165,9 @@ fn keys(arguments: &Arguments) -> Result<Vec<ApiKey>, Failure> {
             Failure::failed(format!("cannot read the keys of {}: {error}", path.display()))
         })?;
         let lines = text.lines().map(str::trim);
-        keys.extend(lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(ApiKey::new));
+        keys.extend(
+            lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(ApiKey::new),
+        );
         if keys.is_empty() {
             let message = format!("{} has no key; write one a line", path.display());
             return Err(Failure::failed(message));

@@ -159,7 +159,10 @@ impl Head {
         let measured = |seconds: f64| ((seconds * 1e9) as u64).max(1);
         let facts: [(&str, Value); 8] = [
             ("done", true.into()),
-            ("done_reason", if end.reason == FinishReason::Length { "length" } else { "stop" }.into()),
+            (
+                "done_reason",
+                if end.reason == FinishReason::Length { "length" } else { "stop" }.into(),
+            ),
             ("total_duration", nanoseconds(self.started.elapsed()).into()),
             ("load_duration", nanoseconds(self.load_time).into()),
             ("prompt_eval_count", end.usage.prompt_tokens.into()),
@@ -204,11 +207,14 @@ impl Parts {
             UpdateEvent::Text { text, logprobs } => {
                 let mut part = self.finish_call();
                 part.text.push_str(&text);
-                part.logprobs = logprobs.iter().map(|info| token_logprobs(&self.model, info)).collect();
+                part.logprobs =
+                    logprobs.iter().map(|info| token_logprobs(&self.model, info)).collect();
                 part
             }
             UpdateEvent::Reasoning(thinking) => Part { thinking, ..self.finish_call() },
-            UpdateEvent::Prompt | UpdateEvent::End(_) | UpdateEvent::Failed(_) => self.finish_call(),
+            UpdateEvent::Prompt | UpdateEvent::End(_) | UpdateEvent::Failed(_) => {
+                self.finish_call()
+            }
         }
     }
 

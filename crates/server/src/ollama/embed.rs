@@ -37,7 +37,9 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
     let embedded = embedding::embed(call, &model, inputs).await?;
     let width = model.service().info().embedding_width;
     if let Some(dimensions) = dimensions.filter(|&dimensions| dimensions != width) {
-        let message = format!("this model's embeddings have {width} dimensions, not {dimensions}, and are not cut");
+        let message = format!(
+            "this model's embeddings have {width} dimensions, not {dimensions}, and are not cut"
+        );
         return Err(ApiError::invalid("dimensions", message));
     }
     Ok(reply::ok(&json!({

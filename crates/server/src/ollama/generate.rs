@@ -38,7 +38,9 @@ fn refuse_impossible(fields: &Fields<'_>) -> Result<(), ApiError> {
         ("context", "send the messages so far to /api/chat instead"),
     ];
     for (field, instead) in instead {
-        let empty = |value: &Value| value.as_str() == Some("") || value.as_array().is_some_and(Vec::is_empty);
+        let empty = |value: &Value| {
+            value.as_str() == Some("") || value.as_array().is_some_and(Vec::is_empty)
+        };
         if fields.value(field).is_some_and(|value| !empty(value)) {
             return Err(ApiError::invalid(field, format!("{field} is not supported: {instead}")));
         }
@@ -59,7 +61,8 @@ fn read_prompt(fields: &Fields<'_>, prompt: &str, model: &LoadedModel) -> Result
             )),
         };
     }
-    let mut messages: Vec<Message> = system.into_iter().map(|text| Message::new("system", text)).collect();
+    let mut messages: Vec<Message> =
+        system.into_iter().map(|text| Message::new("system", text)).collect();
     messages.push(Message::new("user", prompt));
     let mut conversation = Conversation::new(messages);
     options::read_think(fields, &mut conversation)?;

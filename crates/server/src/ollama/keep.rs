@@ -9,7 +9,8 @@ use std::time::Duration;
 /// What stands for "until the server ends": longer than any server runs, short enough for calendars.
 pub(super) const FOREVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-const MUST: &str = "a number of seconds or a duration such as \"5m\"; -1: for ever, 0: unload at once";
+const MUST: &str =
+    "a number of seconds or a duration such as \"5m\"; -1: for ever, 0: unload at once";
 
 /// Reads `keep_alive`; none where the request does not say.
 pub(super) fn read(fields: &Fields<'_>) -> Result<Option<Duration>, ApiError> {

@@ -34,7 +34,8 @@ pub(crate) fn show(state: &State, body: &Value) -> Result<Reply, ApiError> {
     let facts = card.facts.as_deref().cloned().unwrap_or_default();
     let template = facts.chat_template.as_deref().unwrap_or_default();
     let states = state.hub.states();
-    let loaded = states.iter().find(|state| state.card.id == card.id).and_then(|s| s.loaded.as_ref());
+    let loaded =
+        states.iter().find(|state| state.card.id == card.id).and_then(|s| s.loaded.as_ref());
     let context = loaded.map_or(facts.context, |loaded| loaded.service().info().context);
     Ok(reply::ok(&json!({
         "modelfile": format!("FROM {}\n", card.id),
@@ -80,7 +81,8 @@ fn running(model: &ModelState) -> Option<Value> {
 
 fn details(card: &ModelCard) -> Value {
     let facts = card.facts.as_deref().cloned().unwrap_or_default();
-    let families = if facts.architecture.is_empty() { json!([]) } else { json!([facts.architecture]) };
+    let families =
+        if facts.architecture.is_empty() { json!([]) } else { json!([facts.architecture]) };
     json!({
         "parent_model": "", "format": facts.format, "family": facts.architecture,
         "families": families, "parameter_size": rounded(facts.parameters),
@@ -116,10 +118,11 @@ fn model_info(id: &str, facts: &ModelFacts) -> Value {
     info.into()
 }
 
-/// What clients may ask of a model, told from its template's variables.
+/// What clients may ask of a model. Where a template has no place for functions, they are described to
+/// the model in words.
 fn capabilities(template: &str) -> Vec<&'static str> {
     let mut capabilities = vec!["completion", "embedding"];
-    if template.contains("tools") {
+    if !template.is_empty() {
         capabilities.push("tools");
     }
     if template.contains("enable_thinking") || template.contains("<think>") {

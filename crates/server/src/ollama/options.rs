@@ -122,7 +122,9 @@ pub(super) fn read_think(
             conversation.extra.insert("reasoning_effort".into(), effort.as_str().into());
             true
         }
-        Some(_) => return Err(fields.wrong("think", "true, false, \"low\", \"medium\" or \"high\"")),
+        Some(_) => {
+            return Err(fields.wrong("think", "true, false, \"low\", \"medium\" or \"high\""));
+        }
     };
     conversation.extra.insert("enable_thinking".into(), think.into());
     Ok(())
@@ -157,7 +159,8 @@ mod tests {
         assert_eq!((generation.max_tokens, generation.seed), (None, None));
         assert_eq!(generation.sampling.penalty_window, usize::MAX);
         assert_eq!(generation.sampling.top_k, 0);
-        let generation = read_body(json!({ "options": { "num_predict": 7, "seed": 3.0 } })).unwrap();
+        let generation =
+            read_body(json!({ "options": { "num_predict": 7, "seed": 3.0 } })).unwrap();
         assert_eq!((generation.max_tokens, generation.seed), (Some(7), Some(3)));
     }
 

@@ -7,9 +7,7 @@ use std::time::UNIX_EPOCH;
 use pianola_engine::{Engine, EngineError, Service};
 use pianola_formats::{HuggingFaceFolder, TensorInfo, TensorType};
 use pianola_model::{ModelError, ModelFile};
-use pianola_server::{
-    LoadFailure, ModelCard, ModelFacts, ModelSource, PullProgress, PullStage,
-};
+use pianola_server::{LoadFailure, ModelCard, ModelFacts, ModelSource, PullProgress, PullStage};
 
 use super::Arguments;
 use crate::catalogue;
@@ -101,7 +99,8 @@ fn served(label: &str, path: &Path) -> Served {
     let card = ModelCard {
         id: label.to_string(),
         aliases,
-        bytes: Some(size_of(path)),
+        // A name may be a link to the file.
+        bytes: Some(size_of(&path.canonicalize().unwrap_or(path.to_path_buf()))),
         modified: modified.map_or(0, |time| time.as_secs()),
         sha256: entry.map(|entry| entry.sha256.to_string()),
         // What cannot be read is an error once it is loaded.
@@ -116,9 +115,8 @@ fn facts(path: &Path) -> Result<ModelFacts, ModelError> {
     let config = file.config()?;
     let infos = file.source().tensor_infos();
     let elements = |info: &TensorInfo| info.shape.iter().map(|&size| size as u64).product::<u64>();
-    let values = |ty: TensorType| -> u64 {
-        infos.iter().filter(|info| info.ty == ty).map(elements).sum()
-    };
+    let values =
+        |ty: TensorType| -> u64 { infos.iter().filter(|info| info.ty == ty).map(elements).sum() };
     let most = infos.iter().map(|info| info.ty).max_by_key(|&ty| values(ty));
     let (format, chat_template) = match &file {
         ModelFile::Gguf(gguf) => {
@@ -143,7 +141,8 @@ fn facts(path: &Path) -> Result<ModelFacts, ModelError> {
 fn template_of(folder: &HuggingFaceFolder) -> Option<String> {
     let read = |name: &str| std::fs::read_to_string(folder.file(name)?).ok();
     read("chat_template.jinja").or_else(|| {
-        let settings: serde_json::Value = serde_json::from_str(&read("tokenizer_config.json")?).ok()?;
+        let settings: serde_json::Value =
+            serde_json::from_str(&read("tokenizer_config.json")?).ok()?;
         settings["chat_template"].as_str().map(str::to_string)
     })
 }
@@ -212,7 +211,8 @@ impl ModelSource for Source {
         let failed = |message: String| LoadFailure { message, out_of_memory: false };
         let Some(entry) = catalogue::find(name) else {
             let known: Vec<&str> = catalogue::CATALOGUE.iter().map(|entry| entry.name).collect();
-            let message = format!("the catalogue has no model '{name}'; it has {}", known.join(", "));
+            let message =
+                format!("the catalogue has no model '{name}'; it has {}", known.join(", "));
             return Err(failed(message));
         };
         let store = Store::open().map_err(|error| failed(error.to_string()))?;
@@ -223,7 +223,8 @@ impl ModelSource for Source {
             total: 0,
         };
         let mut report = Pulled { progress, state, cancelled: false };
-        let path = pull::pull(entry, &store, &mut report).map_err(|error| failed(error.to_string()))?;
+        let path =
+            pull::pull(entry, &store, &mut report).map_err(|error| failed(error.to_string()))?;
         let model = served(entry.name, &path);
         add(&mut self.served(), model.clone());
         Ok(model.card)
@@ -260,10 +261,10 @@ impl Progress for Pulled<'_> {
 
     fn reach(&mut self, bytes: u64) {
         self.state.done = bytes;
-        self.tell();
     }
 
-    fn is_cancelled(&self) -> bool {
+    fn is_cancelled(&mut self) -> bool {
+        self.tell();
         self.cancelled
     }
 
