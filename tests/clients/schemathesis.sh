@@ -10,11 +10,15 @@
 set -euo pipefail
 url=${1:?the URL of a server}
 examples=${2:-12}
-cd "$(dirname "$0")"
-export SCHEMATHESIS_HOOKS=schemathesis_hooks PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$PWD
+here=$(cd "$(dirname "$0")" && pwd)
+export SCHEMATHESIS_HOOKS=schemathesis_hooks PYTHONPATH=${PYTHONPATH:+$PYTHONPATH:}$here
+# It keeps what it found in the folder it runs in.
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+cd "$folder"
 checks=not_a_server_error,status_code_conformance,content_type_conformance
 checks+=,response_schema_conformance,response_headers_conformance,unsupported_method
-exec timeout "${SCHEMATHESIS_SECONDS:-600}" "${SCHEMATHESIS:-schemathesis}" run "$url/openapi.json" \
+timeout "${SCHEMATHESIS_SECONDS:-600}" "${SCHEMATHESIS:-schemathesis}" run "$url/openapi.json" \
     --url "$url" --checks "$checks" --phases examples,coverage,fuzzing --max-examples "$examples" \
     --generation-database none --seed 1 --workers 2 --request-timeout 60 --continue-on-failure --no-color \
     ${SCHEMATHESIS_ARGS:-}

@@ -16,7 +16,7 @@ pub trait Progress {
     /// The stage is done.
     fn end(&mut self);
     /// Whether nobody waits for the task any more, so that it should end.
-    fn is_cancelled(&self) -> bool {
+    fn is_cancelled(&mut self) -> bool {
         false
     }
     /// Something the user must have been told, such as a model's terms; never left out.

@@ -216,7 +216,10 @@ pub fn pull_with(
         sha256: entry.sha256,
     };
     report.begin(&format!("joining and checking {}", entry.name), entry.bytes);
-    join::join(&expected, &staging, &joined, &mut |bytes| report.reach(bytes))?;
+    join::join(&expected, &staging, &joined, &mut |bytes| {
+        report.reach(bytes);
+        !report.is_cancelled()
+    })?;
     report.end();
     let path = store.path_of(entry);
     fs::rename(&joined, &path).map_err(StoreError::io("create", &path))?;
@@ -282,7 +285,7 @@ impl Fetch<'_> {
             bytes: text.bytes,
             sha256: text.sha256,
         };
-        join::join(&expected, self.staging, &unfinished, &mut |_| ())?;
+        join::join(&expected, self.staging, &unfinished, &mut |_| true)?;
         fs::rename(&unfinished, &whole).map_err(StoreError::io("create", &whole))?;
         report.note(&format!("The full terms are in {}", whole.display()));
         Ok(())

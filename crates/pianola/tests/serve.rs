@@ -16,19 +16,24 @@ const PATIENCE: Duration = Duration::from_secs(20);
 struct Server {
     child: Child,
     address: SocketAddr,
-    _folder: Folder,
+    folder: Folder,
 }
 
 impl Server {
     fn start(model: impl FnOnce(&Folder) -> PathBuf, arguments: &[&str], keys: &str) -> Server {
         let folder = Folder::new();
         let model = model(&folder);
+        // No test may reach for the network: this pip never gets anything.
+        let process = folder.path.join("pip.process");
+        let pip =
+            format!("[ $1 = --version ] || {{ echo $$ > {}; exec sleep 60; }}", process.display());
+        let pip = folder.file("pip.sh", pip);
         let mut child = Command::new(env!("CARGO_BIN_EXE_pianola"))
             .args(["serve", "--port", "0", "--log", "off", "--device", "cpu", "-m"])
             .arg(model)
             .args(arguments)
             .env("PIANOLA_HOME", &folder.path)
-            .env("PIANOLA_PIP", "false")
+            .env("PIANOLA_PIP", format!("sh {}", pip.display()))
             .env("PIANOLA_API_KEYS", keys)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -39,7 +44,7 @@ impl Server {
         let address = lines.find_map(|line| line.split("http://").nth(1)?.trim().parse().ok());
         // A pipe that nobody reads would stop the server.
         std::thread::spawn(move || lines.for_each(drop));
-        let server = Server { child, address: address.expect("no address"), _folder: folder };
+        let server = Server { child, address: address.expect("no address"), folder };
         server.until("it is ready", || server.get("/ready").status == 200);
         server
     }
@@ -393,6 +398,34 @@ fn the_document_is_a_page_without_scripts() {
     assert!(page.header("content-security-policy").unwrap().starts_with("default-src 'none'"));
     assert!(!page.body.contains("<script") && !page.body.contains("http://"), "{page:#?}");
     server.get("/docs.css").is(200, "body");
+}
+
+#[test]
+fn a_pull_ends_with_its_client() {
+    let server = Server::tiny(&[]);
+    let unknown = server.post("/api/pull", "", r#"{"model": "nothing"}"#);
+    unknown.is(200, "{\"error\":\"the catalogue has no model 'nothing'");
+    server.post("/api/pull", "", r#"{"name": "nothing", "stream": false}"#).is(400, "catalogue");
+    server
+        .post("/api/pull", "", r#"{"model": "tiny:latest"}"#)
+        .is(200, "{\"status\":\"success\"}\n");
+
+    let file = server.folder.path.join("pip.process");
+    for stream in [true, false] {
+        let mut pull = server.connect();
+        let body = format!(r#"{{"model": "smollm2:135m", "stream": {stream}}}"#);
+        pull.write_all(post("/api/pull", "", &body).as_bytes()).unwrap();
+        let mut process = String::new();
+        server.until("pip runs", || {
+            process = std::fs::read_to_string(&file).unwrap_or_default();
+            process.ends_with('\n')
+        });
+        let process = Path::new("/proc").join(process.trim());
+        assert!(process.exists());
+        drop(pull);
+        server.until("pip is ended", || !process.exists());
+        std::fs::remove_file(&file).unwrap();
+    }
 }
 
 #[test]

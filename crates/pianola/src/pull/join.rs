@@ -25,12 +25,13 @@ pub(super) struct Expected<'a> {
 }
 
 /// Joins all parts into `target`, compares size and sum with the catalogue and syncs the file.
-/// Where they differ, the parts and the file are deleted. `reach` is called with the bytes done.
+/// Where they differ, the parts and the file are deleted. `reach` is told the bytes done, and returns false
+/// to give up.
 pub(super) fn join(
     expected: &Expected,
     staging: &Staging,
     target: &Path,
-    reach: &mut dyn FnMut(u64),
+    reach: &mut dyn FnMut(u64) -> bool,
 ) -> Result<(), PullError> {
     let written = |source: io::Error| match source.kind() {
         io::ErrorKind::StorageFull => PullError::DiskFull { path: staging.folder.clone() },
@@ -43,7 +44,9 @@ pub(super) fn join(
         extract(&part, staging, &mut |block| {
             hash.update(block);
             bytes += block.len() as u64;
-            reach(bytes.min(expected.bytes));
+            if !reach(bytes.min(expected.bytes)) {
+                return Err(PullError::Cancelled);
+            }
             // What is too long is wrong already: it fills no disk, and is not read to its end.
             match bytes > expected.bytes {
                 true => Ok(ControlFlow::Break(())),

@@ -261,10 +261,10 @@ impl Progress for Pulled<'_> {
 
     fn reach(&mut self, bytes: u64) {
         self.state.done = bytes;
-        self.tell();
     }
 
-    fn is_cancelled(&self) -> bool {
+    fn is_cancelled(&mut self) -> bool {
+        self.tell();
         self.cancelled
     }
 
