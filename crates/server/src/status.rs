@@ -162,7 +162,7 @@ pub(crate) async fn metrics(state: &State) -> Reply {
         let (Some(loaded), Some(report)) = (&model.loaded, report) else { continue };
         let info = loaded.service().info();
         for part in &info.placement.parts {
-            for (heap, used) in heaps(part, report.cache.bytes) {
+            for (heap, used, _) in heaps(part, report) {
                 let labels = [
                     ("model_name", model.card.id.as_str()),
                     ("device", &part.device),
@@ -185,16 +185,29 @@ pub(crate) async fn metrics(state: &State) -> Reply {
     reply::whole(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
 }
 
-/// Bytes that a device's part takes, by heap. Where a device has no heaps of its own, all is in the
-/// machine's memory.
-fn heaps(part: &DevicePart, kv_bytes: u64) -> Vec<(&'static str, u64)> {
+/// Bytes that a device's part takes, by heap, and those that there are. Where a device has no heaps of
+/// its own, all is in the machine's memory, and pages take it only once they are filled.
+fn heaps(part: &DevicePart, report: &Report) -> Vec<(&'static str, u64, Option<u64>)> {
     match part.heaps {
         Some(heaps) => {
-            let all = [("device memory", heaps.device_local), ("shared memory", heaps.host)];
-            all.into_iter().filter(|(_, used)| *used > 0).collect()
+            let all =
+                [("device memory", heaps.device_local, None), ("shared memory", heaps.host, None)];
+            all.into_iter().filter(|(_, used, _)| *used > 0).collect()
         }
-        None => vec![("system memory", part.weight_bytes + if part.head { kv_bytes } else { 0 })],
+        None => {
+            let filled = report.cache.bytes - report.cache.free_bytes();
+            let used = part.weight_bytes + if part.head { filled } else { 0 };
+            vec![("system memory", used, system_memory())]
+        }
     }
+}
+
+/// Bytes of this machine's memory.
+fn system_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
 }
 
 /// What the page's panel shows.
@@ -223,11 +236,11 @@ fn describe(model: &ModelState, report: Option<&Report>) -> Value {
     let (Some(loaded), Some(report)) = (&model.loaded, report) else { return value };
     let info = loaded.service().info();
     let part = |part: &DevicePart| {
-        let heap = |(name, used): (&str, u64)| json!({ "name": name, "used_bytes": used, "total_bytes": null });
+        let heap = |(name, used, total): (&str, u64, Option<u64>)| json!({ "name": name, "used_bytes": used, "total_bytes": total });
         json!({
             "device": part.device, "layers": [part.layers.start, part.layers.end], "head": part.head,
             "weight_bytes": part.weight_bytes,
-            "heaps": heaps(part, report.cache.bytes).into_iter().map(heap).collect::<Vec<_>>(),
+            "heaps": heaps(part, report).into_iter().map(heap).collect::<Vec<_>>(),
         })
     };
     let (cache, counters) = (&report.cache, &report.counters);
