@@ -25,6 +25,8 @@ def reach_further(case, body):
     # Names are made up.
     if case.path not in NAMED and isinstance(body.get("model"), str) and len(body["model"]) != 1:
         del body["model"]
+    if isinstance(body.get("previous_response_id"), str) and len(body["previous_response_id"]) != 1:
+        del body["previous_response_id"]
     choice = body.get("tool_choice")
     if isinstance(choice, dict) and isinstance(choice.get("function"), dict) and not choice["function"].get("name"):
         del body["tool_choice"]

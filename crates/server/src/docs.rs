@@ -98,7 +98,9 @@ fn page(document: &Value) -> String {
         body += &format!("<h2>{}</h2>\n{}", text(&tag["name"]), paragraph(&tag["description"]));
         for (path, method, operation) in operations(document, tag) {
             let id = text(&operation["operationId"]);
-            links += &format!("<li><a href=\"#{id}\"><code>{}</code></a></li>\n", escaped(path));
+            let (method_name, path_name) = (method.to_uppercase(), escaped(path));
+            links +=
+                &format!("<li><a href=\"#{id}\"><code>{method_name} {path_name}</code></a></li>\n");
             body += &describe_operation(document, path, method, operation);
         }
     }
