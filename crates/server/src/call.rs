@@ -97,11 +97,13 @@ impl Call {
 
     /// A token of the answer has come.
     pub fn count_token(&self) {
+        self.state.set_warm();
         let mut facts = self.facts();
         let now = Instant::now();
         let model = facts.model.clone().unwrap_or_default();
         match facts.last_token.replace(now) {
             Some(before) => self.state.metrics.observe_gap(&model, now - before),
+            None if facts.first_token.is_some() => {}
             None => {
                 facts.first_token = Some(now - self.started);
                 self.state.metrics.observe_first(&model, now - self.started);

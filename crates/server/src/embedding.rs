@@ -3,11 +3,11 @@
 use crate::call::Call;
 use crate::error::{ApiError, ErrorKind};
 use crate::model::LoadedModel;
-use pianola_engine::{EmbedRequest, Event, EventSink, Pooling, RequestId};
+use pianola_engine::{EmbedRequest, EngineError, Event, EventSink, Pooling, RequestId};
 use pianola_text::SpecialTokens;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use tokio::sync::mpsc::unbounded_channel;
+use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 /// What is embedded.
 pub(crate) enum EmbedInput {
@@ -32,6 +32,31 @@ impl Drop for Submitted {
     fn drop(&mut self) {
         // Those that are over already are not affected.
         self.ids.iter().for_each(|&id| self.model.service().cancel(id));
+    }
+}
+
+type Vectors = UnboundedSender<(usize, Result<Vec<f32>, ApiError>)>;
+
+/// Tells that there will be no vector, where a sink is dropped without one.
+struct Unanswered {
+    index: usize,
+    sender: Vectors,
+    over: bool,
+}
+
+impl Unanswered {
+    fn answer(&mut self, result: Result<Vec<f32>, ApiError>) {
+        self.over = true;
+        // Nobody waits any more: the request was given up.
+        let _ = self.sender.send((self.index, result));
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        if !self.over {
+            self.answer(Err(EngineError::Stopped.into()));
+        }
     }
 }
 
@@ -68,14 +93,14 @@ pub(crate) async fn embed(
     let mut waiting = encoded.into_iter().enumerate();
     let mut submitted = Submitted { model: model.clone(), ids: Vec::new() };
     let mut submit = |index: usize, tokens: Vec<u32>| -> Result<(), ApiError> {
-        let sender = sender.clone();
+        let mut guard = Unanswered { index, sender: sender.clone(), over: false };
         let sink: EventSink = Box::new(move |event| {
             let result = match event {
                 Event::Embedding(vector) => Ok(vector),
                 Event::Failed(error) => Err(ApiError::from(error)),
                 _ => return ControlFlow::Continue(()),
             };
-            let _ = sender.send((index, result));
+            guard.answer(result);
             ControlFlow::Continue(())
         });
         let request =

@@ -23,6 +23,7 @@ pub(crate) fn check_site(options: &ServerOptions, headers: &HeaderMap) -> Result
         && !is_own_host(options, host)
     {
         let name = String::from_utf8_lossy(host.as_bytes()).into_owned();
+        let name = without_port(&name);
         return forbidden(format!(
             "the name '{name}' is not one of this server's; --host-name {name} makes it one"
         ));

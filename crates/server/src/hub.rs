@@ -11,6 +11,7 @@ use crate::error::{ApiError, ErrorKind};
 use crate::model::LoadedModel;
 use pianola_engine::Service;
 use std::collections::HashMap;
+use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
@@ -131,21 +132,27 @@ pub(crate) struct Hub {
     source: Arc<dyn ModelSource>,
     keep: KeepOptions,
     entries: Mutex<HashMap<String, Entry>>,
+    /// Held while a model is loaded.
+    loading: Mutex<()>,
 }
+
+/// How long a failed load is reported before it is tried again.
+const FAILURE_KEPT: Duration = Duration::from_secs(5);
 
 /// What `/status` and `/api/ps` say of a model.
 pub(crate) struct ModelState {
     pub card: ModelCard,
     pub state: &'static str,
     pub reason: Option<String>,
-    pub loaded: Option<Arc<LoadedModel>>,
+    /// Its engine. Not the model itself, which would count as in use.
+    pub loaded: Option<Service>,
     /// Seconds until it is unloaded.
     pub expires_in: Option<Duration>,
 }
 
 impl Hub {
     pub fn new(source: Arc<dyn ModelSource>, keep: KeepOptions) -> Hub {
-        Hub { source, keep, entries: Mutex::new(HashMap::new()) }
+        Hub { source, keep, entries: Mutex::new(HashMap::new()), loading: Mutex::new(()) }
     }
 
     pub fn source(&self) -> &Arc<dyn ModelSource> {
@@ -190,8 +197,6 @@ impl Hub {
         wait: bool,
     ) -> Result<Arc<LoadedModel>, ApiError> {
         let card = self.find(name)?;
-        // A failure is reported to whoever waited for it; a later request tries again.
-        let mut waited = false;
         loop {
             let mut loading = {
                 let mut entries = self.entries();
@@ -204,10 +209,11 @@ impl Hub {
                         entries.remove(&card.id);
                         continue;
                     }
-                    Some(Entry { state: State::Failed(failure), .. }) if waited => {
-                        let failure = failure.clone();
-                        entries.remove(&card.id);
-                        return Err(unavailable(&card.id, &failure));
+                    // All that come soon after a failure are told of it; later ones try again.
+                    Some(Entry { state: State::Failed(failure), last_used, .. })
+                        if last_used.elapsed() < FAILURE_KEPT =>
+                    {
+                        return Err(unavailable(&card.id, failure));
                     }
                     Some(Entry { state: State::Loading(done), .. }) => done.clone(),
                     _ => self.begin(&mut entries, &card.id),
@@ -217,8 +223,8 @@ impl Hub {
                 let message = format!("{} is being loaded; ask again", card.id);
                 return Err(ApiError::new(ErrorKind::Unavailable, message).retry_after(2));
             }
+            // Ends once the state of the entry is set, whatever became of it.
             let _ = loading.changed().await;
-            waited = true;
         }
     }
 
@@ -234,9 +240,15 @@ impl Hub {
         entries.insert(id.to_string(), entry);
         let (hub, id) = (self.clone(), id.to_string());
         tokio::task::spawn_blocking(move || {
-            let state = match hub.load(&id) {
-                Ok(model) => State::Loaded(Arc::new(model)),
-                Err(failure) => State::Failed(failure),
+            // An entry that stayed "loading" would be waited for without end.
+            let loaded = std::panic::catch_unwind(AssertUnwindSafe(|| hub.load(&id)));
+            let state = match loaded {
+                Ok(Ok(model)) => State::Loaded(Arc::new(model)),
+                Ok(Err(failure)) => State::Failed(failure),
+                Err(_) => State::Failed(LoadFailure {
+                    message: "the loading thread panicked; its message is in the log".to_string(),
+                    out_of_memory: false,
+                }),
             };
             if let Some(entry) = hub.entries().get_mut(&id) {
                 entry.state = state;
@@ -249,6 +261,8 @@ impl Hub {
 
     /// Loads a model; idle ones make room.
     fn load(&self, id: &str) -> Result<LoadedModel, LoadFailure> {
+        // One at a time: each takes what memory the others leave.
+        let _one = self.loading.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         while self.loaded() >= self.keep.max_loaded {
             if !self.unload_one() {
                 let message = format!(
@@ -260,7 +274,7 @@ impl Hub {
         }
         loop {
             match self.source.load(id) {
-                Ok(service) => return LoadedModel::new(id.to_string(), service),
+                Ok(service) => return Ok(LoadedModel::new(id.to_string(), service)),
                 Err(failure) if failure.out_of_memory && self.unload_one() => {}
                 Err(failure) => return Err(failure),
             }
@@ -336,7 +350,7 @@ impl Hub {
                 Some(State::Failed(failure)) => ("failed", Some(failure.message.clone()), None),
                 Some(State::Loaded(model)) => match model.service().is_lost() {
                     Some(reason) => ("failed", Some(reason), None),
-                    None => ("loaded", None, Some(model.clone())),
+                    None => ("loaded", None, Some(model.service().clone())),
                 },
             };
             let expires_in = entry.and_then(|entry| self.expires_in(entry));

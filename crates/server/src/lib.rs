@@ -38,6 +38,7 @@ mod page;
 mod reply;
 mod route;
 mod running;
+mod stall;
 mod state;
 mod status;
 mod tls;

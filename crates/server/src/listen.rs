@@ -3,6 +3,7 @@
 use crate::hub::{Hub, ModelSource};
 use crate::options::ServerOptions;
 use crate::route;
+use crate::stall::StallLimit;
 use crate::state::State;
 use crate::tls;
 use hyper::server::conn::http1;
@@ -185,7 +186,7 @@ async fn connect(
         .header_read_timeout(limits.idle)
         .max_headers(128)
         .max_buf_size(limits.header_bytes.max(8192));
-    let connection = http.serve_connection(TokioIo::new(stream), service);
+    let connection = http.serve_connection(TokioIo::new(StallLimit::new(stream)), service);
     tokio::pin!(connection);
     tokio::select! {
         // What a connection ends with concerns its client only.

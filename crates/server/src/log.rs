@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 use std::io::Write;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The form of the lines.
@@ -19,15 +20,31 @@ pub enum LogFormat {
 /// Writes the log.
 pub(crate) struct Log {
     format: LogFormat,
+    /// To the thread that writes: standard error may be a pipe that nobody reads.
+    lines: SyncSender<String>,
 }
+
+/// Lines that wait to be written; further ones are lost.
+const WAITING_LINES: usize = 1024;
+/// Bytes of a line.
+const MAX_LINE: usize = 1000;
 
 impl Log {
     pub fn new(format: LogFormat) -> Log {
-        Log { format }
+        let (lines, waiting) = sync_channel::<String>(WAITING_LINES);
+        std::thread::spawn(move || {
+            for line in waiting {
+                // A log that nobody takes is no reason to stop serving.
+                let _ = writeln!(std::io::stderr().lock(), "{line}");
+            }
+        });
+        Log { format, lines }
     }
 
     /// Writes a line: what happened, and facts about it.
     pub fn write(&self, what: &str, facts: &[(&str, Value)]) {
+        let facts: Vec<(&str, Value)> =
+            facts.iter().map(|(name, value)| (*name, shortened(value))).collect();
         let line = match self.format {
             LogFormat::Off => return,
             LogFormat::Json => {
@@ -49,8 +66,18 @@ impl Log {
                 })
             }
         };
-        // A log that nobody takes is no reason to stop serving.
-        let _ = writeln!(std::io::stderr().lock(), "{line}");
+        let _ = self.lines.try_send(line);
+    }
+}
+
+/// A text of a bounded length: messages may quote a request.
+fn shortened(value: &Value) -> Value {
+    match value.as_str() {
+        Some(text) if text.len() > MAX_LINE => {
+            let end = text.floor_char_boundary(MAX_LINE);
+            format!("{}…", &text[..end]).into()
+        }
+        _ => value.clone(),
     }
 }
 

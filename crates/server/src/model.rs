@@ -2,7 +2,6 @@
 
 use crate::error::{ApiError, ErrorKind};
 use crate::generation::{Generation, OutputRule, Prompt, Tool};
-use crate::hub::LoadFailure;
 use crate::output::Output;
 use crate::state::State;
 use pianola_engine::{Constraint, Service, Text};
@@ -12,9 +11,9 @@ use pianola_text::{
     ChatTemplate, Conversation, OutputParser, ParserOptions, ReasoningMode, ToolFormat,
 };
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock};
-use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// A loaded model.
 pub(crate) struct LoadedModel {
@@ -27,31 +26,20 @@ pub(crate) struct LoadedModel {
     grammars: OnceLock<Result<Grammars, GrammarError>>,
     /// Constraints at their beginning, by what they were made from, the newest last: clients repeat
     /// themselves.
-    compiled: Mutex<VecDeque<(String, Box<dyn Constraint>)>>,
-    /// Compilations at once; further ones wait.
-    compiling: Semaphore,
+    compiled: Mutex<VecDeque<([u8; 32], Box<dyn Constraint>)>>,
 }
 
 /// Constraints that are kept.
 const KEPT_CONSTRAINTS: usize = 32;
-/// Constraints that are compiled at once.
-const COMPILING: usize = 4;
 
 impl LoadedModel {
-    pub fn new(id: String, service: Service) -> Result<LoadedModel, LoadFailure> {
+    pub fn new(id: String, service: Service) -> LoadedModel {
         let text = service.text();
         let format = text.and_then(|text| {
             let (template, _) = text.template.as_ref()?;
             Some(ToolFormat::of(template, &text.tokenizer))
         });
-        Ok(LoadedModel {
-            id,
-            service,
-            format,
-            grammars: OnceLock::new(),
-            compiled: Mutex::default(),
-            compiling: Semaphore::new(COMPILING),
-        })
+        LoadedModel { id, service, format, grammars: OnceLock::new(), compiled: Mutex::default() }
     }
 
     pub fn service(&self) -> &Service {
@@ -100,35 +88,14 @@ impl LoadedModel {
         made.as_ref().map_err(|error| ApiError::new(ErrorKind::InvalidRequest, error.to_string()))
     }
 
-    /// The right to compile a constraint, once not too many are being compiled; none where there is
-    /// nothing to compile.
-    pub async fn compile_permit(&self, generation: &Generation) -> Option<SemaphorePermit<'_>> {
-        match self.constraint_key(generation) {
-            Some(_) => self.compiling.acquire().await.ok(),
-            None => None,
-        }
-    }
-
-    /// What a constraint is made from.
-    fn constraint_key(&self, generation: &Generation) -> Option<String> {
-        let Generation { tools, output, .. } = generation;
-        match (tools.forced(), output) {
-            (Some(forced), _) => {
-                let forced: Vec<Value> = forced.into_iter().map(Tool::openai).collect();
-                Some(format!("calls {} {}", tools.parallel, Value::Array(forced)))
-            }
-            (None, OutputRule::Free) => None,
-            (None, OutputRule::JsonObject) => Some("object".to_string()),
-            (None, OutputRule::JsonSchema(schema)) => Some(format!("schema {schema}")),
-        }
-    }
-
     /// What restricts the tokens of an answer.
     pub fn constraint(
         &self,
         generation: &Generation,
     ) -> Result<Option<Box<dyn Constraint>>, ApiError> {
-        let Some(key) = self.constraint_key(generation) else { return Ok(None) };
+        let Some(key) = constraint_key(generation) else { return Ok(None) };
+        // Schemas may be large.
+        let key: [u8; 32] = Sha256::digest(key).into();
         let kept = || self.compiled.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some((_, made)) = kept().iter().find(|(other, _)| *other == key) {
             return Ok(Some(made.clone()));
@@ -188,6 +155,20 @@ impl LoadedModel {
         let parallel_calls = generation.tools.parallel;
         let options = ParserOptions { tools, parallel_calls, reasoning };
         Reading { format, options, show_special }
+    }
+}
+
+/// What a constraint is made from.
+fn constraint_key(generation: &Generation) -> Option<String> {
+    let Generation { tools, output, .. } = generation;
+    match (tools.forced(), output) {
+        (Some(forced), _) => {
+            let forced: Vec<Value> = forced.into_iter().map(Tool::openai).collect();
+            Some(format!("calls {} {}", tools.parallel, Value::Array(forced)))
+        }
+        (None, OutputRule::Free) => None,
+        (None, OutputRule::JsonObject) => Some("object".to_string()),
+        (None, OutputRule::JsonSchema(schema)) => Some(format!("schema {schema}")),
     }
 }
 

@@ -49,6 +49,14 @@ pub(crate) async fn warm_up(state: &Arc<State>) -> Result<(), ApiError> {
     Ok(())
 }
 
+/// Does what may take long on a thread of its own.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let panicked = |_| ApiError::new(ErrorKind::Internal, "the work was given up");
+    tokio::task::spawn_blocking(work).await.map_err(panicked)?
+}
+
 /// The tokens of a text.
 pub(crate) async fn tokenize(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiError> {
     let fields = Fields::of(body, "")?;
@@ -61,11 +69,16 @@ pub(crate) async fn tokenize(call: &Arc<Call>, body: &Value) -> Result<Reply, Ap
         false => SpecialTokens::Plain,
     };
     let model = call.model(fields.text("model")?).await?;
-    let tokenizer = &model.text()?.tokenizer;
-    let tokens = match fields.flag("add_special")?.unwrap_or(false) {
-        true => tokenizer.encode_prompt(content, special)?,
-        false => tokenizer.encode(content, special)?,
-    };
+    let (shared, content) = (model.clone(), content.to_string());
+    let whole = fields.flag("add_special")?.unwrap_or(false);
+    let tokens = blocking(move || {
+        let tokenizer = &shared.text()?.tokenizer;
+        Ok(match whole {
+            true => tokenizer.encode_prompt(&content, special)?,
+            false => tokenizer.encode(&content, special)?,
+        })
+    })
+    .await?;
     let pieces = fields.flag("with_pieces")?.unwrap_or(false);
     let count = tokens.len();
     let tokens: Value = match pieces {
@@ -92,6 +105,6 @@ pub(crate) async fn detokenize(call: &Arc<Call>, body: &Value) -> Result<Reply, 
     let tokens: Option<Vec<u32>> = tokens.iter().map(id).collect();
     let must = format!("a list of token ids from 0 to {}", vocabulary.saturating_sub(1));
     let tokens = tokens.ok_or_else(|| fields.wrong("tokens", &must))?;
-    let text = model.text()?.tokenizer.decode(&tokens, true);
+    let text = blocking(move || Ok(model.text()?.tokenizer.decode(&tokens, true))).await?;
     Ok(reply::ok(&json!({ "content": text, "prompt": text })))
 }

@@ -1,5 +1,6 @@
 //! Answers: whole ones, and streams whose client may stall or go away.
 
+use crate::stall::MAX_STALL;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes, Frame};
@@ -16,8 +17,6 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 /// An answer.
 pub(crate) type Reply = Response<UnsyncBoxBody<Bytes, Infallible>>;
 
-/// How long a client may leave a stream unread before its request is cancelled.
-const MOST_STALL: Duration = Duration::from_secs(30);
 /// Frames of a stream that wait for the client, besides what the socket holds.
 const FRAMES: usize = 64;
 
@@ -55,7 +54,7 @@ pub(crate) struct Writer {
 impl Writer {
     /// Writes a part; waits while the client is slow.
     pub async fn send(&self, part: impl Into<Bytes>) -> Result<(), ClientGone> {
-        self.frames.send_timeout(part.into(), MOST_STALL).await.map_err(|_| ClientGone)
+        self.frames.send_timeout(part.into(), MAX_STALL).await.map_err(|_| ClientGone)
     }
 
     /// Resolves once the client is gone.

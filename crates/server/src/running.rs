@@ -129,17 +129,17 @@ impl Running {
         model: Arc<LoadedModel>,
         generation: Generation,
     ) -> Result<Running, ApiError> {
-        let shared = model.clone();
-        let permit = shared.compile_permit(&generation).await;
+        let permit = call.state.preparing.clone().acquire_owned().await;
         // Long prompts and schemas take milliseconds, which other connections shall not wait for.
         let prepared = tokio::task::spawn_blocking(move || {
+            // Held to the end, also where the client has gone meanwhile.
+            let _permit = permit;
             let prompt = encode(&model, &generation)?;
             let constraint = model.constraint(&generation)?;
             Ok::<_, ApiError>((model, generation, prompt, constraint))
         });
         let (model, generation, prompt, constraint) =
             prepared.await.map_err(|_| internal("the prompt could not be prepared"))??;
-        drop(permit);
         let (sender, messages) = unbounded_channel();
         let reading = model.reading(&generation, &prompt);
         let outputs: Vec<Output> =
@@ -206,7 +206,7 @@ impl Running {
     }
 
     /// The next update that a client is told of.
-    async fn next_visible(&mut self) -> Option<Update> {
+    pub async fn next_visible(&mut self) -> Option<Update> {
         loop {
             match self.next().await {
                 Some(Update { event: UpdateEvent::Prompt, .. }) => {}
@@ -300,9 +300,8 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if self.ended < self.generation.choices {
-            self.ids.iter().for_each(|&id| self.model.service().cancel(id));
-        }
+        // Does nothing for those that are over.
+        self.ids.iter().for_each(|&id| self.model.service().cancel(id));
     }
 }
 

@@ -6,10 +6,14 @@ use crate::metrics::Metrics;
 use crate::openai::responses::ResponseStore;
 use crate::options::ServerOptions;
 use crate::status::BusyShares;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
+
+/// Prompts and schemas that are prepared at once.
+const PREPARING: usize = 4;
 
 /// What all connections share.
 pub(crate) struct State {
@@ -19,6 +23,8 @@ pub(crate) struct State {
     pub log: Log,
     pub busy: BusyShares,
     pub responses: ResponseStore,
+    /// Prompts and schemas that are prepared at once; further ones wait.
+    pub preparing: Arc<Semaphore>,
     pub started: Instant,
     requests: AtomicU64,
     /// Requests under way, streams included.
@@ -26,8 +32,8 @@ pub(crate) struct State {
     idle: Notify,
     draining: AtomicBool,
     warm: AtomicBool,
-    /// Distinguishes the ids of this process from those of another.
-    salt: u64,
+    /// Random keys that ids are made with.
+    ids: RandomState,
 }
 
 /// A request under way.
@@ -43,7 +49,6 @@ impl Drop for Active {
 
 impl State {
     pub fn new(options: ServerOptions, hub: Arc<Hub>) -> State {
-        let nanoseconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |t| t.as_nanos());
         State {
             log: Log::new(options.log),
             options,
@@ -51,22 +56,23 @@ impl State {
             metrics: Metrics::default(),
             busy: BusyShares::default(),
             responses: ResponseStore::default(),
+            preparing: Arc::new(Semaphore::new(PREPARING)),
             started: Instant::now(),
             requests: AtomicU64::new(0),
             active: AtomicUsize::new(0),
             idle: Notify::new(),
             draining: AtomicBool::new(false),
             warm: AtomicBool::new(false),
-            salt: nanoseconds as u64 ^ u64::from(std::process::id()) << 48,
+            ids: RandomState::new(),
         }
     }
 
     /// A name for something new, such as `chatcmpl-…`: no other thing has it.
     pub fn fresh_id(&self, prefix: &str) -> String {
         let number = self.requests.fetch_add(1, Ordering::Relaxed);
-        // A bijection of the number: ids of one process differ.
-        let mixed = (number ^ self.salt).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        format!("{prefix}{mixed:016x}{:08x}", (self.salt >> 16) as u32)
+        // Keyed hashes: whoever knows one id cannot tell the next, which may name a kept answer.
+        let [a, b] = [0u8, 1].map(|half| self.ids.hash_one((half, number)));
+        format!("{prefix}{a:016x}{b:016x}")
     }
 
     /// A request begins.

@@ -5,7 +5,7 @@ use crate::metrics::Page;
 use crate::reply::{self, Reply};
 use crate::state::State;
 use hyper::StatusCode;
-use pianola_engine::{BusyTime, DevicePart, Report};
+use pianola_engine::{BusyTime, DevicePart, Report, ServiceInfo};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -39,7 +39,7 @@ impl BusyShares {
 /// up this thread.
 async fn report(model: &ModelState) -> Option<Report> {
     let loaded = model.loaded.clone()?;
-    tokio::task::spawn_blocking(move || loaded.service().report().ok()).await.ok()?
+    tokio::task::spawn_blocking(move || loaded.report().ok()).await.ok()?
 }
 
 async fn reports(state: &State) -> Vec<(ModelState, Option<Report>)> {
@@ -156,26 +156,29 @@ pub(crate) async fn metrics(state: &State) -> Reply {
             }
         }
     }
+    let loaded: Vec<(&str, &ServiceInfo, &Report)> = reports
+        .iter()
+        .filter_map(|(model, report)| {
+            let info = model.loaded.as_ref()?.info();
+            Some((model.card.id.as_str(), info, report.as_ref()?))
+        })
+        .collect();
     page.family("pianola_memory_bytes", "gauge", "Bytes of weights, pages and activations.");
-    page.family("vllm:cache_config_info", "gauge", "The size of the KV cache.");
-    for (model, report) in &reports {
-        let (Some(loaded), Some(report)) = (&model.loaded, report) else { continue };
-        let info = loaded.service().info();
+    for (model, info, report) in &loaded {
         for part in &info.placement.parts {
             for (heap, used, _) in heaps(part, report) {
-                let labels = [
-                    ("model_name", model.card.id.as_str()),
-                    ("device", &part.device),
-                    ("heap", heap),
-                ];
+                let labels = [("model_name", *model), ("device", &part.device), ("heap", heap)];
                 page.sample("pianola_memory_bytes", &labels, used);
             }
         }
+    }
+    page.family("vllm:cache_config_info", "gauge", "The size of the KV cache.");
+    for (model, info, report) in &loaded {
         let page_bytes = (info.kv_bytes_per_token * PAGE_TOKENS).max(1);
         let (size, count) =
             (PAGE_TOKENS.to_string(), (report.cache.bytes / page_bytes).to_string());
         let labels = [
-            ("model_name", model.card.id.as_str()),
+            ("model_name", *model),
             ("block_size", size.as_str()),
             ("num_gpu_blocks", count.as_str()),
         ];
@@ -234,7 +237,7 @@ fn describe(model: &ModelState, report: Option<&Report>) -> Value {
         "expires_in_seconds": model.expires_in.map(|time| time.as_secs()),
     });
     let (Some(loaded), Some(report)) = (&model.loaded, report) else { return value };
-    let info = loaded.service().info();
+    let info = loaded.info();
     let part = |part: &DevicePart| {
         let heap = |(name, used, total): (&str, u64, Option<u64>)| json!({ "name": name, "used_bytes": used, "total_bytes": total });
         json!({
@@ -249,7 +252,7 @@ fn describe(model: &ModelState, report: Option<&Report>) -> Value {
         "devices": info.devices, "context": info.context, "lanes": info.lanes,
         "layers": info.layers, "parameters": info.parameters, "quantization": info.quantization,
         "parts": info.placement.parts.iter().map(part).collect::<Vec<_>>(),
-        "ceiling_tokens_per_second": loaded.service().ceiling(),
+        "ceiling_tokens_per_second": loaded.ceiling(),
         "running": report.running, "waiting": report.waiting,
         "kv": {
             "pages": pages(cache.bytes), "used": pages(cache.held_bytes), "kept": pages(cache.kept_bytes),

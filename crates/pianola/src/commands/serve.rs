@@ -13,7 +13,7 @@ use pianola_server::{ApiKey, HttpLimits, KeepOptions, LogFormat, ServerOptions, 
 
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::options::{ComputeOptions, DEFAULT_MODEL, SpeculationOptions, positive};
+use crate::options::{ComputeOptions, SpeculationOptions, positive};
 use crate::version::BUILD;
 use source::Source;
 
@@ -32,8 +32,9 @@ Examples:
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'")]
 pub struct Arguments {
     /// A name from the catalogue (fetched once, then kept), a GGUF file, or a Hugging Face folder. May
-    /// be repeated: the first is loaded at once, the others when they are asked for
-    #[arg(short, long, value_name = "MODEL", default_value = DEFAULT_MODEL)]
+    /// be repeated: the first is loaded at once, the others when they are asked for [default:
+    /// smollm2:135m, where there is no --models-dir]
+    #[arg(short, long, value_name = "MODEL")]
     model: Vec<String>,
     /// Serve every GGUF file and model folder in this folder, too
     #[arg(long, value_name = "DIR")]
@@ -173,9 +174,16 @@ fn keys(arguments: &Arguments) -> Result<Vec<ApiKey>, Failure> {
             return Err(Failure::failed(message));
         }
     }
-    if let Ok(text) = std::env::var("PIANOLA_API_KEYS") {
+    if let Some(text) = std::env::var_os("PIANOLA_API_KEYS") {
+        let text = text.to_string_lossy();
         let parts = text.split(',').map(str::trim).filter(|key| !key.is_empty());
-        keys.extend(parts.map(ApiKey::new));
+        let found: Vec<ApiKey> = parts.map(ApiKey::new).collect();
+        // A server that was to have keys must not start without.
+        if found.is_empty() {
+            let message = "PIANOLA_API_KEYS is set and holds no key; write keys with commas between, or unset it";
+            return Err(Failure::usage(message));
+        }
+        keys.extend(found);
     }
     Ok(keys)
 }

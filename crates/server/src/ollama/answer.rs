@@ -205,7 +205,8 @@ impl Parts {
                 part
             }
             UpdateEvent::Text { text, logprobs } => {
-                let mut part = self.finish_call();
+                // Log probabilities alone come with tokens inside a call, too.
+                let mut part = if text.is_empty() { Part::default() } else { self.finish_call() };
                 part.text.push_str(&text);
                 part.logprobs =
                     logprobs.iter().map(|info| token_logprobs(&self.model, info)).collect();
@@ -285,7 +286,7 @@ async fn write_lines(
         let update = tokio::select! {
             biased;
             () = writer.closed() => return Err(ClientGone),
-            update = running.next() => update,
+            update = running.next_visible() => update,
             // A line without text keeps the connection open while a long prompt is processed.
             () = tokio::time::sleep(reply::COMMENT_EVERY) => {
                 writer.send(line(&head.line(Part::default()))).await?;

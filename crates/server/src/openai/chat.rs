@@ -272,9 +272,10 @@ async fn whole_answer(mut running: Running, head: &Head) -> Result<Reply, ApiErr
 fn stream_answer(call: Arc<Call>, running: Running, head: Head, include_usage: bool) -> Reply {
     reply::stream("text/event-stream", move |writer| async move {
         let mut chunks = Chunks { head, writer, begun: Vec::new(), usage: Usage::default() };
-        chunks.write_all(&call, running, include_usage).await?;
-        chunks.writer.send("data: [DONE]\n\n").await?;
-        call.set_complete();
+        if chunks.write_all(&call, running, include_usage).await? {
+            chunks.writer.send("data: [DONE]\n\n").await?;
+            call.set_complete();
+        }
         Ok(())
     })
 }
@@ -289,12 +290,13 @@ struct Chunks {
 }
 
 impl Chunks {
+    /// Whether the answer came to its end.
     async fn write_all(
         &mut self,
         call: &Call,
         mut running: Running,
         include_usage: bool,
-    ) -> Result<(), ClientGone> {
+    ) -> Result<bool, ClientGone> {
         let mut times = Value::Null;
         while let Some(update) = running.next_or_comment(&self.writer).await? {
             let Update { choice, event } = update;
@@ -305,7 +307,8 @@ impl Chunks {
             if let UpdateEvent::Failed(error) = &event {
                 call.set_error(error);
                 let body = error.body(Dialect::OpenAi, &call.id);
-                return self.writer.send(reply::event(&body)).await;
+                self.writer.send(reply::event(&body)).await?;
+                return Ok(false);
             }
             self.write(choice, event).await?;
         }
@@ -315,7 +318,7 @@ impl Chunks {
             chunk["timings"] = times;
             self.writer.send(reply::event(&chunk)).await?;
         }
-        Ok(())
+        Ok(true)
     }
 
     async fn write(&mut self, index: usize, event: UpdateEvent) -> Result<(), ClientGone> {

@@ -19,6 +19,10 @@ use super::markers::{FENCE_WORDS, Marker, MarkerKind, markers};
 use super::object::{CallObject, Rules, Step};
 use super::piece::{END_THINK, ParserOptions, Piece, ReasoningMode, THINK};
 
+/// Bytes of white space that are held back while it is not clear what they belong to: each further
+/// character looks at all of them.
+const MAX_HELD_SPACE: usize = 256;
+
 /// Where the parser is in the answer.
 #[derive(Debug)]
 enum State {
@@ -144,7 +148,7 @@ impl OutputParser {
         if word == THINK {
             self.held.clear();
             self.state = State::Reasoning;
-        } else if !THINK.starts_with(word) {
+        } else if !THINK.starts_with(word) || self.held.len() > MAX_HELD_SPACE {
             self.state = State::Start;
             self.requeue();
         }
@@ -152,7 +156,7 @@ impl OutputParser {
 
     fn reasoning(&mut self, character: char) {
         self.held.push(character);
-        while !END_THINK.starts_with(self.held.trim_start()) {
+        while !END_THINK.starts_with(self.held.trim_start()) || self.held.len() > MAX_HELD_SPACE {
             let first = self.held.remove(0);
             self.think(first);
         }
@@ -326,6 +330,9 @@ impl OutputParser {
 
     fn after_call(&mut self, character: char) {
         let close = self.marker.map_or("", |marker| marker.close);
+        if self.held.len() > MAX_HELD_SPACE && self.held.trim_start().is_empty() {
+            self.held.clear();
+        }
         let before = self.held.trim_start();
         let between = matches!(before.trim_end(), "" | "," | ";");
         self.held.push(character);

@@ -14,7 +14,7 @@ use crate::catalogue;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::model::{self, Located};
-use crate::options::{ComputeOptions, SpeculationOptions};
+use crate::options::{ComputeOptions, DEFAULT_MODEL, SpeculationOptions};
 use crate::progress::Progress;
 use crate::pull;
 use crate::store::{Store, size_of};
@@ -47,15 +47,20 @@ impl Source {
     /// Finds the models, fetching those that are not here yet.
     pub fn new(arguments: &Arguments, console: Console) -> Result<Source, Failure> {
         let mut models = Vec::new();
-        for name in &arguments.model {
+        let default = [DEFAULT_MODEL.to_string()];
+        let names: &[String] = match (arguments.model.is_empty(), &arguments.models_dir) {
+            (true, None) => &default,
+            _ => &arguments.model,
+        };
+        for name in names {
             let located = model::locate(name, console)?;
             // A file that is no model is an error now, not at the first request.
             ModelFile::open(&located.path)?.config()?;
-            add(&mut models, served(&located.label, &located.path));
+            add(&mut models, served(&located.label, &located.path))?;
         }
         for path in arguments.models_dir.iter().flat_map(|folder| in_folder(folder)) {
             let path = path?;
-            add(&mut models, served(&model::stem(&path), &path));
+            add(&mut models, served(&model::stem(&path), &path))?;
         }
         if let Some(first) = models.first_mut() {
             first.card.aliases.extend(arguments.alias.iter().cloned());
@@ -81,10 +86,21 @@ impl Source {
     }
 }
 
-/// Adds a model, unless one of that name is there.
-fn add(models: &mut Vec<Served>, model: Served) {
-    if !models.iter().any(|other| other.card.id == model.card.id) {
-        models.push(model);
+/// Adds a model, unless it is there already.
+fn add(models: &mut Vec<Served>, model: Served) -> Result<(), Failure> {
+    let same = |other: &&Served| other.card.id.eq_ignore_ascii_case(&model.card.id);
+    match models.iter().find(same) {
+        None => {
+            models.push(model);
+            Ok(())
+        }
+        Some(other) if other.path == model.path => Ok(()),
+        Some(other) => Err(Failure::usage(format!(
+            "{} and {} are both called {}; rename one of them",
+            other.path.display(),
+            model.path.display(),
+            model.card.id
+        ))),
     }
 }
 
@@ -226,7 +242,8 @@ impl ModelSource for Source {
         let path =
             pull::pull(entry, &store, &mut report).map_err(|error| failed(error.to_string()))?;
         let model = served(entry.name, &path);
-        add(&mut self.served(), model.clone());
+        add(&mut self.served(), model.clone())
+            .map_err(|failure| failed(failure.message().unwrap_or_default().to_string()))?;
         Ok(model.card)
     }
 }
