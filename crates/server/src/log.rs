@@ -74,8 +74,8 @@ impl Log {
 fn shortened(value: &Value) -> Value {
     match value.as_str() {
         Some(text) if text.len() > MAX_LINE => {
-            let end = text.floor_char_boundary(MAX_LINE);
-            format!("{}…", &text[..end]).into()
+            let start: String = text.chars().take(MAX_LINE).collect();
+            format!("{start}…").into()
         }
         _ => value.clone(),
     }

@@ -26,8 +26,11 @@ pub(crate) struct LoadedModel {
     grammars: OnceLock<Result<Grammars, GrammarError>>,
     /// Constraints at their beginning, by what they were made from, the newest last: clients repeat
     /// themselves.
-    compiled: Mutex<VecDeque<([u8; 32], Box<dyn Constraint>)>>,
+    compiled: Mutex<VecDeque<Compiled>>,
 }
+
+/// A constraint, and the sum of what it was made from.
+type Compiled = ([u8; 32], Box<dyn Constraint>);
 
 /// Constraints that are kept.
 const KEPT_CONSTRAINTS: usize = 32;
