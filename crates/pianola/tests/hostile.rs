@@ -42,7 +42,8 @@ fn look(folder: &Folder, writer: &GgufWriter) -> Vec<Run> {
         words!["inspect", &model].to_vec(),
         words!["inspect", &model, "--tensors", "--template"].to_vec(),
         words!["inspect", &model, "--tensors", "--template", "--json"].to_vec(),
-        words!["run", "-v", "-m", &model, "-n", "1", "hi"].to_vec(),
+        // Greedy: a pipe gets the answer byte for byte, and a sampled byte may be a control character.
+        words!["run", "-v", "-m", &model, "-n", "1", "--temp", "0", "hi"].to_vec(),
         words!["chat", "-v", "-m", &model].to_vec(),
         words!["plan", "-m", &model].to_vec(),
         words!["tokenize", "-m", &model, "--special", "hi"].to_vec(),
