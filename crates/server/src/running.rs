@@ -12,6 +12,7 @@ use crate::generation::{Generation, Prompt};
 use crate::model::LoadedModel;
 use crate::output::Output;
 use crate::reply::{self, ClientGone, Writer};
+use hyper::body::Bytes;
 use pianola_engine::{
     Answer, Constraint, EngineError, Event, EventSink, Finish, RequestId, Timing, TokenLogProbs,
     Usage,
@@ -186,21 +187,21 @@ impl Running {
     /// The next update of an answer that is streamed as server-sent events. Ends early where the client
     /// is gone; while there is nothing to tell for long, comments keep the connection open.
     pub async fn next_or_comment(&mut self, writer: &Writer) -> Result<Option<Update>, ClientGone> {
-        self.next_or_send(writer, reply::COMMENT).await
+        self.next_or_send(writer, || reply::COMMENT).await
     }
 
-    /// The same; `idle` keeps the connection open.
-    pub async fn next_or_send(
+    /// The same; what `idle` returns keeps the connection open.
+    pub async fn next_or_send<Part: Into<Bytes>>(
         &mut self,
         writer: &Writer,
-        idle: &'static str,
+        mut idle: impl FnMut() -> Part,
     ) -> Result<Option<Update>, ClientGone> {
         loop {
             tokio::select! {
                 biased;
                 () = writer.closed() => return Err(ClientGone),
                 update = self.next_visible() => return Ok(update),
-                () = tokio::time::sleep(reply::COMMENT_EVERY) => writer.send(idle).await?,
+                () = tokio::time::sleep(reply::COMMENT_EVERY) => writer.send(idle()).await?,
             }
         }
     }

@@ -53,7 +53,7 @@ fn stream_answer(call: Arc<Call>, mut running: Running, head: Head) -> Reply {
     reply::stream("text/event-stream", move |writer| async move {
         let mut events = Events::new(head);
         writer.send(events.start()).await?;
-        while let Some(update) = running.next_or_send(&writer, events::PING).await? {
+        while let Some(update) = running.next_or_send(&writer, || events::PING).await? {
             match update.event {
                 UpdateEvent::Failed(error) => {
                     call.set_error(&error);

@@ -38,8 +38,14 @@ impl Events {
     /// What comes before anything is known of the answer.
     pub fn start(&mut self) -> String {
         let response = self.head.begun();
-        let created = self.event("response.created", json!({ "response": response }));
-        created + &self.event("response.in_progress", json!({ "response": response }))
+        self.event("response.created", json!({ "response": response })) + &self.progress()
+    }
+
+    /// What keeps a client waiting. Codex counts events only: with comments it gives up after 300 s,
+    /// in which a slow machine has not processed its prompt.
+    pub fn progress(&mut self) -> String {
+        let response = self.head.begun();
+        self.event("response.in_progress", json!({ "response": response }))
     }
 
     pub fn push(&mut self, update: UpdateEvent) -> String {

@@ -126,7 +126,7 @@ fn stream_answer(mut running: Running, head: Head, keeper: Keeper) -> Reply {
         let call = keeper.call.clone();
         let mut events = Events::new(head);
         writer.send(events.start()).await?;
-        while let Some(update) = running.next_or_comment(&writer).await? {
+        while let Some(update) = running.next_or_send(&writer, || events.progress()).await? {
             match update.event {
                 UpdateEvent::Failed(error) => {
                     call.set_error(&error);

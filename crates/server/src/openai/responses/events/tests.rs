@@ -112,6 +112,17 @@ fn assemble(events: &[(String, Value)]) -> (Vec<Value>, Vec<Value>) {
 }
 
 #[test]
+fn a_long_wait_is_filled_with_numbered_events() {
+    let mut events = Events::new(head());
+    let waiting = events.start() + &events.progress() + &events.progress();
+    let found = parse(&(waiting + &events.push(text("Hi"))));
+    let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).take(5).collect();
+    let wait = "response.in_progress";
+    assert_eq!(names, ["response.created", wait, wait, wait, "response.output_item.added"]);
+    assert_eq!(found[3].1["response"]["status"], "in_progress");
+}
+
+#[test]
 fn the_sequence_of_events() {
     let (events, _) = stream(updates(), &outcome(FinishReason::ToolCalls));
     let (added, done) = ("output_item.added", "output_item.done");
