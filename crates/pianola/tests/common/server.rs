@@ -27,13 +27,18 @@ impl Server {
         let pip =
             format!("[ $1 = --version ] || {{ echo $$ > {}; exec sleep 60; }}", process.display());
         let pip = folder.file("pip.sh", pip);
-        let mut child = Command::new(env!("CARGO_BIN_EXE_pianola"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_pianola"));
+        // Set and empty is an error.
+        match keys {
+            "" => command.env_remove("PIANOLA_API_KEYS"),
+            keys => command.env("PIANOLA_API_KEYS", keys),
+        };
+        let mut child = command
             .args(["serve", "--port", "0", "--log", "off", "--device", "cpu", "-m"])
             .arg(model)
             .args(arguments)
             .env("PIANOLA_HOME", &folder.path)
             .env("PIANOLA_PIP", format!("sh {}", pip.display()))
-            .env("PIANOLA_API_KEYS", keys)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())
