@@ -66,7 +66,7 @@ pub use error::{EngineError, ErrorKind};
 pub use evaluate::{Comparison, Deviation, Perplexity, compare, log_softmax_at, perplexity};
 pub use load::{Engine, LoadTiming};
 pub use options::{DEFAULT_LANES, LoadOptions};
-pub use pianola_plan::TokenLogProbs;
+pub use pianola_plan::{PAGE_TOKENS, TokenLogProbs};
 pub use placement::{DevicePart, EnginePlacement};
 pub use request::{
     Answer, EmbedRequest, Event, EventSink, Finish, PenaltyScope, Request, RequestId, Timing,

@@ -2,7 +2,6 @@
 
 use crate::reply::{self, Reply};
 use hyper::StatusCode;
-use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderValue, REFERRER_POLICY};
 use serde_json::Value;
 use std::sync::LazyLock;
 
@@ -27,21 +26,11 @@ pub(crate) fn openapi() -> Reply {
 }
 
 pub(crate) fn style() -> Reply {
-    file("text/css; charset=utf-8", STYLE)
+    reply::embedded("text/css; charset=utf-8", POLICY, STYLE)
 }
 
 pub(crate) fn docs() -> Reply {
-    file("text/html; charset=utf-8", &PAGE)
-}
-
-fn file(content_type: &'static str, text: &'static str) -> Reply {
-    let mut reply = reply::whole(StatusCode::OK, content_type, text);
-    let headers = reply.headers_mut();
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
-    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    // A newer program brings a newer page.
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    reply
+    reply::embedded("text/html; charset=utf-8", POLICY, &PAGE)
 }
 
 fn escaped(text: &str) -> String {

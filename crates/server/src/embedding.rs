@@ -2,18 +2,13 @@
 
 use crate::call::Call;
 use crate::error::{ApiError, ErrorKind};
+use crate::fields::TextOrTokens;
 use crate::model::LoadedModel;
 use pianola_engine::{EmbedRequest, EngineError, Event, EventSink, Pooling, RequestId};
 use pianola_text::SpecialTokens;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
-
-/// What is embedded.
-pub(crate) enum EmbedInput {
-    Text(String),
-    Tokens(Vec<u32>),
-}
 
 /// Vectors of length one.
 pub(crate) struct Embedded {
@@ -67,14 +62,14 @@ const AT_ONCE: usize = 64;
 pub(crate) async fn embed(
     call: &Call,
     model: &Arc<LoadedModel>,
-    inputs: Vec<EmbedInput>,
+    inputs: Vec<TextOrTokens>,
 ) -> Result<Embedded, ApiError> {
     let shared = model.clone();
     let encoded = tokio::task::spawn_blocking(move || {
-        let encode = |(index, input): (usize, EmbedInput)| {
+        let encode = |(index, input): (usize, TextOrTokens)| {
             let tokens = match input {
-                EmbedInput::Tokens(tokens) => tokens,
-                EmbedInput::Text(text) => {
+                TextOrTokens::Tokens(tokens) => tokens,
+                TextOrTokens::Text(text) => {
                     shared.text()?.tokenizer.encode_prompt(&text, SpecialTokens::Plain)?
                 }
             };

@@ -3,6 +3,12 @@
 use crate::error::{ApiError, ErrorKind};
 use serde_json::{Map, Value};
 
+/// A text, as it is or as tokens.
+pub(crate) enum TextOrTokens {
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
 /// An object of a request. A field that is null counts as absent.
 #[derive(Clone)]
 pub(crate) struct Fields<'a> {
@@ -112,6 +118,27 @@ impl<'a> Fields<'a> {
     /// All fields.
     pub fn entries(&self) -> impl Iterator<Item = (&'a String, &'a Value)> {
         self.object.iter()
+    }
+
+    /// A text, a list of token ids, or a list of either.
+    pub fn texts_or_tokens(&self, field: &str) -> Result<Vec<TextOrTokens>, ApiError> {
+        let tokens = |list: &[Value]| -> Option<Vec<u32>> {
+            list.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
+        };
+        let one = |value: &Value| match value {
+            Value::String(text) => Some(TextOrTokens::Text(text.clone())),
+            Value::Array(list) => tokens(list).map(TextOrTokens::Tokens),
+            _ => None,
+        };
+        let must = "a string, a list of token ids, or a list of either";
+        let found = self.typed(field, must, |value| match value {
+            Value::Array(list) if list.first().is_some_and(Value::is_number) => {
+                tokens(list).map(|tokens| vec![TextOrTokens::Tokens(tokens)])
+            }
+            Value::Array(list) => list.iter().map(one).collect(),
+            value => one(value).map(|only| vec![only]),
+        })?;
+        found.ok_or_else(|| self.missing(field))
     }
 
     /// A text or a list of texts.

@@ -2,7 +2,6 @@
 
 use crate::reply::{self, Reply};
 use hyper::StatusCode;
-use hyper::header::{CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderValue, REFERRER_POLICY};
 
 const INDEX: &str = include_str!("../page/dist/index.html");
 const SCRIPT: &str = include_str!("../page/dist/app.js");
@@ -16,27 +15,17 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 /// `/`: the page for a browser, Ollama's words for its clients.
 pub(crate) fn root(html: bool) -> Reply {
     match html {
-        true => file("text/html; charset=utf-8", INDEX),
+        true => reply::embedded("text/html; charset=utf-8", POLICY, INDEX),
         false => reply::whole(StatusCode::OK, "text/plain; charset=utf-8", "Ollama is running"),
     }
 }
 
 pub(crate) fn script() -> Reply {
-    file("text/javascript; charset=utf-8", SCRIPT)
+    reply::embedded("text/javascript; charset=utf-8", POLICY, SCRIPT)
 }
 
 pub(crate) fn style() -> Reply {
-    file("text/css; charset=utf-8", STYLE)
-}
-
-fn file(content_type: &'static str, text: &'static str) -> Reply {
-    let mut reply = reply::whole(StatusCode::OK, content_type, text);
-    let headers = reply.headers_mut();
-    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY));
-    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    // A newer program brings a newer page.
-    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-    reply
+    reply::embedded("text/css; charset=utf-8", POLICY, STYLE)
 }
 
 #[cfg(test)]

@@ -4,7 +4,9 @@ use crate::stall::MAX_STALL;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes, Frame};
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY,
+};
 use hyper::{Response, StatusCode};
 use serde_json::Value;
 use std::convert::Infallible;
@@ -32,6 +34,21 @@ pub(crate) fn whole(
     reply
 }
 
+/// A file that is embedded in the program, with what its page may load.
+pub(crate) fn embedded(
+    content_type: &'static str,
+    policy: &'static str,
+    text: &'static str,
+) -> Reply {
+    let mut reply = whole(StatusCode::OK, content_type, text);
+    let headers = reply.headers_mut();
+    headers.insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(policy));
+    headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
+    // A newer program brings a newer page.
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    reply
+}
+
 /// A JSON document.
 pub(crate) fn json(status: StatusCode, value: &Value) -> Reply {
     whole(status, "application/json", value.to_string())
@@ -52,9 +69,13 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    /// Writes a part; waits while the client is slow.
+    /// Writes a part, if there is anything in it; waits while the client is slow.
     pub async fn send(&self, part: impl Into<Bytes>) -> Result<(), ClientGone> {
-        self.frames.send_timeout(part.into(), MAX_STALL).await.map_err(|_| ClientGone)
+        let part = part.into();
+        if part.is_empty() {
+            return Ok(());
+        }
+        self.frames.send_timeout(part, MAX_STALL).await.map_err(|_| ClientGone)
     }
 
     /// Resolves once the client is gone.

@@ -30,8 +30,6 @@ pub(crate) struct Update {
 }
 
 pub(crate) enum UpdateEvent {
-    /// A part of the prompt was processed.
-    Prompt,
     /// Text of the answer, and the log probabilities of its tokens where asked for.
     Text {
         text: String,
@@ -83,7 +81,6 @@ pub(crate) struct End {
 }
 
 enum Message {
-    Prompt,
     Token { id: u32, text: String, info: Option<TokenInfo> },
     Finished(Answer),
     Failed(ApiError),
@@ -200,18 +197,8 @@ impl Running {
             tokio::select! {
                 biased;
                 () = writer.closed() => return Err(ClientGone),
-                update = self.next_visible() => return Ok(update),
+                update = self.next() => return Ok(update),
                 () = tokio::time::sleep(reply::COMMENT_EVERY) => writer.send(idle()).await?,
-            }
-        }
-    }
-
-    /// The next update that a client is told of.
-    pub async fn next_visible(&mut self) -> Option<Update> {
-        loop {
-            match self.next().await {
-                Some(Update { event: UpdateEvent::Prompt, .. }) => {}
-                update => return update,
             }
         }
     }
@@ -258,7 +245,6 @@ impl Running {
             }
         }
         match message {
-            Message::Prompt => self.push(choice, UpdateEvent::Prompt),
             Message::Token { id, text, info } => {
                 self.call.count_token();
                 if self.generation.token_ids {
@@ -314,7 +300,8 @@ fn internal(message: &str) -> ApiError {
 fn sink(choice: usize, messages: UnboundedSender<(usize, Message)>) -> EventSink {
     Box::new(move |event| {
         let message = match event {
-            Event::Prompt => Message::Prompt,
+            Event::Prompt if messages.is_closed() => return ControlFlow::Break(()),
+            Event::Prompt => return ControlFlow::Continue(()),
             Event::Token(token) => Message::Token {
                 id: token.id,
                 text: token.text.to_string(),
@@ -333,4 +320,22 @@ fn sink(choice: usize, messages: UnboundedSender<(usize, Message)>) -> EventSink
 
 fn info(token: u32, found: TokenLogProbs<'_>) -> TokenInfo {
     TokenInfo { token, logprob: found.sampled, top: found.top.to_vec() }
+}
+
+/// Updates for tests.
+#[cfg(test)]
+pub(crate) mod made {
+    use super::UpdateEvent;
+
+    pub(crate) fn text(text: &str) -> UpdateEvent {
+        UpdateEvent::Text { text: text.into(), logprobs: Vec::new() }
+    }
+
+    pub(crate) fn call(index: usize, id: &str, name: &str) -> UpdateEvent {
+        UpdateEvent::CallStart { index, id: id.into(), name: name.into() }
+    }
+
+    pub(crate) fn arguments(index: usize, text: &str) -> UpdateEvent {
+        UpdateEvent::CallArguments { index, text: text.into() }
+    }
 }

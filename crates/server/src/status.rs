@@ -5,7 +5,7 @@ use crate::metrics::Page;
 use crate::reply::{self, Reply};
 use crate::state::State;
 use hyper::StatusCode;
-use pianola_engine::{BusyTime, DevicePart, Report, ServiceInfo};
+use pianola_engine::{BusyTime, DevicePart, PAGE_TOKENS, Report, ServiceInfo};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -133,9 +133,6 @@ const FAMILIES: &[Family] = &[
     ),
 ];
 
-/// Tokens of a KV page, which gateways take for vLLM's block.
-const PAGE_TOKENS: u64 = 64;
-
 /// Counts in Prometheus' form.
 pub(crate) async fn metrics(state: &State) -> Reply {
     let mut page = Page::default();
@@ -174,7 +171,7 @@ pub(crate) async fn metrics(state: &State) -> Reply {
     }
     page.family("vllm:cache_config_info", "gauge", "The size of the KV cache.");
     for (model, info, report) in &loaded {
-        let page_bytes = (info.kv_bytes_per_token * PAGE_TOKENS).max(1);
+        let page_bytes = (info.kv_bytes_per_token * PAGE_TOKENS as u64).max(1);
         let (size, count) =
             (PAGE_TOKENS.to_string(), (report.cache.bytes / page_bytes).to_string());
         let labels = [
@@ -247,7 +244,7 @@ fn describe(model: &ModelState, report: Option<&Report>) -> Value {
         })
     };
     let (cache, counters) = (&report.cache, &report.counters);
-    let pages = |bytes: u64| bytes.div_ceil((info.kv_bytes_per_token * PAGE_TOKENS).max(1));
+    let pages = |bytes: u64| bytes.div_ceil((info.kv_bytes_per_token * PAGE_TOKENS as u64).max(1));
     let more = json!({
         "devices": info.devices, "context": info.context, "lanes": info.lanes,
         "layers": info.layers, "parameters": info.parameters, "quantization": info.quantization,

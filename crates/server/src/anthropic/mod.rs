@@ -64,12 +64,7 @@ fn stream_answer(call: Arc<Call>, mut running: Running, head: Head) -> Reply {
                     call.set_complete();
                     return Ok(());
                 }
-                event => {
-                    let text = events.push(event);
-                    if !text.is_empty() {
-                        writer.send(text).await?;
-                    }
-                }
+                event => writer.send(events.push(event)).await?,
             }
         }
         Ok(())

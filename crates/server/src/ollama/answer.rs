@@ -213,10 +213,9 @@ impl Parts {
                 part
             }
             UpdateEvent::Reasoning(thinking) => Part { thinking, ..self.finish_call() },
-            UpdateEvent::Prompt
-            | UpdateEvent::TokenId(_)
-            | UpdateEvent::End(_)
-            | UpdateEvent::Failed(_) => self.finish_call(),
+            UpdateEvent::TokenId(_) | UpdateEvent::End(_) | UpdateEvent::Failed(_) => {
+                self.finish_call()
+            }
         }
     }
 
@@ -286,7 +285,7 @@ async fn write_lines(
         let update = tokio::select! {
             biased;
             () = writer.closed() => return Err(ClientGone),
-            update = running.next_visible() => update,
+            update = running.next() => update,
             // A line without text keeps the connection open while a long prompt is processed.
             () = tokio::time::sleep(reply::COMMENT_EVERY) => {
                 writer.send(line(&head.line(Part::default()))).await?;

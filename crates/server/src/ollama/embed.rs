@@ -2,9 +2,9 @@
 
 use super::{keep, options};
 use crate::call::Call;
-use crate::embedding::{self, EmbedInput};
+use crate::embedding;
 use crate::error::{ApiError, ErrorKind};
-use crate::fields::Fields;
+use crate::fields::{Fields, TextOrTokens};
 use crate::model::LoadedModel;
 use crate::reply::{self, Reply};
 use pianola_text::SpecialTokens;
@@ -32,7 +32,7 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
     let load_time = started.elapsed();
     let inputs = match cut {
         true => encode_and_cut(&model, texts).await?,
-        false => texts.into_iter().map(EmbedInput::Text).collect(),
+        false => texts.into_iter().map(TextOrTokens::Text).collect(),
     };
     let embedded = embedding::embed(call, &model, inputs).await?;
     let width = model.service().info().embedding_width;
@@ -56,7 +56,7 @@ pub(crate) async fn answer_one(call: &Arc<Call>, body: &Value) -> Result<Reply, 
     let fields = Fields::of(body, "")?;
     let prompt = fields.text("prompt")?.filter(|prompt| !prompt.is_empty());
     let model = prepare(call, &fields).await?;
-    let inputs = prompt.map(|prompt| EmbedInput::Text(prompt.to_string())).into_iter().collect();
+    let inputs = prompt.map(|prompt| TextOrTokens::Text(prompt.to_string())).into_iter().collect();
     let embedded = embedding::embed(call, &model, inputs).await?;
     let vector = embedded.vectors.into_iter().next().unwrap_or_default();
     Ok(reply::ok(&json!({ "embedding": vector })))
@@ -75,14 +75,14 @@ async fn prepare(call: &Call, fields: &Fields<'_>) -> Result<Arc<LoadedModel>, A
 async fn encode_and_cut(
     model: &Arc<LoadedModel>,
     texts: Vec<String>,
-) -> Result<Vec<EmbedInput>, ApiError> {
+) -> Result<Vec<TextOrTokens>, ApiError> {
     let model = model.clone();
     let encoded = tokio::task::spawn_blocking(move || {
         let context = model.service().info().context;
         let encode = |text: String| {
             let mut tokens = model.text()?.tokenizer.encode_prompt(&text, SpecialTokens::Plain)?;
             tokens.truncate(context);
-            Ok(EmbedInput::Tokens(tokens))
+            Ok(TextOrTokens::Tokens(tokens))
         };
         texts.into_iter().map(encode).collect::<Result<Vec<_>, ApiError>>()
     });

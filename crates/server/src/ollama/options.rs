@@ -4,15 +4,11 @@ use crate::error::{ApiError, ErrorKind};
 use crate::fields::Fields;
 use crate::generation::{Generation, OutputRule, Prompt};
 use crate::model::LoadedModel;
+use crate::openai;
 use pianola_engine::PenaltyScope;
 use pianola_engine::sampler::Sampling;
 use pianola_text::Conversation;
 use serde_json::Value;
-
-/// Most stop texts.
-const MOST_STOPS: usize = 64;
-/// Most log probabilities beside the sampled token's.
-const MOST_LOGPROBS: usize = 20;
 
 /// A generation as Ollama's clients expect it where they say nothing.
 pub(super) fn generation(prompt: Prompt) -> Generation {
@@ -37,8 +33,10 @@ pub(super) fn read(fields: &Fields<'_>, generation: &mut Generation) -> Result<(
     }
     generation.output = read_format(fields)?;
     let top = fields.count("top_logprobs")?.unwrap_or(0);
-    if top > MOST_LOGPROBS {
-        return Err(fields.wrong("top_logprobs", &format!("between 0 and {MOST_LOGPROBS}")));
+    if top > openai::MAX_LOGPROBS {
+        return Err(
+            fields.wrong("top_logprobs", &format!("between 0 and {}", openai::MAX_LOGPROBS))
+        );
     }
     if fields.flag("logprobs")?.unwrap_or(false) {
         generation.logprobs = Some(top);
@@ -47,21 +45,8 @@ pub(super) fn read(fields: &Fields<'_>, generation: &mut Generation) -> Result<(
 }
 
 fn read_options(options: &Fields<'_>, generation: &mut Generation) -> Result<(), ApiError> {
+    openai::read_numbers(options, generation)?;
     let sampling = &mut generation.sampling;
-    let number = |field: &str, to: &mut f32| -> Result<(), ApiError> {
-        *to = options.number(field)?.unwrap_or(*to);
-        Ok(())
-    };
-    number("temperature", &mut sampling.temperature)?;
-    number("top_p", &mut sampling.top_p)?;
-    number("min_p", &mut sampling.min_p)?;
-    number("repeat_penalty", &mut sampling.repetition_penalty)?;
-    number("presence_penalty", &mut sampling.presence_penalty)?;
-    number("frequency_penalty", &mut sampling.frequency_penalty)?;
-    if let Some(top_k) = options.integer("top_k")? {
-        // 0 and below stand for all.
-        sampling.top_k = usize::try_from(top_k).unwrap_or(0);
-    }
     if let Some(window) = options.integer("repeat_last_n")? {
         // -1 stands for the whole context.
         sampling.penalty_window = usize::try_from(window).unwrap_or(usize::MAX);
@@ -69,15 +54,10 @@ fn read_options(options: &Fields<'_>, generation: &mut Generation) -> Result<(),
     sampling
         .validate()
         .map_err(|error| ApiError::new(ErrorKind::InvalidRequest, format!("options: {error}")))?;
-    generation.seed = options.integer("seed")?.filter(|&seed| seed != -1).map(|seed| seed as u64);
     // 0, -1 (no limit) and -2 (until the context is full) are alike: the context is never shifted.
     let most = options.integer("num_predict")?.filter(|&most| most > 0);
     generation.max_tokens = most.and_then(|most| usize::try_from(most).ok());
-    generation.stop = options.texts("stop")?;
-    if generation.stop.len() > MOST_STOPS {
-        return Err(options.wrong("stop", &format!("a list of at most {MOST_STOPS} strings")));
-    }
-    generation.stop.retain(|stop| !stop.is_empty());
+    generation.stop = openai::read_stops(options, "stop")?;
     Ok(())
 }
 

@@ -14,9 +14,6 @@ use pianola_text::{Conversation, Message};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// Most log probabilities beside the sampled token's.
-const MOST_LOGPROBS: usize = 20;
-
 /// Answers a conversation.
 pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiError> {
     let fields = Fields::of(body, "")?;
@@ -47,8 +44,10 @@ fn read(call: &Call, fields: &Fields<'_>) -> Result<Generation, ApiError> {
     sampling::read(call, fields, &mut generation)?;
     if fields.flag("logprobs")?.unwrap_or(false) {
         let top = fields.count("top_logprobs")?.unwrap_or(0);
-        if top > MOST_LOGPROBS {
-            return Err(fields.wrong("top_logprobs", &format!("between 0 and {MOST_LOGPROBS}")));
+        if top > sampling::MAX_LOGPROBS {
+            return Err(
+                fields.wrong("top_logprobs", &format!("between 0 and {}", sampling::MAX_LOGPROBS))
+            );
         }
         generation.logprobs = Some(top);
     } else if fields.count("top_logprobs")?.is_some_and(|top| top > 0) {
@@ -161,16 +160,6 @@ pub(crate) fn finish_reason(reason: FinishReason) -> &'static str {
     }
 }
 
-/// The sum over the choices; the prompt counts once.
-fn add(all: &mut Usage, one: &Usage) {
-    if all.prompt_tokens == 0 {
-        (all.prompt_tokens, all.cached_tokens) = (one.prompt_tokens, one.cached_tokens);
-    }
-    all.generated_tokens += one.generated_tokens;
-    all.drafted_tokens += one.drafted_tokens;
-    all.accepted_tokens += one.accepted_tokens;
-}
-
 /// `timings` of an answer, which the page shows.
 fn timings(end: &End) -> Value {
     let milliseconds = |seconds: f64| (seconds * 1e6).round() / 1e3;
@@ -217,7 +206,7 @@ async fn whole_answer(mut running: Running, head: &Head) -> Result<Reply, ApiErr
         }
         let choice = &mut choices[choice];
         match event {
-            UpdateEvent::Prompt | UpdateEvent::TokenId(_) => {}
+            UpdateEvent::TokenId(_) => {}
             UpdateEvent::Text { text, logprobs } => {
                 choice.text.push_str(&text);
                 let infos = logprobs.iter().map(|info| token_logprobs(&head.model, info));
@@ -240,7 +229,8 @@ async fn whole_answer(mut running: Running, head: &Head) -> Result<Reply, ApiErr
     let mut list = Vec::new();
     for (index, mut choice) in choices.into_iter().enumerate() {
         let Some(end) = choice.end.take() else { continue };
-        add(&mut all, &end.usage);
+        let first = all.prompt_tokens == 0;
+        sampling::add_usage(&mut all, &end.usage, first);
         times = timings(&end);
         for (call, arguments) in choice.calls.iter_mut().zip(choice.arguments) {
             call["function"]["arguments"] = arguments.into();
@@ -301,7 +291,8 @@ impl Chunks {
         while let Some(update) = running.next_or_comment(&self.writer).await? {
             let Update { choice, event } = update;
             if let UpdateEvent::End(end) = &event {
-                add(&mut self.usage, &end.usage);
+                let first = self.usage.prompt_tokens == 0;
+                sampling::add_usage(&mut self.usage, &end.usage, first);
                 times = timings(end);
             }
             if let UpdateEvent::Failed(error) = &event {
@@ -322,7 +313,7 @@ impl Chunks {
     }
 
     async fn write(&mut self, index: usize, event: UpdateEvent) -> Result<(), ClientGone> {
-        if matches!(event, UpdateEvent::Prompt | UpdateEvent::TokenId(_)) {
+        if matches!(event, UpdateEvent::TokenId(_)) {
             return Ok(());
         }
         if self.begun.len() <= index {
@@ -360,7 +351,7 @@ impl Chunks {
                 "index": index, "delta": {}, "logprobs": null,
                 "finish_reason": finish_reason(end.reason),
             }])),
-            UpdateEvent::Prompt | UpdateEvent::TokenId(_) | UpdateEvent::Failed(_) => return Ok(()),
+            UpdateEvent::TokenId(_) | UpdateEvent::Failed(_) => return Ok(()),
         };
         self.writer.send(reply::event(&chunk)).await
     }

@@ -4,7 +4,7 @@ use super::chat::finish_reason;
 use super::sampling;
 use crate::call::Call;
 use crate::error::{ApiError, Dialect};
-use crate::fields::Fields;
+use crate::fields::{Fields, TextOrTokens};
 use crate::generation::{Generation, Prompt};
 use crate::reply::{self, Reply};
 use crate::running::{Running, TokenInfo, Update, UpdateEvent};
@@ -15,8 +15,6 @@ use std::sync::Arc;
 
 /// Tokens of an answer where none are asked for, as OpenAI has it.
 const DEFAULT_TOKENS: usize = 16;
-/// Most log probabilities a token.
-const MOST_LOGPROBS: usize = 20;
 
 /// Continues a text, or several.
 pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiError> {
@@ -48,8 +46,10 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
         generation.split_reasoning = false;
         generation.ignore_end = fields.flag("ignore_eos")?.unwrap_or(false);
         generation.token_ids = fields.flag("return_token_ids")?.unwrap_or(false);
-        if generation.logprobs.is_some_and(|top| top > MOST_LOGPROBS) {
-            return Err(fields.wrong("logprobs", &format!("between 0 and {MOST_LOGPROBS}")));
+        if generation.logprobs.is_some_and(|top| top > sampling::MAX_LOGPROBS) {
+            return Err(
+                fields.wrong("logprobs", &format!("between 0 and {}", sampling::MAX_LOGPROBS))
+            );
         }
         running.push(call.generate(fields.text("model")?, generation).await?);
     }
@@ -65,24 +65,15 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
 }
 
 fn read_prompts(fields: &Fields<'_>) -> Result<Vec<Prompt>, ApiError> {
-    let must = "a string, a list of token ids, or a list of either";
-    let tokens = |list: &[Value]| -> Option<Vec<u32>> {
-        list.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
+    let prompts = fields.texts_or_tokens("prompt")?;
+    if prompts.is_empty() {
+        return Err(fields.wrong("prompt", "a list of at least one prompt"));
+    }
+    let prompt = |prompt| match prompt {
+        TextOrTokens::Text(text) => Prompt::Text(text),
+        TextOrTokens::Tokens(tokens) => Prompt::Tokens(tokens),
     };
-    let one = |value: &Value| match value {
-        Value::String(text) => Some(Prompt::Text(text.clone())),
-        Value::Array(list) => tokens(list).map(Prompt::Tokens),
-        _ => None,
-    };
-    let prompts = match fields.value("prompt") {
-        None => return Err(fields.missing("prompt")),
-        Some(Value::Array(list)) if list.iter().all(Value::is_number) => {
-            tokens(list).map(|tokens| vec![Prompt::Tokens(tokens)])
-        }
-        Some(Value::Array(list)) => list.iter().map(one).collect(),
-        Some(value) => one(value).map(|prompt| vec![prompt]),
-    };
-    prompts.filter(|prompts| !prompts.is_empty()).ok_or_else(|| fields.wrong("prompt", must))
+    Ok(prompts.into_iter().map(prompt).collect())
 }
 
 struct Head {
@@ -118,16 +109,6 @@ fn logprobs(running: &Running, infos: &[TokenInfo], offset: &mut usize) -> Value
     json!({ "tokens": tokens, "token_logprobs": own, "top_logprobs": top, "text_offset": offsets })
 }
 
-fn add(all: &mut Usage, one: &Usage, first: bool) {
-    if first {
-        all.prompt_tokens += one.prompt_tokens;
-        all.cached_tokens += one.cached_tokens;
-    }
-    all.generated_tokens += one.generated_tokens;
-    all.drafted_tokens += one.drafted_tokens;
-    all.accepted_tokens += one.accepted_tokens;
-}
-
 /// The ids of tokens that have come, where they were asked for.
 fn add_ids(choice: &mut Value, ids: &mut Vec<u32>) {
     if !ids.is_empty() {
@@ -153,7 +134,7 @@ async fn whole_answer(all: Vec<Running>, head: &Head) -> Result<Reply, ApiError>
                     infos.extend(logprobs);
                 }
                 UpdateEvent::End(end) => {
-                    add(&mut usage, &end.usage, choice == 0);
+                    sampling::add_usage(&mut usage, &end.usage, choice == 0);
                     *reason = Some(end.reason);
                 }
                 UpdateEvent::TokenId(id) => ids[choice].push(id),
@@ -205,7 +186,7 @@ fn stream_answer(call: Arc<Call>, all: Vec<Running>, head: Head, include_usage: 
                         json!({ "index": index, "text": text, "logprobs": found, "finish_reason": null })
                     }
                     UpdateEvent::End(end) => {
-                        add(&mut usage, &end.usage, choice == 0);
+                        sampling::add_usage(&mut usage, &end.usage, choice == 0);
                         let reason = finish_reason(end.reason);
                         let text = std::mem::take(&mut echoes[choice]);
                         json!({ "index": index, "text": text, "logprobs": null, "finish_reason": reason })

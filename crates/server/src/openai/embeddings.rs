@@ -1,9 +1,9 @@
 //! `/v1/embeddings`.
 
 use crate::call::Call;
-use crate::embedding::{self, EmbedInput};
+use crate::embedding;
 use crate::error::ApiError;
-use crate::fields::Fields;
+use crate::fields::{Fields, TextOrTokens};
 use crate::reply::{self, Reply};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -46,25 +46,8 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
     })))
 }
 
-fn read_inputs(fields: &Fields<'_>, most: usize) -> Result<Vec<EmbedInput>, ApiError> {
-    let must = "a string, a list of token ids, or a list of either";
-    let tokens = |list: &[Value]| -> Option<Vec<u32>> {
-        list.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
-    };
-    let one = |value: &Value| match value {
-        Value::String(text) => Some(EmbedInput::Text(text.clone())),
-        Value::Array(list) => tokens(list).map(EmbedInput::Tokens),
-        _ => None,
-    };
-    let inputs = match fields.value("input") {
-        None => return Err(fields.missing("input")),
-        Some(Value::Array(list)) if !list.is_empty() && list.iter().all(Value::is_number) => {
-            tokens(list).map(|tokens| vec![EmbedInput::Tokens(tokens)])
-        }
-        Some(Value::Array(list)) => list.iter().map(one).collect(),
-        Some(value) => one(value).map(|input| vec![input]),
-    };
-    let inputs: Vec<EmbedInput> = inputs.ok_or_else(|| fields.wrong("input", must))?;
+fn read_inputs(fields: &Fields<'_>, most: usize) -> Result<Vec<TextOrTokens>, ApiError> {
+    let inputs = fields.texts_or_tokens("input")?;
     match inputs.len() {
         0 => Err(fields.wrong("input", "a list of at least one text")),
         count if count > most => {

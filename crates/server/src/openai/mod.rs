@@ -8,5 +8,7 @@ pub(crate) mod responses;
 mod sampling;
 mod tools;
 
-pub(crate) use sampling::{read_sampler, read_stops, read_template_variables};
+pub(crate) use sampling::{
+    MAX_LOGPROBS, read_numbers, read_sampler, read_stops, read_template_variables,
+};
 pub(crate) use tools::{checked as checked_tools, read as read_tools, read_function_of};

@@ -33,8 +33,11 @@ pub(crate) fn read(
     Ok(())
 }
 
-/// Reads how tokens are sampled.
-pub(crate) fn read_sampler(
+/// Most log probabilities of a token, beside its own.
+pub(crate) const MAX_LOGPROBS: usize = 20;
+
+/// Reads temperature, cuts, penalties and seed, which every API calls alike.
+pub(crate) fn read_numbers(
     fields: &Fields<'_>,
     generation: &mut Generation,
 ) -> Result<(), ApiError> {
@@ -48,12 +51,27 @@ pub(crate) fn read_sampler(
     number("min_p", &mut sampling.min_p)?;
     number("presence_penalty", &mut sampling.presence_penalty)?;
     number("frequency_penalty", &mut sampling.frequency_penalty)?;
-    number("repetition_penalty", &mut sampling.repetition_penalty)?;
     number("repeat_penalty", &mut sampling.repetition_penalty)?;
-    // -1 stands for all, as elsewhere.
+    // 0 and below stand for all.
     if let Some(top_k) = fields.integer("top_k")? {
         sampling.top_k = usize::try_from(top_k).unwrap_or(0);
     }
+    // -1 stands for a random one.
+    generation.seed = fields.integer("seed")?.filter(|&seed| seed != -1).map(|seed| seed as u64);
+    Ok(())
+}
+
+/// Reads how tokens are sampled.
+pub(crate) fn read_sampler(
+    fields: &Fields<'_>,
+    generation: &mut Generation,
+) -> Result<(), ApiError> {
+    // Another name of what the next call reads.
+    if let Some(penalty) = fields.number("repetition_penalty")? {
+        generation.sampling.repetition_penalty = penalty;
+    }
+    read_numbers(fields, generation)?;
+    let sampling = &mut generation.sampling;
     if let Some(biases) = fields.object("logit_bias")? {
         sampling.logit_bias = biases
             .entries()
@@ -70,8 +88,6 @@ pub(crate) fn read_sampler(
     sampling.validate().map_err(|error| {
         ApiError::new(crate::error::ErrorKind::InvalidRequest, error.to_string())
     })?;
-    // -1 stands for a random one.
-    generation.seed = fields.integer("seed")?.filter(|&seed| seed != -1).map(|seed| seed as u64);
     Ok(())
 }
 
@@ -104,4 +120,15 @@ pub(crate) fn usage(usage: &Usage) -> Value {
             "rejected_prediction_tokens": usage.drafted_tokens - usage.accepted_tokens,
         },
     })
+}
+
+/// Adds what one answer took. The prompt, which the answers of a request share, counts with the first.
+pub(crate) fn add_usage(all: &mut Usage, one: &Usage, first: bool) {
+    if first {
+        all.prompt_tokens += one.prompt_tokens;
+        all.cached_tokens += one.cached_tokens;
+    }
+    all.generated_tokens += one.generated_tokens;
+    all.drafted_tokens += one.drafted_tokens;
+    all.accepted_tokens += one.accepted_tokens;
 }

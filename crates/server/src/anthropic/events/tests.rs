@@ -1,5 +1,6 @@
 use super::*;
 use crate::error::ErrorKind;
+use crate::running::made::{arguments, call, text};
 use pianola_engine::Usage;
 
 fn head() -> Head {
@@ -11,18 +12,6 @@ fn end(reason: FinishReason, stop_text: Option<&str>) -> End {
         Usage { prompt_tokens: 100, cached_tokens: 64, generated_tokens: 7, ..Usage::default() };
     let stop_text = stop_text.map(str::to_string);
     End { reason, stop_text, usage, timing: Default::default() }
-}
-
-fn text(text: &str) -> UpdateEvent {
-    UpdateEvent::Text { text: text.into(), logprobs: Vec::new() }
-}
-
-fn call(index: usize, id: &str, name: &str) -> UpdateEvent {
-    UpdateEvent::CallStart { index, id: id.into(), name: name.into() }
-}
-
-fn arguments(index: usize, text: &str) -> UpdateEvent {
-    UpdateEvent::CallArguments { index, text: text.into() }
 }
 
 /// Thoughts, a text and two calls.

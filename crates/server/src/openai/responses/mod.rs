@@ -141,12 +141,7 @@ fn stream_answer(mut running: Running, head: Head, keeper: Keeper) -> Reply {
                     call.set_complete();
                     return Ok(());
                 }
-                event => {
-                    let text = events.push(event);
-                    if !text.is_empty() {
-                        writer.send(text).await?;
-                    }
-                }
+                event => writer.send(events.push(event)).await?,
             }
         }
         Ok(())

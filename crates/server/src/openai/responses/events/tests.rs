@@ -1,6 +1,7 @@
 use super::*;
 use crate::error::ErrorKind;
 use crate::running::FinishReason;
+use crate::running::made::{arguments, call, text};
 use pianola_engine::Usage;
 use serde_json::Map;
 
@@ -19,18 +20,6 @@ fn outcome(reason: FinishReason) -> Outcome {
     let usage =
         Usage { prompt_tokens: 100, cached_tokens: 64, generated_tokens: 7, ..Usage::default() };
     Outcome { reason, usage, reasoning_tokens: 3 }
-}
-
-fn text(text: &str) -> UpdateEvent {
-    UpdateEvent::Text { text: text.into(), logprobs: Vec::new() }
-}
-
-fn call(index: usize, id: &str, name: &str) -> UpdateEvent {
-    UpdateEvent::CallStart { index, id: id.into(), name: name.into() }
-}
-
-fn arguments(index: usize, text: &str) -> UpdateEvent {
-    UpdateEvent::CallArguments { index, text: text.into() }
 }
 
 /// Thoughts, a text and two calls.
