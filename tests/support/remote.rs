@@ -6,8 +6,8 @@
 use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level};
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, KernelVariant, KvSlot,
-    LogitsTo, Numeric, Plan, PlayStatistics, Probe, Recording, Rounding, Row, SLOTS, Step,
+    Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, HeapShare, KernelVariant,
+    KvSlot, LogitsTo, Numeric, Plan, PlayStatistics, Probe, Recording, Rounding, Row, SLOTS, Step,
     TensorId, WAIT_LIMIT,
 };
 use std::sync::Arc;
@@ -57,8 +57,8 @@ impl Device for RemoteDevice {
         CpuDevice::default().allocations(plan, id)
     }
 
-    fn holds(&self, _allocations: &[Allocation]) -> bool {
-        true
+    fn heaps(&self, _allocations: &[Allocation]) -> Option<Vec<HeapShare>> {
+        Some(Vec::new())
     }
 
     fn record(
@@ -118,8 +118,8 @@ macro_rules! delegate {
             ) -> Result<Vec<Allocation>, DeviceError> {
                 self.device.allocations(plan, id)
             }
-            fn holds(&self, allocations: &[Allocation]) -> bool {
-                $holds(self, allocations)
+            fn heaps(&self, allocations: &[Allocation]) -> Option<Vec<HeapShare>> {
+                $holds(self, allocations).then(Vec::new)
             }
             fn record(
                 &self,

@@ -7,8 +7,8 @@ use crate::variants;
 use crate::weights::packed_bytes;
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, KernelVariant, KvSlot,
-    Numeric, Plan, Recording, WeightShape,
+    Allocation, AllocationKind, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, HeapShare,
+    KernelVariant, KvSlot, Numeric, Plan, Recording, WeightShape,
 };
 use std::sync::Arc;
 
@@ -70,9 +70,11 @@ impl Device for CpuDevice {
     }
 
     /// An eighth of what is available is left to others.
-    fn holds(&self, allocations: &[Allocation]) -> bool {
-        let needed: u64 = allocations.iter().map(|allocation| allocation.bytes).sum();
-        self.memory().is_none_or(|available| needed <= available - available / 8)
+    fn heaps(&self, allocations: &[Allocation]) -> Option<Vec<HeapShare>> {
+        let taken: u64 = allocations.iter().map(|allocation| allocation.bytes).sum();
+        // Where the system does not say, it is tried.
+        let free = self.memory().map_or(u64::MAX, |available| available - available / 8);
+        (taken <= free).then(|| vec![HeapShare { name: "system memory", taken, free }])
     }
 
     fn record(
@@ -101,22 +103,22 @@ impl Device for CpuDevice {
 
 /// What a recording allocates: weights, pages, arenas and activations.
 fn allocations(plan: &Plan, id: DeviceId) -> Vec<Allocation> {
-    let allocation = |what: &str, bytes: u64, layer: Option<usize>| Allocation {
-        what: what.to_string(),
-        bytes,
-        layer,
+    let allocation = |kind: AllocationKind, what: &str, bytes: u64, layer: Option<usize>| {
+        Allocation { kind, what: what.to_string(), bytes, layer }
     };
     let arenas = (plan.arenas() * plan.arena.bytes) as u64;
     let mut all = vec![
-        allocation("the arena", arenas, None),
-        allocation("activations", activation_bytes(plan) as u64, None),
+        allocation(AllocationKind::Working, "the arena", arenas, None),
+        allocation(AllocationKind::Working, "activations", activation_bytes(plan) as u64, None),
     ];
     for (index, group) in plan.graph.kv_groups.iter().enumerate() {
         let slots = (0..group.layers).map(|layer| KvSlot { group: index, layer });
         let page = (group.kv_heads * group.head_bytes()) as u64;
         let bytes = plan.kv_pages[index] as u64 * page;
         let mine = slots.filter(|&slot| plan.kv_device(slot) == id);
-        all.extend(mine.map(|slot| allocation("the KV pages", bytes, plan.kv_layer(slot))));
+        all.extend(mine.map(|slot| {
+            allocation(AllocationKind::Kv, "the KV pages", bytes, plan.kv_layer(slot))
+        }));
     }
     let weights = plan.graph.weights.iter().enumerate();
     for (index, spec) in weights.filter(|(index, _)| plan.reads(id, *index)) {
@@ -125,7 +127,8 @@ fn allocations(plan: &Plan, id: DeviceId) -> Vec<Allocation> {
             WeightShape::Matrix { .. } => packed_bytes(spec) as u64,
             WeightShape::Vector { .. } => spec.bytes(),
         };
-        all.push(allocation("the weights", bytes, plan.weight_layer(index)));
+        let layer = plan.weight_layer(index);
+        all.push(allocation(AllocationKind::Weights, "the weights", bytes, layer));
     }
     all
 }

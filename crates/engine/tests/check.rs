@@ -10,8 +10,8 @@ use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level};
 use pianola_engine::{CheckEvent, CheckIssue, CheckOptions, CheckSubject, DeviceCheck, check};
 use pianola_formats::{TensorSource, TensorType};
 use pianola_plan::{
-    Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, Fault, KernelVariant, Numeric,
-    Plan, Recording,
+    Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, Fault, HeapShare,
+    KernelVariant, Numeric, Plan, Recording,
 };
 use pianola_vulkan::VulkanDevice;
 use std::path::Path;
@@ -123,8 +123,8 @@ impl Device for Faulty {
         Ok(Vec::new())
     }
 
-    fn holds(&self, _allocations: &[Allocation]) -> bool {
-        true
+    fn heaps(&self, _allocations: &[Allocation]) -> Option<Vec<HeapShare>> {
+        Some(Vec::new())
     }
 
     fn record(

@@ -164,7 +164,8 @@ fn a_third_kind_of_device_plays_segments() {
         assert!(what.contains("on remote"), "{what}");
         let ceilings = engine.measure().unwrap();
         let (plan, rows) = (engine.plan(), 1);
-        let text = PlanText { plan, ceilings: &ceilings, lanes: 2, rows, context: 1 }.to_string();
+        let text = PlanText { plan, ceilings: &ceilings, lanes: 2, rows, context: 1, full: true }
+            .to_string();
         assert!(text.contains("remote"), "{text}");
         assert_same_as_alone("gemma3", &mut engine, &what);
     }

@@ -85,6 +85,7 @@ fn gemma3_27b_has_its_known_size() {
         lanes: 1,
         rows: 1,
         context: 1,
+        full: false,
     };
     // 54 GFLOP a token; 4.5 bits a weight in Q4_0.
     assert!((text.total().operations as f64 / 1e9 - 54.0).abs() < 0.2);

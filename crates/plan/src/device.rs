@@ -35,8 +35,14 @@ pub trait Device: Send + Sync {
     /// What a recording of device `id`'s part of `plan` would allocate.
     fn allocations(&self, plan: &Plan, id: DeviceId) -> Result<Vec<Allocation>, DeviceError>;
 
+    /// How much of each of its heaps these would take now, in the order in which they are filled; none
+    /// if they do not fit.
+    fn heaps(&self, allocations: &[Allocation]) -> Option<Vec<HeapShare>>;
+
     /// Whether all of these would find their memory now.
-    fn holds(&self, allocations: &[Allocation]) -> bool;
+    fn holds(&self, allocations: &[Allocation]) -> bool {
+        self.heaps(allocations).is_some()
+    }
 
     /// Loads the weights that device `id` of `plan` reads from `source` and records its segments;
     /// `progress` is called with the bytes of weights done and the bytes in all.
@@ -67,12 +73,36 @@ pub trait Device: Send + Sync {
 /// Memory that a recording allocates.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Allocation {
-    /// What for, in words.
+    /// What for.
+    pub kind: AllocationKind,
+    /// The same in words, for errors.
     pub what: String,
     /// Bytes.
     pub bytes: u64,
     /// The layer that needs it; none where all do.
     pub layer: Option<usize>,
+}
+
+/// What memory is for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AllocationKind {
+    /// Weights.
+    Weights,
+    /// Pages of keys and values.
+    Kv,
+    /// Activations, and what kernels need besides.
+    Working,
+}
+
+/// A part of a device's memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HeapShare {
+    /// What it is, in words.
+    pub name: &'static str,
+    /// Bytes that are taken of it.
+    pub taken: u64,
+    /// Bytes that could be.
+    pub free: u64,
 }
 
 /// A kernel as a device launches it, with the choices that were made for it: what checks count.

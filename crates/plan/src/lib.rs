@@ -41,7 +41,8 @@ pub use arena::Arena;
 pub use builder::GraphBuilder;
 pub use cost::{Cost, Work};
 pub use device::{
-    Allocation, Device, KernelVariant, LogitsTo, Probe, Recording, Rounding, SLOTS, WAIT_LIMIT,
+    Allocation, AllocationKind, Device, HeapShare, KernelVariant, LogitsTo, Probe, Recording,
+    Rounding, SLOTS, WAIT_LIMIT,
 };
 pub use error::DeviceError;
 #[cfg(feature = "test-hooks")]

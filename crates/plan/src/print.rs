@@ -1,5 +1,7 @@
 //! A plan as text: what will run, what it moves, and how fast it can be at best.
 
+mod alike;
+
 use crate::cost::{Cost, Work};
 use crate::fuse::Kernel;
 use crate::overlap::OverlapTimes;
@@ -20,6 +22,8 @@ pub struct PlanText<'a> {
     pub rows: usize,
     /// Tokens the last of them sees.
     pub context: usize,
+    /// Print every layer; otherwise one of those whose kernels are alike.
+    pub full: bool,
 }
 
 impl PlanText<'_> {
@@ -99,22 +103,35 @@ impl PlanText<'_> {
             "{:<5} {:<28} {:<6} {:<12} {:>12} {:>12} {:>10} {:<4} operations",
             "op", "name", "device", "weights", "bytes", "FLOP", "best us", "wait"
         )?;
+        let alike = self.alike_layers();
+        let mut shown = None;
         for (index, op) in self.plan.ops.iter().enumerate() {
-            let work = self.work(op);
-            writeln!(
-                f,
-                "{index:<5} {:<28} {:<6} {:<12} {:>12} {:>12} {:>10.2} {:<4} {}",
-                op.name,
-                self.device(op.device),
-                weight_types(self.plan, op),
-                work.bytes,
-                work.operations,
-                1e6 * self.seconds_of(op),
-                if op.barrier { "yes" } else { "" },
-                kernel_ops(self.plan, op),
-            )?;
+            if let Some(layer) = op.layer.filter(|_| !self.full) {
+                // Every layer is in one of the lists.
+                let Some(layers) = alike.iter().find(|layers| layers[0] == layer) else { continue };
+                if shown != op.layer && layers.len() > 1 {
+                    writeln!(f, "each of {}:", alike::layer_list(layers))?;
+                }
+                shown = op.layer;
+            }
+            writeln!(f, "{index:<5} {:<28} {}", op.name, self.columns(op))?;
         }
         Ok(())
+    }
+
+    /// What a kernel's row says behind its name.
+    fn columns(&self, op: &PlanOp) -> String {
+        let work = self.work(op);
+        format!(
+            "{:<6} {:<12} {:>12} {:>12} {:>10.2} {:<4} {}",
+            self.device(op.device),
+            weight_types(self.plan, op),
+            work.bytes,
+            work.operations,
+            1e6 * self.seconds_of(op),
+            if op.barrier { "yes" } else { "" },
+            kernel_ops(self.plan, op),
+        )
     }
 
     fn write_segments(&self, f: &mut Formatter<'_>) -> fmt::Result {

@@ -1,18 +1,26 @@
 //! Whether a plan fits a GPU, found before anything is allocated.
 
+use crate::describe::Heap;
 use crate::device::VulkanOptions;
 use crate::memory::{Memory, Purpose, Region, block_size, region_size};
 use crate::policy::Limits;
 use crate::program::Resources;
 use crate::weights::{Weights, slice_limit};
-use pianola_plan::{Allocation, DeviceError, DeviceId, Plan};
+use pianola_plan::{Allocation, DeviceError, DeviceId, HeapShare, Plan};
+
+/// What is free of a heap.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct FreeHeap {
+    bytes: u64,
+    device_local: bool,
+}
 
 /// Memory that a GPU grants.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Budget {
-    /// Free bytes of each heap that weights may lie in, in the order they are filled: the device's
-    /// own first. The host's memory counts where the device has it in common with the processor.
-    pub heaps: Vec<u64>,
+    /// Heaps that weights may lie in, in the order they are filled: the device's own first. The
+    /// host's memory counts where the device has it in common with the processor.
+    heaps: Vec<FreeHeap>,
     /// Most bytes to take in all, where the user sets a limit.
     pub limit: Option<u64>,
     /// Most bytes of one allocation.
@@ -30,11 +38,14 @@ impl Budget {
         let gpu = &options.gpu;
         let heaps = Memory::new(gpu.clone(), None).resident_heaps();
         let granted: u64 = heaps.iter().map(|heap| heap.budget).sum();
-        let mut free: Vec<u64> =
-            heaps.iter().map(|heap| heap.budget.saturating_sub(heap.used)).collect();
-        leave(&mut free, granted);
+        let free = |heap: &Heap| FreeHeap {
+            bytes: heap.budget.saturating_sub(heap.used),
+            device_local: heap.device_local,
+        };
+        let mut heaps: Vec<FreeHeap> = heaps.iter().map(free).collect();
+        leave(&mut heaps, granted);
         Budget {
-            heaps: free,
+            heaps,
             limit: options.memory,
             largest_allocation: gpu.description().largest_allocation,
             largest_slice: slice_limit(gpu),
@@ -44,7 +55,7 @@ impl Budget {
 
     /// Bytes in all.
     pub fn bytes(&self) -> u64 {
-        let free = self.heaps.iter().sum();
+        let free = self.heaps.iter().map(|heap| heap.bytes).sum();
         self.limit.map_or(free, |limit| limit.min(free))
     }
 
@@ -66,10 +77,15 @@ impl Budget {
         Ok(all)
     }
 
-    /// Bytes of the blocks that regions end up in, allocated one by one as [`Memory::allocate`]
-    /// does it; none if one finds no room.
-    pub fn taken(&self, regions: &[u64]) -> Option<u64> {
-        let mut heaps = self.heaps.clone();
+    /// How much the blocks that regions end up in take of each heap, allocated one by one as
+    /// [`Memory::allocate`] does it; none if one finds no room.
+    pub fn share(&self, regions: &[u64]) -> Option<Vec<HeapShare>> {
+        let share = |heap: &FreeHeap| HeapShare {
+            name: if heap.device_local { "device-local" } else { "host" },
+            taken: 0,
+            free: heap.bytes,
+        };
+        let mut heaps: Vec<HeapShare> = self.heaps.iter().map(share).collect();
         let mut rooms: Vec<u64> = Vec::new();
         let mut taken = 0;
         for &size in regions {
@@ -80,8 +96,9 @@ impl Budget {
             }
             let mut block = |bytes: u64| {
                 let within = self.limit.is_none_or(|limit| taken + bytes <= limit);
-                let heap = heaps.iter_mut().find(|free| within && **free >= bytes)?;
-                *heap -= bytes;
+                let heap =
+                    heaps.iter_mut().find(|heap| within && heap.free - heap.taken >= bytes)?;
+                heap.taken += bytes;
                 taken += bytes;
                 Some(bytes)
             };
@@ -92,16 +109,16 @@ impl Budget {
             let bytes = block(whole).or_else(|| block(size))?;
             rooms.push(bytes - size);
         }
-        Some(taken)
+        Some(heaps)
     }
 }
 
 /// Takes a twentieth of what was granted, and at least 256 MiB, off the heaps, the last first.
-fn leave(free: &mut [u64], granted: u64) {
+fn leave(free: &mut [FreeHeap], granted: u64) {
     let mut left = (granted / 20).max(256 << 20);
     for heap in free.iter_mut().rev() {
-        let part = left.min(*heap);
-        *heap -= part;
+        let part = left.min(heap.bytes);
+        heap.bytes -= part;
         left -= part;
     }
 }
@@ -112,8 +129,15 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn budget(heaps: &[u64], limit: Option<u64>) -> Budget {
-        let heaps = heaps.iter().map(|mib| mib * MIB).collect();
+    /// Heaps of so many MiB, the first the device's own.
+    fn heaps(sizes: &[u64]) -> Vec<FreeHeap> {
+        let heap =
+            |(index, mib): (usize, &u64)| FreeHeap { bytes: mib * MIB, device_local: index == 0 };
+        sizes.iter().enumerate().map(heap).collect()
+    }
+
+    fn budget(sizes: &[u64], limit: Option<u64>) -> Budget {
+        let heaps = heaps(sizes);
         let limit = limit.map(|mib| mib * MIB);
         let limits = Limits {
             subgroup: 32,
@@ -128,7 +152,8 @@ mod tests {
 
     fn taken(budget: &Budget, regions: &[u64]) -> Option<u64> {
         let regions: Vec<u64> = regions.iter().map(|mib| mib * MIB).collect();
-        budget.taken(&regions).map(|bytes| bytes / MIB)
+        let heaps = budget.share(&regions)?;
+        Some(heaps.iter().map(|heap| heap.taken).sum::<u64>() / MIB)
     }
 
     #[test]
@@ -139,7 +164,10 @@ mod tests {
         assert_eq!(taken(&plenty, &[600, 10]), Some(600 + 64));
         // The second region does not fit the first heap as a whole block, but by itself.
         assert_eq!(taken(&budget(&[100], None), &[50, 25]), Some(64 + 25));
-        assert_eq!(taken(&budget(&[100, 64], None), &[50, 25]), Some(128));
+        let both = budget(&[100, 64], None);
+        assert_eq!(taken(&both, &[50, 25]), Some(128));
+        let shares = both.share(&[50 * MIB, 25 * MIB]).unwrap();
+        assert_eq!(shares[1], HeapShare { name: "host", taken: 64 * MIB, free: 64 * MIB });
         assert_eq!(taken(&budget(&[100], None), &[50, 50]), None);
         assert_eq!(taken(&plenty, &[2000]), None);
     }
@@ -156,12 +184,12 @@ mod tests {
 
     #[test]
     fn some_memory_is_left_to_others() {
-        let mut free = [512 * MIB, 10_000 * MIB];
+        let mut free = heaps(&[512, 10_000]);
         leave(&mut free, 10_512 * MIB);
-        assert_eq!(free[0], 512 * MIB);
-        assert_eq!(free[1], 10_000 * MIB - 10_512 * MIB / 20);
-        let mut free = [100 * MIB, 200 * MIB];
+        assert_eq!(free[0].bytes, 512 * MIB);
+        assert_eq!(free[1].bytes, 10_000 * MIB - 10_512 * MIB / 20);
+        let mut free = heaps(&[100, 200]);
         leave(&mut free, 300 * MIB);
-        assert_eq!(free, [44 * MIB, 0]);
+        assert_eq!(free, heaps(&[44, 0]));
     }
 }

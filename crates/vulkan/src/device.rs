@@ -8,8 +8,8 @@ use crate::statistics::reachable;
 use crate::tuning::Tuning;
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, KernelVariant, Numeric, Plan,
-    Recording,
+    Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, HeapShare, KernelVariant,
+    Numeric, Plan, Recording,
 };
 use std::sync::Arc;
 
@@ -86,9 +86,9 @@ impl Device for VulkanDevice {
         self.budget().allocations(plan, id)
     }
 
-    fn holds(&self, allocations: &[Allocation]) -> bool {
+    fn heaps(&self, allocations: &[Allocation]) -> Option<Vec<HeapShare>> {
         let sizes: Vec<u64> = allocations.iter().map(|allocation| allocation.bytes).collect();
-        self.budget().taken(&sizes).is_some()
+        self.budget().share(&sizes)
     }
 
     fn record(

@@ -6,7 +6,9 @@ use crate::memory::{Memory, Region};
 use crate::program::Allocate;
 use crate::upload::{STAGE, Uploader};
 use pianola_formats::{Tensor, TensorSource, TensorType, convert_row};
-use pianola_plan::{Allocation, DeviceError, DeviceId, Plan, WeightId, WeightShape, WeightSpec};
+use pianola_plan::{
+    Allocation, AllocationKind, DeviceError, DeviceId, Plan, WeightId, WeightShape, WeightSpec,
+};
 use std::borrow::Cow;
 
 /// Rows of a matrix that lie in one region: all of them, unless they exceed a binding.
@@ -88,8 +90,8 @@ impl Weights {
                     let layer = plan.weight_layer(index);
                     let slice = |(first_row, rows)| {
                         let bytes = matrix_bytes(spec.ty, rows, columns) as u64;
-                        let what = spec.name.clone();
-                        let region = allocate(&Allocation { what, bytes, layer })?;
+                        let (kind, what) = (AllocationKind::Weights, spec.name.clone());
+                        let region = allocate(&Allocation { kind, what, bytes, layer })?;
                         Ok(Slice { region, first_row, rows })
                     };
                     let slices = slices_of(spec, rows, columns, limit)?.map(slice);
@@ -100,8 +102,12 @@ impl Weights {
         }
         let frequencies =
             plan.graph.ropes.iter().map(|rope| place(rope.frequencies.len())).collect();
-        let what = "norms and biases".to_string();
-        let vectors = allocate(&Allocation { what, bytes: 4 * floats as u64, layer: None })?;
+        let vectors = allocate(&Allocation {
+            kind: AllocationKind::Weights,
+            what: "norms and biases".to_string(),
+            bytes: 4 * floats as u64,
+            layer: None,
+        })?;
         Ok(Weights { list, vectors, frequencies })
     }
 

@@ -1,5 +1,8 @@
 //! `plan`: what will run, before it runs.
 
+mod answer;
+
+use answer::PlanAnswer;
 use clap::Args;
 use pianola_engine::Engine;
 use pianola_model::ModelFile;
@@ -15,10 +18,12 @@ use crate::model;
 use crate::options::{ComputeOptions, ModelOption, positive};
 use crate::shapes::ShapeOptions;
 
-/// Show the plan of a model: every kernel with its bytes, operations and shortest time.
+/// Show whether a model fits, how fast it will be, and its plan: every kernel with its bytes,
+/// operations and shortest time.
 ///
-/// What is printed is what runs. No weights are loaded, only described. The ceilings (memory
-/// bandwidth and arithmetic) are measured on the spot.
+/// What is printed is what runs; of layers that are alike one is printed, all with --full. No weights
+/// are loaded, only described. The ceilings (memory bandwidth and arithmetic) are measured on the
+/// spot; what is expected is what benchmarks on other machines reached of such ceilings.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -41,6 +46,9 @@ pub struct Arguments {
     /// Tokens of context to plan for [default: all that the model allows]
     #[arg(long, value_name = "N", value_parser = positive)]
     context: Option<usize>,
+    /// Print every layer
+    #[arg(long)]
+    full: bool,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
@@ -54,14 +62,18 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let mut options = arguments.compute.load(console)?;
     options.context = arguments.context;
     options.lanes = arguments.lanes;
-    let plan = match arguments.shape.shape {
-        Some(shape) => Engine::plan_of_random(shape, arguments.shape.quant, &options)?,
+    let (name, plan) = match arguments.shape.shape {
+        Some(shape) => {
+            let name = format!("{} in {}", shape.name, arguments.shape.quant);
+            (name, Engine::plan_of_random(shape, arguments.shape.quant, &options)?)
+        }
         None => {
             let located = model::locate(&arguments.model.model, console)?;
             let file = ModelFile::open(&located.path)?;
-            let about = |failure: Failure| failure.about(&located.path);
-            let config = file.config().map_err(|error| about(error.into()))?;
-            Engine::plan_of(&file, &config, &options).map_err(|error| about(error.into()))?
+            let config = file.config();
+            let config = config.map_err(|error| Failure::from(error).about(&located.path))?;
+            let plan = Engine::plan_of(&file, &config, &options);
+            (located.label, plan.map_err(|error| Failure::from(error).about(&located.path))?)
         }
     };
     model::tell_fit(&plan, &options, console);
@@ -91,10 +103,13 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let devices = plan.devices_among(&options.devices);
     let measure = |device: &Arc<dyn Device>| ceilings(device.as_ref(), plan.options.numeric);
     let ceilings = devices.iter().map(measure).collect::<Result<Vec<_>, Failure>>()?;
-    let text = PlanText { plan: &plan, ceilings: &ceilings, lanes, rows, context };
+    let text =
+        PlanText { plan: &plan, ceilings: &ceilings, lanes, rows, context, full: arguments.full };
+    let answer = PlanAnswer::of(name, &plan, &devices, &ceilings)?;
     let launches = launches(&plan, &devices, all, lanes)?;
     if arguments.json {
         let mut value = object(&text);
+        value["answer"] = answer.object();
         value["device"] = json!(devices[plan.head_device().0].description());
         if let Some(launches) = &launches {
             value["dispatches"] = json!(launches.len());
@@ -102,7 +117,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         }
         return console::print_json(&value);
     }
-    console::print(&text.to_string())?;
+    console::print(&format!("{answer}\n{text}"))?;
     launches.map_or(Ok(()), |launches| console::print(&launched(&plan, &launches)))
 }
 

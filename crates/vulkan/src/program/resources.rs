@@ -3,8 +3,8 @@
 use crate::memory::Region;
 use crate::policy::{Limits, attention};
 use pianola_plan::{
-    Allocation, AttentionSpec, BUCKETS, DeviceError, DeviceId, Kernel, KvSlot, Op, PAGE_TOKENS,
-    Plan, PlanOp, bucket,
+    Allocation, AllocationKind, AttentionSpec, BUCKETS, DeviceError, DeviceId, Kernel, KvSlot, Op,
+    PAGE_TOKENS, Plan, PlanOp, bucket,
 };
 
 /// Finds memory for an allocation.
@@ -42,7 +42,12 @@ impl Resources {
     ) -> Result<Resources, DeviceError> {
         let scratch = Scratch::of(plan, device, limits);
         let mut shared = |bytes: u64, what: &str| {
-            allocate(&Allocation { what: what.to_string(), bytes, layer: None })
+            allocate(&Allocation {
+                kind: AllocationKind::Working,
+                what: what.to_string(),
+                bytes,
+                layer: None,
+            })
         };
         let arenas = (0..plan.arenas())
             .map(|_| shared(plan.arena.bytes as u64, "activations"))
@@ -66,7 +71,7 @@ impl Resources {
                 }
                 let what = "the KV pages; a smaller context needs less".to_string();
                 let (bytes, layer) = (page_bytes(plan, index), plan.kv_layer(slot));
-                allocate(&Allocation { what, bytes, layer })
+                allocate(&Allocation { kind: AllocationKind::Kv, what, bytes, layer })
             });
             pages.push(layers.collect::<Result<Vec<Region>, DeviceError>>()?);
         }

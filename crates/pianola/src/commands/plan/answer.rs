@@ -1,0 +1,247 @@
+//! What most people ask of a plan: does it fit, how fast will it be, how much more would fit.
+
+use std::fmt::{self, Display, Formatter};
+use std::sync::Arc;
+
+use pianola_engine::EngineError;
+use pianola_plan::{AllocationKind, Ceilings, Device, HeapShare, Plan, PlanText, size_text};
+use pianola_vulkan::VulkanDevice;
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+
+/// The answers that a plan gives, before its kernels.
+pub struct PlanAnswer {
+    model: String,
+    parts: Vec<DevicePart>,
+    /// Tokens a second that one sequence generates.
+    generation: Speed,
+    /// Tokens a second of a prompt of [`PROMPT`] tokens.
+    prompt: Speed,
+    context: usize,
+    model_context: usize,
+    /// Sequences of the whole context that fit at once; none where the system does not say.
+    lanes: Option<u64>,
+}
+
+/// What a device has to keep.
+struct DevicePart {
+    name: String,
+    weights: u64,
+    kv: u64,
+    working: u64,
+    /// None if it does not fit.
+    heaps: Option<Vec<HeapShare>>,
+    /// Bytes that the device grants now, where it says so.
+    granted: Option<u64>,
+}
+
+#[derive(Clone, Copy)]
+struct Speed {
+    best: f64,
+    expected: f64,
+}
+
+/// Rows of the prompt whose speed is predicted.
+const PROMPT: usize = 512;
+
+/// What was reached of the ceilings in benchmarks: `share` of them, and a time that every kernel takes
+/// besides. From the rows of BENCHMARKS.md of November 2026: two cores of an EPYC 9R14 for the
+/// processor, an H200 for GPUs. Other machines differ.
+struct Reached {
+    share: f64,
+    kernel_seconds: f64,
+}
+
+impl Reached {
+    fn of(device: &dyn Device, rows: usize) -> Reached {
+        let gpu = device.as_any().downcast_ref::<VulkanDevice>().is_some();
+        match (gpu, rows) {
+            (false, 1) => Reached { share: 0.7, kernel_seconds: 0.0 },
+            (false, _) => Reached { share: 0.45, kernel_seconds: 0.0 },
+            (true, 1) => Reached { share: 0.75, kernel_seconds: 8.5e-6 },
+            (true, _) => Reached { share: 0.4, kernel_seconds: 25e-6 },
+        }
+    }
+}
+
+impl PlanAnswer {
+    pub fn of(
+        model: String,
+        plan: &Plan,
+        devices: &[Arc<dyn Device>],
+        ceilings: &[Ceilings],
+    ) -> Result<PlanAnswer, Failure> {
+        let part = |(id, device): (_, &Arc<dyn Device>)| {
+            let allocations = device.allocations(plan, id).map_err(EngineError::from)?;
+            let of = |kind: AllocationKind| -> u64 {
+                let alike = allocations.iter().filter(|allocation| allocation.kind == kind);
+                alike.map(|allocation| allocation.bytes).sum()
+            };
+            Ok(DevicePart {
+                name: device.description(),
+                weights: of(AllocationKind::Weights),
+                kv: of(AllocationKind::Kv),
+                working: of(AllocationKind::Working),
+                heaps: device.heaps(&allocations),
+                granted: device.memory(),
+            })
+        };
+        let parts =
+            plan.device_ids().zip(devices).map(part).collect::<Result<Vec<_>, Failure>>()?;
+        let speed = |rows: usize| {
+            let text = PlanText { plan, ceilings, lanes: 1, rows, context: rows, full: false };
+            let expected: f64 = plan
+                .ops
+                .iter()
+                .map(|op| {
+                    let reached = Reached::of(devices[op.device.0].as_ref(), rows);
+                    text.seconds_of(op) / reached.share + reached.kernel_seconds
+                })
+                .sum();
+            let tokens = rows as f64;
+            Speed { best: tokens / text.seconds(), expected: tokens / expected }
+        };
+        let lanes = lanes(plan, &parts);
+        Ok(PlanAnswer {
+            model,
+            parts,
+            generation: speed(1),
+            prompt: speed(PROMPT.min(plan.options.max_rows)),
+            context: plan.options.context,
+            model_context: plan.graph.context,
+            lanes,
+        })
+    }
+
+    fn fits(&self) -> bool {
+        self.parts.iter().all(|part| part.heaps.is_some())
+    }
+
+    pub fn object(&self) -> Value {
+        let heap = |heap: &HeapShare| json!({ "name": heap.name, "bytes": heap.taken, "free_bytes": heap.free });
+        let part = |part: &DevicePart| {
+            json!({
+                "device": part.name,
+                "bytes": part.bytes(),
+                "weight_bytes": part.weights,
+                "kv_bytes": part.kv,
+                "working_bytes": part.working,
+                "granted_bytes": part.granted,
+                "heaps": part.heaps.as_ref().map(|heaps| heaps.iter().map(heap).collect::<Vec<_>>()),
+            })
+        };
+        let speed = |speed: Speed| json!({ "best": speed.best, "expected": speed.expected });
+        json!({
+            "fits": self.fits(),
+            "devices": self.parts.iter().map(part).collect::<Vec<_>>(),
+            "generation_tokens_per_second": speed(self.generation),
+            "prompt_tokens_per_second": speed(self.prompt),
+            "largest_context": self.context,
+            "sequences_of_that_context": self.lanes,
+        })
+    }
+}
+
+impl DevicePart {
+    fn bytes(&self) -> u64 {
+        self.weights + self.kv + self.working
+    }
+}
+
+/// Sequences of the plan's context that fit beside the weights, as far as memory is concerned.
+fn lanes(plan: &Plan, parts: &[DevicePart]) -> Option<u64> {
+    let one: u64 = plan
+        .graph
+        .kv_groups
+        .iter()
+        .map(|group| {
+            group.page_bytes() * group.pages_for(plan.options.context, plan.options.max_rows) as u64
+        })
+        .sum();
+    // Layers, and with them their keys and values, are shared out among the devices; the tightest
+    // decides.
+    let fits = |part: &DevicePart| {
+        let heaps = part.heaps.as_ref()?;
+        let free: u64 = heaps.iter().map(|heap| heap.free).sum();
+        let share = part.kv as f64 / plan.kv_bytes().max(1) as f64;
+        let room = free.checked_sub(part.weights + part.working)?;
+        (share > 0.0 && free < u64::MAX).then(|| (room as f64 / (one as f64 * share)) as u64)
+    };
+    parts.iter().filter_map(fits).min()
+}
+
+impl Display for PlanAnswer {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let verdict = if self.fits() { "fits" } else { "does not fit" };
+        let names: Vec<&str> = self.parts.iter().map(|part| part.name.as_str()).collect();
+        writeln!(f, "{} {verdict} on {}", self.model, names.join(" and "))?;
+        for part in &self.parts {
+            writeln!(
+                f,
+                "  {:<12} {}: weights {}, keys and values {}, working memory {}",
+                "memory",
+                size_text(part.bytes()),
+                size_text(part.weights),
+                size_text(part.kv),
+                size_text(part.working),
+            )?;
+            match (&part.heaps, part.granted) {
+                (Some(heaps), _) => {
+                    for heap in heaps.iter().filter(|heap| heap.free < u64::MAX) {
+                        let (taken, free) = (size_text(heap.taken), size_text(heap.free));
+                        writeln!(f, "  {:<12} {}: {taken} of the {free} to be had", "", heap.name)?;
+                    }
+                }
+                (None, Some(granted)) => writeln!(
+                    f,
+                    "  {:<12} {} are to be had; a smaller model, --context or --kv-type q8_0 takes less",
+                    "",
+                    size_text(granted)
+                )?,
+                (None, None) => {}
+            }
+        }
+        for (name, speed) in [("generation", self.generation), ("prompt", self.prompt)] {
+            writeln!(
+                f,
+                "  {name:<12} {} tokens/s expected, {} at best",
+                rounded(speed.expected),
+                rounded(speed.best)
+            )?;
+        }
+        write!(f, "  {:<12} context {}", "largest", self.context)?;
+        match self.context == self.model_context {
+            true => write!(f, " (the model's own)")?,
+            false => write!(f, " of the model's {}", self.model_context)?,
+        }
+        match self.lanes {
+            Some(1) => writeln!(f, "; one sequence of that length at once"),
+            Some(lanes) => writeln!(f, "; {lanes} sequences of that length at once"),
+            None => writeln!(f),
+        }
+    }
+}
+
+/// A speed with two digits, which is as much as a prediction is good for.
+fn rounded(speed: f64) -> String {
+    match speed {
+        ..10.0 => format!("{speed:.1}"),
+        ..100.0 => format!("{speed:.0}"),
+        _ => {
+            let unit = 10f64.powf(speed.log10().floor() - 1.0);
+            format!("{:.0}", (speed / unit).round() * unit)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::rounded;
+
+    #[test]
+    fn predictions_have_two_digits() {
+        let shown = [0.84, 7.26, 43.7, 618.8, 12_345.0].map(rounded);
+        assert_eq!(shown, ["0.8", "7.3", "44", "620", "12000"]);
+    }
+}
