@@ -44,8 +44,8 @@ struct Facts {
     complete: bool,
 }
 
-/// What a call is made from.
-pub(crate) struct CallHead {
+/// What a call is known by before its body is read.
+pub(crate) struct CallOrigin {
     pub method: String,
     pub route: &'static str,
     pub dialect: Dialect,
@@ -54,8 +54,8 @@ pub(crate) struct CallHead {
 }
 
 impl Call {
-    pub fn new(state: &Arc<State>, head: CallHead) -> Arc<Call> {
-        let CallHead { method, route, dialect, tenant, wait } = head;
+    pub fn new(state: &Arc<State>, origin: CallOrigin) -> Arc<Call> {
+        let CallOrigin { method, route, dialect, tenant, wait } = origin;
         Arc::new(Call {
             id: state.fresh_id("req_"),
             _active: state.begin(),

@@ -1,18 +1,31 @@
-//! Who may ask: `Host`, `Origin`, content type and key, before a body is read.
+//! Which requests are answered: by `Host`, `Origin`, key, type and encoding, before a body is read.
 
-use crate::error::{ApiError, ErrorKind};
+use crate::error::{ApiError, ErrorKind, shown};
 use crate::options::{ApiKey, ServerOptions};
 use crate::reply::{self, Reply};
-use hyper::StatusCode;
 use hyper::header::{
     ACCESS_CONTROL_ALLOW_HEADERS, ACCESS_CONTROL_ALLOW_METHODS, ACCESS_CONTROL_ALLOW_ORIGIN,
-    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, AUTHORIZATION, CONTENT_TYPE, HOST,
-    HeaderMap, HeaderValue, ORIGIN, VARY,
+    ACCESS_CONTROL_EXPOSE_HEADERS, ACCESS_CONTROL_MAX_AGE, AUTHORIZATION, CONTENT_ENCODING,
+    CONTENT_TYPE, HOST, HeaderMap, HeaderValue, ORIGIN, VARY,
 };
+use hyper::{StatusCode, Version};
 use std::net::IpAddr;
 
 /// Who asks, as far as cached prompts are concerned; 0 where no key is needed.
 pub(crate) type Tenant = u64;
+
+/// Whether the request says once which host it is for, as HTTP/1.1 demands: of two, a proxy before this
+/// server may have checked the other.
+pub(crate) fn check_host(version: Version, headers: &HeaderMap) -> Result<(), ApiError> {
+    match headers.get_all(HOST).iter().count() {
+        1 => Ok(()),
+        0 if version < Version::HTTP_11 => Ok(()),
+        count => {
+            let message = format!("a request must have one Host header, this one has {count}");
+            Err(ApiError::new(ErrorKind::InvalidRequest, message))
+        }
+    }
+}
 
 /// Whether the request may be answered at all: a web page elsewhere must not drive a local server.
 pub(crate) fn check_site(options: &ServerOptions, headers: &HeaderMap) -> Result<(), ApiError> {
@@ -22,8 +35,8 @@ pub(crate) fn check_site(options: &ServerOptions, headers: &HeaderMap) -> Result
         && let Some(host) = headers.get(HOST)
         && !is_own_host(options, host)
     {
-        let name = String::from_utf8_lossy(host.as_bytes()).into_owned();
-        let name = without_port(&name);
+        let name = String::from_utf8_lossy(host.as_bytes());
+        let name = shown(without_port(&name));
         return forbidden(format!(
             "the name '{name}' is not one of this server's; --host-name {name} makes it one"
         ));
@@ -32,7 +45,7 @@ pub(crate) fn check_site(options: &ServerOptions, headers: &HeaderMap) -> Result
         && !is_own_origin(headers, origin)
         && allowed_origin(options, origin).is_none()
     {
-        let name = String::from_utf8_lossy(origin.as_bytes()).into_owned();
+        let name = shown(&String::from_utf8_lossy(origin.as_bytes()));
         return forbidden(format!(
             "pages of {name} may not use this server; --cors {name} lets them"
         ));
@@ -75,11 +88,12 @@ fn allowed_origin(options: &ServerOptions, origin: &HeaderValue) -> Option<Heade
 
 /// Lets a page of an allowed origin read the answer.
 pub(crate) fn add_cors(options: &ServerOptions, origin: Option<&HeaderValue>, reply: &mut Reply) {
-    let Some(origin) = origin.and_then(|origin| allowed_origin(options, origin)) else { return };
     let headers = reply.headers_mut();
+    // Also for those who sent no origin: a cache must not give their answer to a page that does.
+    headers.append(VARY, HeaderValue::from_static("Origin"));
+    let Some(origin) = origin.and_then(|origin| allowed_origin(options, origin)) else { return };
     headers.insert(ACCESS_CONTROL_ALLOW_ORIGIN, origin);
     headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("x-request-id"));
-    headers.insert(VARY, HeaderValue::from_static("Origin"));
 }
 
 /// The answer to a browser that asks what it may send.
@@ -134,8 +148,26 @@ pub(crate) fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
             ErrorKind::ContentType,
             format!(
                 "the content type must be application/json (with curl: -H 'Content-Type: application/json'), it is {}",
-                sent.map_or("not said".to_string(), |sent| format!("'{sent}'"))
+                sent.map_or("not said".to_string(), |sent| format!("'{}'", shown(sent)))
             ),
         )),
+    }
+}
+
+/// Whether the body is as it is: a compressed one would have to be bounded anew as it grows.
+pub(crate) fn check_content_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
+    let is_plain = |value: &&HeaderValue| {
+        let mut codings = value.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii);
+        codings.all(|coding| coding.is_empty() || coding.eq_ignore_ascii_case(b"identity"))
+    };
+    match headers.get_all(CONTENT_ENCODING).iter().find(|value| !is_plain(value)) {
+        None => Ok(()),
+        Some(value) => {
+            let coding = shown(&String::from_utf8_lossy(value.as_bytes()));
+            let message = format!(
+                "the content encoding '{coding}' is not supported; send the body uncompressed"
+            );
+            Err(ApiError::new(ErrorKind::ContentType, message))
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::reply::{self, Reply};
 use hyper::StatusCode;
+use hyper::header::{HeaderValue, VARY};
 
 const INDEX: &str = include_str!("../page/dist/index.html");
 const SCRIPT: &str = include_str!("../page/dist/app.js");
@@ -14,10 +15,12 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
 
 /// `/`: the page for a browser, Ollama's words for its clients.
 pub(crate) fn root(html: bool) -> Reply {
-    match html {
+    let mut reply = match html {
         true => reply::embedded("text/html; charset=utf-8", POLICY, INDEX),
         false => reply::whole(StatusCode::OK, "text/plain; charset=utf-8", "Ollama is running"),
-    }
+    };
+    reply.headers_mut().append(VARY, HeaderValue::from_static("Accept"));
+    reply
 }
 
 pub(crate) fn script() -> Reply {

@@ -1,18 +1,18 @@
 //! From a request's method and path to the function that answers it.
 //!
 //! ```text
-//! request ─► gate: site, key, content type ─► body ─► handler ─► Reply, or ApiError in the API's form
+//! request ─► gate: host, site, key, content type ─► body ─► handler ─► Reply, or ApiError in the API's form
 //! ```
 
-use crate::call::{Call, CallHead};
-use crate::error::{ApiError, Dialect, ErrorKind};
-use crate::fields;
+use crate::body::JsonBody;
+use crate::call::{Call, CallOrigin};
+use crate::error::{ApiError, Dialect, ErrorKind, shown};
 use crate::gate;
+use crate::path::percent_decoded;
 use crate::reply::Reply;
 use crate::state::State;
 use crate::{anthropic, docs, ollama, openai, operation, page, status};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Incoming;
 use hyper::header::{ACCEPT, ALLOW, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 use hyper::{Method, Request, StatusCode};
 use serde_json::Value;
@@ -154,7 +154,7 @@ pub(crate) async fn answer(
     let key = gate::check_key(&state.options, headers);
     let call = Call::new(
         &state,
-        CallHead {
+        CallOrigin {
             method: request.method().to_string(),
             // Paths that do not exist share one name, or anybody could fill the metrics.
             route: found.map_or("other", |(row, _)| row.path),
@@ -163,7 +163,11 @@ pub(crate) async fn answer(
             wait: !wants_no_wait(headers),
         },
     );
-    let result = dispatch(&call, request, found, key.err()).await;
+    let result = tokio::select! {
+        biased;
+        result = dispatch(&call, request, found, key.err()) => result,
+        () = state.until_cut_off() => Err(ApiError::going_down()),
+    };
     let mut reply = result.unwrap_or_else(|error| {
         call.set_error(&error);
         error.reply(call.dialect, &call.id)
@@ -181,7 +185,8 @@ pub(crate) async fn answer(
     }
     headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
     call.set_reply(&reply);
-    if !reply.headers().contains_key("x-accel-buffering") {
+    // A stream says itself when it has come to its end.
+    if !reply.body().is_stream() {
         call.set_complete();
     }
     Ok(reply)
@@ -204,36 +209,39 @@ async fn dispatch(
 ) -> Result<Reply, ApiError> {
     let state = &call.state;
     let (method, path) = (request.method().clone(), request.uri().path().to_string());
+    gate::check_host(request.version(), request.headers())?;
     gate::check_site(&state.options, request.headers())?;
     if method == Method::OPTIONS {
         return Ok(gate::preflight(request.headers().get("access-control-request-headers")));
     }
     let Some((row, rest)) = found else {
-        let message = format!("there is nothing at {path}; /docs lists what there is");
+        let message = format!("there is nothing at {}; /docs lists what there is", shown(&path));
         return Err(ApiError::new(ErrorKind::NotFound, message));
     };
     if !row.methods.contains(&method) {
-        let message = format!("{path} takes {}, not {method}", row.allowed(" or "));
+        let (path, sent) = (shown(&path), shown(method.as_str()));
+        let message = format!("{path} takes {}, not {sent}", row.allowed(" or "));
         return Err(ApiError::new(ErrorKind::MethodNotAllowed, message));
     }
     if let Some(error) = key.filter(|_| !row.public) {
         return Err(error);
     }
     if state.is_draining() && !row.public {
-        let message = "the server is going down; ask again soon";
-        return Err(ApiError::new(ErrorKind::Unavailable, message).retry_after(5));
+        return Err(ApiError::going_down());
     }
     // Clients shall learn that a path is not supported rather than what is wrong with their body.
     let takes_body = method == Method::POST && row.route != Route::OllamaUnsupported;
     if takes_body {
         gate::check_content_type(request.headers())?;
+        gate::check_content_encoding(request.headers())?;
     }
     let html = accepts_html(request.headers());
     let body = match takes_body {
-        true => fields::parse(&read(state, request.into_body()).await?)?,
-        false => Value::Null,
+        true => JsonBody::receive(state, request.into_body()).await?,
+        false => JsonBody::none(),
     };
-    handle(call, row.route, rest, html, body).await
+    // The body's share of the budget is given back with it, once the answer is there or has begun.
+    handle(call, row.route, &percent_decoded(rest), html, &body.value).await
 }
 
 fn accepts_html(headers: &HeaderMap) -> bool {
@@ -241,33 +249,12 @@ fn accepts_html(headers: &HeaderMap) -> bool {
     accept.is_some_and(|accept| accept.contains("text/html"))
 }
 
-/// Reads a body within the limits.
-async fn read(state: &State, body: Incoming) -> Result<Bytes, ApiError> {
-    let limits = state.options.limits;
-    let reading = Limited::new(body, limits.body_bytes).collect();
-    match tokio::time::timeout(limits.idle, reading).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::new(
-            ErrorKind::TooLarge,
-            format!("the body has more than the {} bytes that are allowed", limits.body_bytes),
-        )),
-        Ok(Err(error)) => {
-            let message = format!("the body could not be read: {error}");
-            Err(ApiError::new(ErrorKind::InvalidRequest, message))
-        }
-        Err(_) => {
-            let message = format!("the body did not come within {} s", limits.idle.as_secs());
-            Err(ApiError::new(ErrorKind::Timeout, message))
-        }
-    }
-}
-
 async fn handle(
     call: &Arc<Call>,
     route: Route,
     rest: &str,
     html: bool,
-    body: Value,
+    body: &Value,
 ) -> Result<Reply, ApiError> {
     let state = &call.state;
     match route {
@@ -284,25 +271,25 @@ async fn handle(
         Route::DocsStyle => Ok(docs::style()),
         Route::Models => Ok(openai::models::list(state)),
         Route::Model => openai::models::one(state, rest),
-        Route::Chat => openai::chat::answer(call, &body).await,
-        Route::Completions => openai::completions::answer(call, &body).await,
-        Route::Embeddings => openai::embeddings::answer(call, &body).await,
-        Route::Responses => openai::responses::answer(call, &body).await,
+        Route::Chat => openai::chat::answer(call, body).await,
+        Route::Completions => openai::completions::answer(call, body).await,
+        Route::Embeddings => openai::embeddings::answer(call, body).await,
+        Route::Responses => openai::responses::answer(call, body).await,
         Route::Response if call.method == "DELETE" => openai::responses::delete(call, rest),
         Route::Response => openai::responses::get(call, rest),
-        Route::Messages => anthropic::answer(call, &body).await,
-        Route::CountTokens => anthropic::count_tokens(call, &body).await,
-        Route::Tokenize => operation::tokenize(call, &body).await,
-        Route::Detokenize => operation::detokenize(call, &body).await,
+        Route::Messages => anthropic::answer(call, body).await,
+        Route::CountTokens => anthropic::count_tokens(call, body).await,
+        Route::Tokenize => operation::tokenize(call, body).await,
+        Route::Detokenize => operation::detokenize(call, body).await,
         Route::OllamaTags => Ok(ollama::models::tags(state)),
         Route::OllamaVersion => Ok(ollama::version()),
         Route::OllamaPs => Ok(ollama::models::ps(state)),
-        Route::OllamaShow => ollama::models::show(state, &body),
-        Route::OllamaChat => ollama::chat::answer(call, &body).await,
-        Route::OllamaGenerate => ollama::generate::answer(call, &body).await,
-        Route::OllamaEmbed => ollama::embed::answer(call, &body).await,
-        Route::OllamaEmbeddings => ollama::embed::answer_one(call, &body).await,
-        Route::OllamaPull => ollama::pull::answer(call, &body).await,
+        Route::OllamaShow => ollama::models::show(state, body),
+        Route::OllamaChat => ollama::chat::answer(call, body).await,
+        Route::OllamaGenerate => ollama::generate::answer(call, body).await,
+        Route::OllamaEmbed => ollama::embed::answer(call, body).await,
+        Route::OllamaEmbeddings => ollama::embed::answer_one(call, body).await,
+        Route::OllamaPull => ollama::pull::answer(call, body).await,
         Route::OllamaUnsupported => Err(ollama::unsupported(call.route)),
     }
 }
