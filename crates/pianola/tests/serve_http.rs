@@ -148,34 +148,21 @@ fn offsets_of_tokens_count_from_the_echo() {
     server.post("/v1/completions", "", &stream).is(200, "\"text_offset\":[2]");
 }
 
-/// Requests of every API for a stream that goes on for long.
+/// Path, end and body of a stream of every API that goes on for long: SmolLM2's end tokens are banned or
+/// ignored, or the text is one that has no end.
 fn long_streams() -> [(&'static str, &'static str, String); 5] {
-    let words = "Count from 1 to 10000, one number a line.";
+    let text = chat(8000, true);
+    let responses = text.replace("messages", "input").replace("max_tokens", "max_output_tokens");
+    let completion =
+        r#"{"prompt": "1, 2, 3,", "max_tokens": 8000, "stream": true, "ignore_eos": true}"#;
+    let generate = r#"{"prompt": "1, 2, 3, 4, 5, 6,", "raw": true,
+        "options": {"num_predict": 8000, "temperature": 0, "repeat_penalty": 1}}"#;
     [
-        ("/v1/chat/completions", "data: {\"error\":{", chat(8000, true)),
-        (
-            "/v1/completions",
-            "data: {\"error\":{",
-            r#"{"prompt": "1, 2, 3,", "max_tokens": 8000, "stream": true, "ignore_eos": true}"#
-                .into(),
-        ),
-        (
-            "/v1/responses",
-            "event: response.failed\n",
-            format!(r#"{{"input": "{words}", "stream": true}}"#),
-        ),
-        (
-            "/v1/messages",
-            "event: error\n",
-            format!(
-                r#"{{"messages": [{{"role": "user", "content": "{words}"}}], "max_tokens": 8000, "stream": true}}"#
-            ),
-        ),
-        (
-            "/api/generate",
-            "{\"error\":\"the server is going down",
-            format!(r#"{{"prompt": "{words}", "options": {{"num_predict": 8000}}}}"#),
-        ),
+        ("/v1/chat/completions", "data: {\"error\":{", text.clone()),
+        ("/v1/completions", "data: {\"error\":{", completion.into()),
+        ("/v1/responses", "event: response.failed\n", responses),
+        ("/v1/messages", "event: error\n", text),
+        ("/api/generate", "{\"error\":\"the server is going down", generate.into()),
     ]
 }
 

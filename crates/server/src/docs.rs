@@ -233,6 +233,23 @@ mod tests {
     }
 
     #[test]
+    fn the_document_and_the_readme_say_what_needs_no_key() {
+        let public: BTreeSet<&str> = route::public().collect();
+        for (path, methods) in entries(&document()["paths"]) {
+            for (method, operation) in entries(methods) {
+                let open = operation["security"].as_array().is_some_and(Vec::is_empty);
+                assert_eq!(open, public.contains(path.as_str()), "{method} {path}");
+            }
+        }
+        let readme = include_str!("../../../README.md");
+        let keys = readme.lines().skip_while(|line| !line.starts_with("- **Keys**"));
+        let keys = keys.take(4).collect::<String>();
+        for path in public {
+            assert!(keys.contains(&format!("`{path}`")), "{path}: {keys}");
+        }
+    }
+
+    #[test]
     fn every_reference_leads_somewhere() {
         fn check(document: &Value, value: &Value) {
             if let Some(reference) = value.get("$ref").and_then(Value::as_str) {

@@ -131,6 +131,12 @@ pub(crate) fn served() -> impl Iterator<Item = (String, String)> {
     })
 }
 
+/// Paths that need no key.
+#[cfg(test)]
+pub(crate) fn public() -> impl Iterator<Item = &'static str> {
+    ROUTES.iter().filter(|row| row.public).map(|row| row.path)
+}
+
 /// The row of a path, and what its star stands for.
 fn find(path: &str) -> Option<(&'static Row, &str)> {
     ROUTES.iter().find_map(|row| match row.path.strip_suffix('*') {
@@ -155,7 +161,7 @@ pub(crate) async fn answer(
     let call = Call::new(
         &state,
         CallOrigin {
-            method: request.method().to_string(),
+            method: shown(request.method().as_str()),
             // Paths that do not exist share one name, or anybody could fill the metrics.
             route: found.map_or("other", |(row, _)| row.path),
             dialect: Dialect::of(&path),
