@@ -15,7 +15,7 @@ pub(crate) struct Call {
     pub state: Arc<State>,
     /// Its `x-request-id`.
     pub id: String,
-    /// Whose kept prompts it may find.
+    /// Owner of the cached prompts that it may reuse.
     pub tenant: u64,
     pub dialect: Dialect,
     /// Whether it waits for a model that is not loaded yet.
@@ -28,7 +28,7 @@ pub(crate) struct Call {
     _active: Active,
 }
 
-/// What the log says of a request.
+/// The fields of a request's log line that are known only later.
 #[derive(Default)]
 struct Facts {
     status: u16,

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 const DOCUMENT: &str = include_str!("openapi.json");
 const STYLE: &str = include_str!("docs.css");
 
-/// Nothing but the style, and that from here.
+/// Allows only the style sheet of this server.
 const POLICY: &str = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'";
 

@@ -11,11 +11,11 @@ use hyper::header::{
 use hyper::{StatusCode, Version};
 use std::net::IpAddr;
 
-/// Who asks, as far as cached prompts are concerned; 0 where no key is needed.
+/// Owner of cached prompts: the number of the API key, or 0 on a server without keys.
 pub(crate) type Tenant = u64;
 
-/// Whether the request says once which host it is for, as HTTP/1.1 demands: of two, a proxy before this
-/// server may have checked the other.
+/// Checks that there is exactly one `Host` header, as HTTP/1.1 requires: with two, a proxy in front of this
+/// server may have checked the other one.
 pub(crate) fn check_host(version: Version, headers: &HeaderMap) -> Result<(), ApiError> {
     match headers.get_all(HOST).iter().count() {
         1 => Ok(()),
@@ -27,10 +27,11 @@ pub(crate) fn check_host(version: Version, headers: &HeaderMap) -> Result<(), Ap
     }
 }
 
-/// Whether the request may be answered at all: a web page elsewhere must not drive a local server.
+/// Checks `Host` and `Origin`: a web page of another site must not use a server on the reader's machine.
 pub(crate) fn check_site(options: &ServerOptions, headers: &HeaderMap) -> Result<(), ApiError> {
     let forbidden = |message: String| Err(ApiError::new(ErrorKind::Forbidden, message));
-    // A page whose name was pointed at this address sends that name; a key it does not have.
+    // DNS rebinding: the name of another site may resolve to this address. Its pages have no key, so that
+    // only a server without keys needs the check.
     if options.keys.is_empty()
         && let Some(host) = headers.get(HOST)
         && !is_own_host(options, host)
@@ -70,7 +71,7 @@ fn is_own_host(options: &ServerOptions, host: &HeaderValue) -> bool {
         || options.host_names.iter().any(|own| own.eq_ignore_ascii_case(name))
 }
 
-/// Whether a page of this server itself asks.
+/// Whether the request comes from this server's own page.
 fn is_own_origin(headers: &HeaderMap, origin: &HeaderValue) -> bool {
     let (Ok(origin), Some(Ok(host))) = (origin.to_str(), headers.get(HOST).map(|h| h.to_str()))
     else {
@@ -79,7 +80,7 @@ fn is_own_origin(headers: &HeaderMap, origin: &HeaderValue) -> bool {
     origin.split_once("://").is_some_and(|(_, own)| own.eq_ignore_ascii_case(host))
 }
 
-/// What is said to a page of another origin that may use the server.
+/// The value of `Access-Control-Allow-Origin`, if the origin is allowed.
 fn allowed_origin(options: &ServerOptions, origin: &HeaderValue) -> Option<HeaderValue> {
     let allowed =
         |own: &String| own == "*" || own.as_bytes().eq_ignore_ascii_case(origin.as_bytes());
@@ -96,7 +97,7 @@ pub(crate) fn add_cors(options: &ServerOptions, origin: Option<&HeaderValue>, re
     headers.insert(ACCESS_CONTROL_EXPOSE_HEADERS, HeaderValue::from_static("x-request-id"));
 }
 
-/// The answer to a browser that asks what it may send.
+/// The answer to a CORS preflight.
 pub(crate) fn preflight(requested: Option<&HeaderValue>) -> Reply {
     let mut reply = reply::whole(StatusCode::NO_CONTENT, "text/plain", "");
     let headers = reply.headers_mut();
@@ -108,7 +109,7 @@ pub(crate) fn preflight(requested: Option<&HeaderValue>) -> Reply {
     reply
 }
 
-/// The key that was sent, against those there are.
+/// Compares the key of a request with the server's keys.
 pub(crate) fn check_key(options: &ServerOptions, headers: &HeaderMap) -> Result<Tenant, ApiError> {
     if options.keys.is_empty() {
         return Ok(0);
@@ -120,11 +121,11 @@ pub(crate) fn check_key(options: &ServerOptions, headers: &HeaderMap) -> Result<
     });
     let sent = bearer.or_else(|| headers.get("x-api-key").and_then(|value| value.to_str().ok()));
     let Some(sent) = sent else {
-        let message = "this server wants an API key: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'";
+        let message = "this server requires an API key: send it as 'Authorization: Bearer KEY' or 'x-api-key: KEY'";
         return Err(ApiError::new(ErrorKind::Authentication, message));
     };
     let sent = ApiKey::new(sent);
-    // All are compared, so that the time tells nothing.
+    // Every key is compared, so that the time does not reveal which one matched.
     let matching = options.keys.iter().enumerate().filter(|(_, key)| key.matches(&sent));
     match matching.fold(None, |_, found| Some(found)) {
         Some((index, _)) => Ok(index as Tenant + 1),
@@ -134,7 +135,8 @@ pub(crate) fn check_key(options: &ServerOptions, headers: &HeaderMap) -> Result<
     }
 }
 
-/// Whether the body is declared as JSON, which a form of a web page elsewhere cannot do unasked.
+/// Checks that the body is declared as JSON. HTML forms cannot do that, and scripts of another origin only
+/// after a preflight.
 pub(crate) fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let sent = headers.get(CONTENT_TYPE).map(|value| value.to_str().unwrap_or_default());
     let kind = sent.map(|sent| sent.split(';').next().unwrap_or_default().trim());
@@ -148,13 +150,13 @@ pub(crate) fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
             ErrorKind::ContentType,
             format!(
                 "the content type must be application/json (with curl: -H 'Content-Type: application/json'), it is {}",
-                sent.map_or("not said".to_string(), |sent| format!("'{}'", shown(sent)))
+                sent.map_or("missing".to_string(), |sent| format!("'{}'", shown(sent)))
             ),
         )),
     }
 }
 
-/// Whether the body is as it is: a compressed one would have to be bounded anew as it grows.
+/// Checks that the body is not compressed: unpacking would need a bound of its own.
 pub(crate) fn check_content_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
     let is_plain = |value: &&HeaderValue| {
         let mut codings = value.as_bytes().split(|&byte| byte == b',').map(<[u8]>::trim_ascii);

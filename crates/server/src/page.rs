@@ -8,12 +8,11 @@ const INDEX: &str = include_str!("../page/dist/index.html");
 const SCRIPT: &str = include_str!("../page/dist/app.js");
 const STYLE: &str = include_str!("../page/dist/app.css");
 
-/// Nothing from elsewhere, and nothing inline: text of a model that got into the page as markup could still
-/// not run.
+/// Allows only files of this server and nothing inline, so that markup in a model's text could not run.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
     img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// `/`: the page for a browser, Ollama's words for its clients.
+/// `/`: the page for browsers; for other clients the text by which Ollama's recognise their server.
 pub(crate) fn root(html: bool) -> Reply {
     let mut reply = match html {
         true => reply::embedded("text/html; charset=utf-8", POLICY, INDEX),

@@ -19,7 +19,7 @@ use serde_json::Value;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-/// What a path stands for.
+/// The endpoint of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Route {
     Root,
@@ -53,11 +53,11 @@ enum Route {
     OllamaEmbed,
     OllamaEmbeddings,
     OllamaPull,
-    /// What Ollama's API has and this server does not.
+    /// Endpoints of Ollama's API that this server does not have.
     OllamaUnsupported,
 }
 
-/// A route's methods, its path as metrics name it, and whether it needs no key.
+/// A route's methods, its path as metrics name it, and whether it works without a key.
 struct Row {
     route: Route,
     methods: &'static [Method],
@@ -162,7 +162,7 @@ pub(crate) async fn answer(
         &state,
         CallOrigin {
             method: shown(request.method().as_str()),
-            // Paths that do not exist share one name, or anybody could fill the metrics.
+            // Unknown paths share one name: each distinct name adds a series to the metrics.
             route: found.map_or("other", |(row, _)| row.path),
             dialect: Dialect::of(&path),
             tenant: *key.as_ref().unwrap_or(&0),
@@ -235,7 +235,7 @@ async fn dispatch(
     if state.is_draining() && !row.public {
         return Err(ApiError::going_down());
     }
-    // Clients shall learn that a path is not supported rather than what is wrong with their body.
+    // An unsupported path is reported as such, whatever is in the body.
     let takes_body = method == Method::POST && row.route != Route::OllamaUnsupported;
     if takes_body {
         gate::check_content_type(request.headers())?;
