@@ -5,13 +5,12 @@
 With --tools the parts run that need constraints: forced tools and schemas.
 """
 
-import argparse
 import json
-import urllib.error
-import urllib.request
 
 import anthropic
 from pydantic import BaseModel
+
+from common import fails, main, post, refusal
 
 WEATHER = {
     "name": "get_weather",
@@ -50,15 +49,10 @@ class Server:
         return self.client.messages.create(**self.arguments(text, **more))
 
     def open(self, body, path="/v1/messages", headers=None):
-        headers = {"content-type": "application/json", "x-api-key": self.key, **(headers or {})}
-        data = json.dumps(body).encode()
-        request = urllib.request.Request(self.base + path, data=data, headers=headers)
-        return urllib.request.urlopen(request, timeout=120)
+        return post(self.base + path, body, {"x-api-key": self.key, **(headers or {})})
 
     def refused(self, body):
-        """The status and body of a request that is refused."""
-        error = fails(urllib.error.HTTPError, lambda: self.open(body))
-        return error.code, json.load(error)
+        return refusal(lambda: self.open(body))
 
 
 def text_of(message):
@@ -149,14 +143,6 @@ def counts(server):
     with server.client.messages.stream(**arguments) as stream:
         streamed = stream.get_final_message().usage
     assert streamed.cache_read_input_tokens > 0, streamed
-
-
-def fails(kind, call):
-    try:
-        call()
-    except kind as error:
-        return error
-    raise AssertionError(f"no {kind.__name__}")
 
 
 def errors(server):
@@ -279,20 +265,7 @@ def tool_runner(server):
     assert prompt[1] > prompt[0], prompt
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("base")
-    parser.add_argument("--model", default="smollm2:135m")
-    parser.add_argument("--key", default="dummy")
-    parser.add_argument("--tools", action="store_true")
-    options = parser.parse_args()
-    server = Server(options.base, options.model, options.key)
-    tests = [whole_answers, stop_sequences, streams, conversations, counts, errors]
-    if options.tools:
-        tests += [tool_history, forced_tools, schemas, tool_runner]
-    for test in tests:
-        test(server)
-        print("ok", test.__name__, flush=True)
+TESTS = [whole_answers, stop_sequences, streams, conversations, counts, errors]
+TOOL_TESTS = [tool_history, forced_tools, schemas, tool_runner]
 
-
-main()
+main(Server, TESTS, TOOL_TESTS)

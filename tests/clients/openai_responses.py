@@ -5,13 +5,12 @@
 With --tools the parts run that need constraints: forced tools and schemas.
 """
 
-import argparse
 import json
-import urllib.error
-import urllib.request
 
 import openai
 from pydantic import BaseModel
+
+from common import fails, main, post, refusal
 
 WEATHER = {
     "type": "function",
@@ -40,15 +39,13 @@ class Server:
     def create(self, input="Say hello.", **more):
         return self.client.responses.create(**self.arguments(input, **more))
 
-    def status(self, body):
-        headers = {"content-type": "application/json", "authorization": f"Bearer {self.key}"}
-        data = json.dumps(body).encode()
-        request = urllib.request.Request(self.base + "/responses", data=data, headers=headers)
-        try:
-            with urllib.request.urlopen(request, timeout=120) as response:
-                return response.status
-        except urllib.error.HTTPError as error:
-            return error.code
+    def open(self, body):
+        return post(self.base + "/responses", body, {"authorization": f"Bearer {self.key}"})
+
+    def refused(self, body):
+        """The status and the field of a request that is refused."""
+        status, error = refusal(lambda: self.open(body))
+        return status, error["error"]["param"]
 
 
 def whole_answers(server):
@@ -65,7 +62,8 @@ def whole_answers(server):
     assert cut.status == "incomplete", cut
     assert cut.incomplete_details.reason == "max_output_tokens", cut
     # How a client has a model loaded.
-    assert server.status({"model": server.model, "input": "", "max_output_tokens": 1}) == 200
+    with server.open({"model": server.model, "input": "", "max_output_tokens": 1}) as response:
+        assert response.status == 200
 
 
 def streams(server):
@@ -151,14 +149,6 @@ def kept_answers(server):
     fails(openai.NotFoundError, lambda: server.client.responses.retrieve(secret.id))
 
 
-def fails(kind, call):
-    try:
-        call()
-    except kind as error:
-        return error
-    raise AssertionError(f"no {kind.__name__}")
-
-
 def errors(server):
     background = fails(openai.BadRequestError, lambda: server.create(background=True))
     assert background.param == "background", background.body
@@ -168,8 +158,12 @@ def errors(server):
     assert unknown.code == "model_not_found", unknown.body
     long = fails(openai.BadRequestError, lambda: server.create("many words " * 100_000))
     assert long.code == "context_length_exceeded", long.body
-    assert server.status({"model": server.model}) == 400
-    assert server.status({"model": server.model, "input": [5]}) == 400
+    assert server.refused({"model": server.model}) == (400, "input")
+    assert server.refused({"model": server.model, "input": []}) == (400, "input")
+    assert server.refused({"model": server.model, "input": [5]})[0] == 400
+    assert server.refused({"model": server.model, "input": "x", "temperature": 1e308}) == (400, "temperature")
+    schema = {"format": {"type": "json_schema", "name": "n", "schema": {"type": "nothing"}}}
+    assert server.refused({"model": server.model, "input": "x", "text": schema}) == (400, "text.format")
 
 
 def tool_history(server):
@@ -234,20 +228,7 @@ def schemas(server):
     assert anything.status == "incomplete" or isinstance(json.loads(anything.output_text), dict), anything
 
 
-def main():
-    parser = argparse.ArgumentParser()
-    parser.add_argument("base")
-    parser.add_argument("--model", default="smollm2:135m")
-    parser.add_argument("--key", default="dummy")
-    parser.add_argument("--tools", action="store_true")
-    options = parser.parse_args()
-    server = Server(options.base, options.model, options.key)
-    tests = [whole_answers, streams, items, kept_answers, errors]
-    if options.tools:
-        tests += [tool_history, forced_tools, schemas]
-    for test in tests:
-        test(server)
-        print("ok", test.__name__, flush=True)
+TESTS = [whole_answers, streams, items, kept_answers, errors]
+TOOL_TESTS = [tool_history, forced_tools, schemas]
 
-
-main()
+main(Server, TESTS, TOOL_TESTS)

@@ -15,7 +15,7 @@ pub(crate) struct Call {
     pub state: Arc<State>,
     /// Its `x-request-id`.
     pub id: String,
-    /// Whose kept prompts it may find.
+    /// Owner of the cached prompts that it may reuse.
     pub tenant: u64,
     pub dialect: Dialect,
     /// Whether it waits for a model that is not loaded yet.
@@ -28,7 +28,7 @@ pub(crate) struct Call {
     _active: Active,
 }
 
-/// What the log says of a request.
+/// The fields of a request's log line that are known only later.
 #[derive(Default)]
 struct Facts {
     status: u16,
@@ -44,8 +44,8 @@ struct Facts {
     complete: bool,
 }
 
-/// What a call is made from.
-pub(crate) struct CallHead {
+/// What a call is known by before its body is read.
+pub(crate) struct CallOrigin {
     pub method: String,
     pub route: &'static str,
     pub dialect: Dialect,
@@ -54,8 +54,8 @@ pub(crate) struct CallHead {
 }
 
 impl Call {
-    pub fn new(state: &Arc<State>, head: CallHead) -> Arc<Call> {
-        let CallHead { method, route, dialect, tenant, wait } = head;
+    pub fn new(state: &Arc<State>, origin: CallOrigin) -> Arc<Call> {
+        let CallOrigin { method, route, dialect, tenant, wait } = origin;
         Arc::new(Call {
             id: state.fresh_id("req_"),
             _active: state.begin(),

@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 const DOCUMENT: &str = include_str!("openapi.json");
 const STYLE: &str = include_str!("docs.css");
 
-/// Nothing but the style, and that from here.
+/// Allows only the style sheet of this server.
 const POLICY: &str = "default-src 'none'; style-src 'self'; base-uri 'none'; form-action 'none'; \
     frame-ancestors 'none'";
 
@@ -230,6 +230,23 @@ mod tests {
         assert!(missing.is_empty(), "served and not in the document: {missing:?}");
         let unknown: Vec<_> = listed.difference(&served).collect();
         assert!(unknown.is_empty(), "in the document and not served: {unknown:?}");
+    }
+
+    #[test]
+    fn the_document_and_the_readme_say_what_needs_no_key() {
+        let public: BTreeSet<&str> = route::public().collect();
+        for (path, methods) in entries(&document()["paths"]) {
+            for (method, operation) in entries(methods) {
+                let open = operation["security"].as_array().is_some_and(Vec::is_empty);
+                assert_eq!(open, public.contains(path.as_str()), "{method} {path}");
+            }
+        }
+        let readme = include_str!("../../../README.md");
+        let keys = readme.lines().skip_while(|line| !line.starts_with("- **Keys**"));
+        let keys = keys.take(4).collect::<String>();
+        for path in public {
+            assert!(keys.contains(&format!("`{path}`")), "{path}: {keys}");
+        }
     }
 
     #[test]

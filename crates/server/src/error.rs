@@ -2,7 +2,7 @@
 
 use crate::reply::{self, Reply};
 use hyper::StatusCode;
-use hyper::header::{HeaderValue, RETRY_AFTER};
+use hyper::header::{HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
 use pianola_engine::EngineError;
 use serde_json::{Value, json};
 
@@ -19,6 +19,7 @@ pub(crate) enum ErrorKind {
     Authentication,
     Forbidden,
     TooLarge,
+    /// The body is not JSON, or is compressed.
     ContentType,
     Timeout,
     /// Too many requests wait.
@@ -109,9 +110,45 @@ impl Dialect {
     }
 }
 
+/// Most characters of a client's text that a message repeats.
+const MAX_SHOWN: usize = 100;
+/// Most characters of a message.
+const MAX_MESSAGE: usize = 2000;
+
+/// A client's text as messages repeat it: short, and without characters that act on a terminal.
+pub(crate) fn shown(text: &str) -> String {
+    visible(text, MAX_SHOWN)
+}
+
+/// At most so many characters of a text, control characters and those that turn the direction of
+/// writing spelled out.
+fn visible(text: &str, most: usize) -> String {
+    let mut visible = String::with_capacity(text.len().min(most));
+    for (index, c) in text.chars().enumerate() {
+        match c {
+            _ if index == most => {
+                visible.push('…');
+                break;
+            }
+            '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
+                visible.extend(c.escape_unicode());
+            }
+            c if c.is_control() => visible.extend(c.escape_default()),
+            c => visible.push(c),
+        }
+    }
+    visible
+}
+
 impl ApiError {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> ApiError {
         let message = message.into();
+        // Parts of it may be a client's.
+        let acts = |c: char| c.is_control() && c != '\n';
+        let message = match message.len() > MAX_MESSAGE || message.contains(acts) {
+            true => visible(&message, MAX_MESSAGE),
+            false => message,
+        };
         ApiError { kind, message, param: None, retry_after: None, details: None }
     }
 
@@ -119,6 +156,23 @@ impl ApiError {
     pub fn invalid(param: impl Into<String>, message: impl Into<String>) -> ApiError {
         let param = Some(param.into());
         ApiError { param, ..ApiError::new(ErrorKind::InvalidRequest, message) }
+    }
+
+    /// The server does not answer any more.
+    pub fn going_down() -> ApiError {
+        let message = "the server is going down; ask again soon";
+        ApiError::new(ErrorKind::Unavailable, message).retry_after(5)
+    }
+
+    /// The same about a field that the client knows by another name.
+    pub fn renamed(self, from: &str, to: &str) -> ApiError {
+        if self.param.as_deref() != Some(from) {
+            return self;
+        }
+        // Messages that name their field begin with it.
+        let rest = self.message.strip_prefix(from).filter(|rest| rest.starts_with([':', ' ']));
+        let message = rest.map(|rest| format!("{to}{rest}"));
+        ApiError { param: Some(to.to_string()), message: message.unwrap_or(self.message), ..self }
     }
 
     pub fn retry_after(self, seconds: u64) -> ApiError {
@@ -149,6 +203,9 @@ impl ApiError {
         let mut reply = reply::json(self.kind.status(), &self.body(dialect, request_id));
         if let Some(seconds) = self.retry_after {
             reply.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.kind == ErrorKind::Authentication {
+            reply.headers_mut().insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         reply
     }
@@ -185,5 +242,31 @@ impl From<pianola_text::Error> for ApiError {
     /// never the server's.
     fn from(error: pianola_text::Error) -> ApiError {
         ApiError::new(ErrorKind::InvalidRequest, error.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_called_as_the_client_calls_them() {
+        let error = ApiError::invalid("prompt", "prompt: token 9 is unknown");
+        let renamed = error.clone().renamed("prompt", "input");
+        assert_eq!(renamed.param.as_deref(), Some("input"));
+        assert_eq!(renamed.message, "input: token 9 is unknown");
+        assert_eq!(error.renamed("stop", "input").param.as_deref(), Some("prompt"));
+    }
+
+    #[test]
+    fn texts_of_clients_are_bounded_and_visible() {
+        assert_eq!(shown("smollm2:135m"), "smollm2:135m");
+        assert_eq!(shown("a\u{1b}[2J\r\u{202e}é"), "a\\u{1b}[2J\\r\\u{202e}é");
+        let long = shown(&"é".repeat(1000));
+        assert_eq!(long.chars().count(), MAX_SHOWN + 1);
+        assert!(long.ends_with('…'));
+        let error = ApiError::new(ErrorKind::NotFound, format!("\u{7}{}", "a".repeat(1 << 20)));
+        assert!(error.message.starts_with("\\u{7}a") && error.message.len() < 2100);
+        assert_eq!(ApiError::new(ErrorKind::NotFound, "two\nlines").message, "two\nlines");
     }
 }

@@ -4,6 +4,7 @@ use crate::error::{ApiError, ErrorKind};
 use serde_json::{Map, Value};
 
 /// A text, as it is or as tokens.
+#[derive(Clone)]
 pub(crate) enum TextOrTokens {
     Text(String),
     Tokens(Vec<u32>),
@@ -85,7 +86,9 @@ impl<'a> Fields<'a> {
     }
 
     pub fn number(&self, field: &str) -> Result<Option<f32>, ApiError> {
-        self.typed(field, "a number", |value| value.as_f64().map(|number| number as f32))
+        self.typed(field, "a number of at most 3.4e38 in size", |value| {
+            value.as_f64().map(|number| number as f32).filter(|number| number.is_finite())
+        })
     }
 
     /// A whole number of at least zero; `3.0` is one, too.
@@ -152,5 +155,28 @@ impl<'a> Fields<'a> {
             _ => None,
         })?;
         Ok(texts.unwrap_or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn numbers_that_do_not_fit_are_refused_by_name() {
+        let body =
+            json!({ "large": 1e308, "small": 1e-308, "text": "1", "options": { "x": -1e39 } });
+        let fields = Fields::of(&body, "").unwrap();
+        assert_eq!(fields.number("small").unwrap(), Some(0.0));
+        let options = fields.object("options").unwrap().unwrap();
+        for (error, name) in [
+            (fields.number("large").unwrap_err(), "large"),
+            (fields.number("text").unwrap_err(), "text"),
+            (options.number("x").unwrap_err(), "options.x"),
+        ] {
+            assert_eq!(error.param.as_deref(), Some(name));
+            assert_eq!(error.message, format!("{name} must be a number of at most 3.4e38 in size"));
+        }
     }
 }

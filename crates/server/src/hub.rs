@@ -7,7 +7,7 @@
 //!
 //! A request holds its model by an `Arc`: a model with holders is in use and never unloaded.
 
-use crate::error::{ApiError, ErrorKind};
+use crate::error::{ApiError, ErrorKind, shown};
 use crate::model::LoadedModel;
 use pianola_engine::Service;
 use std::collections::HashMap;
@@ -180,8 +180,8 @@ impl Hub {
         let found = cards.iter().find(|card| is(card, name) || is(card, plain));
         found.cloned().ok_or_else(|| {
             let served: Vec<&str> = cards.iter().map(|card| card.id.as_str()).collect();
-            let message =
-                format!("the model '{name}' does not exist here; served: {}", served.join(", "));
+            let (name, served) = (shown(name), served.join(", "));
+            let message = format!("the model '{name}' does not exist here; served: {served}");
             ApiError {
                 param: Some("model".into()),
                 ..ApiError::new(ErrorKind::ModelNotFound, message)

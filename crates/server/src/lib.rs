@@ -17,7 +17,9 @@
 
 mod anthropic;
 mod blocks;
+mod body;
 mod call;
+mod client_stream;
 mod docs;
 mod embedding;
 mod error;
@@ -35,6 +37,7 @@ mod operation;
 mod options;
 mod output;
 mod page;
+mod path;
 mod reply;
 mod route;
 mod running;

@@ -1,5 +1,6 @@
 //! Connections: accepted, bounded, drained.
 
+use crate::client_stream::ClientStream;
 use crate::hub::{Hub, ModelSource};
 use crate::options::ServerOptions;
 use crate::route;
@@ -50,6 +51,8 @@ pub enum ServerError {
 
 /// Time for a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Time for the errors that requests under way end in to be written.
+const LAST_WRITES: Duration = Duration::from_secs(1);
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> ServerError {
     move |source| ServerError::System { what, source }
@@ -102,13 +105,15 @@ async fn run(state: &Arc<State>, listening: impl FnOnce(SocketAddr)) -> Result<(
     let _ = stop.send(true);
     state.log.write("draining", &[("requests", state.active().into())]);
     tokio::select! {
-        () = until_done(state, &permits) => {}
-        () = tokio::time::sleep(state.options.drain) => {
-            state.log.write("cut off", &[("requests", state.active().into())]);
-        }
+        () = until_done(state, &permits) => return Ok(()),
+        () = tokio::time::sleep(state.options.drain) => {}
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
     }
+    state.log.write("cut off", &[("requests", state.active().into())]);
+    // Every answer ends in its API's error, so that clients do not take a part for the whole.
+    state.cut_off();
+    let _ = tokio::time::timeout(LAST_WRITES, until_done(state, &permits)).await;
     Ok(())
 }
 
@@ -186,7 +191,8 @@ async fn connect(
         .header_read_timeout(limits.idle)
         .max_headers(128)
         .max_buf_size(limits.header_bytes.max(8192));
-    let connection = http.serve_connection(TokioIo::new(StallLimit::new(stream)), service);
+    let stream = StallLimit::new(ClientStream::new(stream));
+    let connection = http.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     tokio::select! {
         // What a connection ends with concerns its client only.

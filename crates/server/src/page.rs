@@ -2,22 +2,24 @@
 
 use crate::reply::{self, Reply};
 use hyper::StatusCode;
+use hyper::header::{HeaderValue, VARY};
 
 const INDEX: &str = include_str!("../page/dist/index.html");
 const SCRIPT: &str = include_str!("../page/dist/app.js");
 const STYLE: &str = include_str!("../page/dist/app.css");
 
-/// Nothing from elsewhere, and nothing inline: text of a model that got into the page as markup could still
-/// not run.
+/// Allows only files of this server and nothing inline, so that markup in a model's text could not run.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; \
     img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// `/`: the page for a browser, Ollama's words for its clients.
+/// `/`: the page for browsers; for other clients the text by which Ollama's recognise their server.
 pub(crate) fn root(html: bool) -> Reply {
-    match html {
+    let mut reply = match html {
         true => reply::embedded("text/html; charset=utf-8", POLICY, INDEX),
         false => reply::whole(StatusCode::OK, "text/plain; charset=utf-8", "Ollama is running"),
-    }
+    };
+    reply.headers_mut().append(VARY, HeaderValue::from_static("Accept"));
+    reply
 }
 
 pub(crate) fn script() -> Reply {

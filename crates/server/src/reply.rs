@@ -1,9 +1,7 @@
 //! Answers: whole ones, and streams whose client may stall or go away.
 
 use crate::stall::MAX_STALL;
-use http_body_util::combinators::UnsyncBoxBody;
-use http_body_util::{BodyExt, Full};
-use hyper::body::{Body, Bytes, Frame};
+use hyper::body::{Body, Bytes, Frame, SizeHint};
 use hyper::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, REFERRER_POLICY,
 };
@@ -17,7 +15,49 @@ use std::time::Duration;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 /// An answer.
-pub(crate) type Reply = Response<UnsyncBoxBody<Bytes, Infallible>>;
+pub(crate) type Reply = Response<ReplyBody>;
+
+/// The body of an answer.
+pub(crate) enum ReplyBody {
+    /// All of it; empty once it was handed on.
+    Whole(Bytes),
+    /// What a task writes, part by part.
+    Stream(Receiver<Bytes>),
+}
+
+impl ReplyBody {
+    pub fn is_stream(&self) -> bool {
+        matches!(self, ReplyBody::Stream(_))
+    }
+}
+
+impl Body for ReplyBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let part = match &mut *self {
+            ReplyBody::Whole(bytes) if bytes.is_empty() => Poll::Ready(None),
+            ReplyBody::Whole(bytes) => Poll::Ready(Some(std::mem::take(bytes))),
+            ReplyBody::Stream(parts) => parts.poll_recv(context),
+        };
+        part.map(|part| part.map(|bytes| Ok(Frame::data(bytes))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        matches!(self, ReplyBody::Whole(bytes) if bytes.is_empty())
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            ReplyBody::Whole(bytes) => SizeHint::with_exact(bytes.len() as u64),
+            ReplyBody::Stream(_) => SizeHint::default(),
+        }
+    }
+}
 
 /// Frames of a stream that wait for the client, besides what the socket holds.
 const FRAMES: usize = 64;
@@ -28,7 +68,7 @@ pub(crate) fn whole(
     content_type: &'static str,
     body: impl Into<Bytes>,
 ) -> Reply {
-    let mut reply = Response::new(Full::new(body.into()).boxed_unsync());
+    let mut reply = Response::new(ReplyBody::Whole(body.into()));
     *reply.status_mut() = status;
     reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     reply
@@ -90,31 +130,15 @@ where
     Work: FnOnce(Writer) -> Done,
     Done: Future<Output = Result<(), ClientGone>> + Send + 'static,
 {
-    let (frames, waiting) = channel(FRAMES);
+    let (frames, parts) = channel(FRAMES);
     tokio::spawn(work(Writer { frames }));
-    let mut reply = Response::new(StreamBody { waiting }.boxed_unsync());
+    let mut reply = Response::new(ReplyBody::Stream(parts));
     let headers = reply.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // Proxies that buffer would hold tokens back.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     reply
-}
-
-struct StreamBody {
-    waiting: Receiver<Bytes>,
-}
-
-impl Body for StreamBody {
-    type Data = Bytes;
-    type Error = Infallible;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        self.waiting.poll_recv(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
-    }
 }
 
 /// A server-sent event without a name.

@@ -1,25 +1,25 @@
 //! From a request's method and path to the function that answers it.
 //!
 //! ```text
-//! request ─► gate: site, key, content type ─► body ─► handler ─► Reply, or ApiError in the API's form
+//! request ─► gate: host, site, key, content type ─► body ─► handler ─► Reply, or ApiError in the API's form
 //! ```
 
-use crate::call::{Call, CallHead};
-use crate::error::{ApiError, Dialect, ErrorKind};
-use crate::fields;
+use crate::body::JsonBody;
+use crate::call::{Call, CallOrigin};
+use crate::error::{ApiError, Dialect, ErrorKind, shown};
 use crate::gate;
+use crate::path::percent_decoded;
 use crate::reply::Reply;
 use crate::state::State;
 use crate::{anthropic, docs, ollama, openai, operation, page, status};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
-use hyper::body::{Bytes, Incoming};
+use hyper::body::Incoming;
 use hyper::header::{ACCEPT, ALLOW, HeaderMap, HeaderName, HeaderValue, ORIGIN};
 use hyper::{Method, Request, StatusCode};
 use serde_json::Value;
 use std::convert::Infallible;
 use std::sync::Arc;
 
-/// What a path stands for.
+/// The endpoint of a path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Route {
     Root,
@@ -53,11 +53,11 @@ enum Route {
     OllamaEmbed,
     OllamaEmbeddings,
     OllamaPull,
-    /// What Ollama's API has and this server does not.
+    /// Endpoints of Ollama's API that this server does not have.
     OllamaUnsupported,
 }
 
-/// A route's methods, its path as metrics name it, and whether it needs no key.
+/// A route's methods, its path as metrics name it, and whether it works without a key.
 struct Row {
     route: Route,
     methods: &'static [Method],
@@ -131,6 +131,12 @@ pub(crate) fn served() -> impl Iterator<Item = (String, String)> {
     })
 }
 
+/// Paths that need no key.
+#[cfg(test)]
+pub(crate) fn public() -> impl Iterator<Item = &'static str> {
+    ROUTES.iter().filter(|row| row.public).map(|row| row.path)
+}
+
 /// The row of a path, and what its star stands for.
 fn find(path: &str) -> Option<(&'static Row, &str)> {
     ROUTES.iter().find_map(|row| match row.path.strip_suffix('*') {
@@ -154,16 +160,20 @@ pub(crate) async fn answer(
     let key = gate::check_key(&state.options, headers);
     let call = Call::new(
         &state,
-        CallHead {
-            method: request.method().to_string(),
-            // Paths that do not exist share one name, or anybody could fill the metrics.
+        CallOrigin {
+            method: shown(request.method().as_str()),
+            // Unknown paths share one name: each distinct name adds a series to the metrics.
             route: found.map_or("other", |(row, _)| row.path),
             dialect: Dialect::of(&path),
             tenant: *key.as_ref().unwrap_or(&0),
             wait: !wants_no_wait(headers),
         },
     );
-    let result = dispatch(&call, request, found, key.err()).await;
+    let result = tokio::select! {
+        biased;
+        result = dispatch(&call, request, found, key.err()) => result,
+        () = state.until_cut_off() => Err(ApiError::going_down()),
+    };
     let mut reply = result.unwrap_or_else(|error| {
         call.set_error(&error);
         error.reply(call.dialect, &call.id)
@@ -181,7 +191,8 @@ pub(crate) async fn answer(
     }
     headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
     call.set_reply(&reply);
-    if !reply.headers().contains_key("x-accel-buffering") {
+    // A stream says itself when it has come to its end.
+    if !reply.body().is_stream() {
         call.set_complete();
     }
     Ok(reply)
@@ -204,36 +215,39 @@ async fn dispatch(
 ) -> Result<Reply, ApiError> {
     let state = &call.state;
     let (method, path) = (request.method().clone(), request.uri().path().to_string());
+    gate::check_host(request.version(), request.headers())?;
     gate::check_site(&state.options, request.headers())?;
     if method == Method::OPTIONS {
         return Ok(gate::preflight(request.headers().get("access-control-request-headers")));
     }
     let Some((row, rest)) = found else {
-        let message = format!("there is nothing at {path}; /docs lists what there is");
+        let message = format!("there is nothing at {}; /docs lists what there is", shown(&path));
         return Err(ApiError::new(ErrorKind::NotFound, message));
     };
     if !row.methods.contains(&method) {
-        let message = format!("{path} takes {}, not {method}", row.allowed(" or "));
+        let (path, sent) = (shown(&path), shown(method.as_str()));
+        let message = format!("{path} takes {}, not {sent}", row.allowed(" or "));
         return Err(ApiError::new(ErrorKind::MethodNotAllowed, message));
     }
     if let Some(error) = key.filter(|_| !row.public) {
         return Err(error);
     }
     if state.is_draining() && !row.public {
-        let message = "the server is going down; ask again soon";
-        return Err(ApiError::new(ErrorKind::Unavailable, message).retry_after(5));
+        return Err(ApiError::going_down());
     }
-    // Clients shall learn that a path is not supported rather than what is wrong with their body.
+    // An unsupported path is reported as such, whatever is in the body.
     let takes_body = method == Method::POST && row.route != Route::OllamaUnsupported;
     if takes_body {
         gate::check_content_type(request.headers())?;
+        gate::check_content_encoding(request.headers())?;
     }
     let html = accepts_html(request.headers());
     let body = match takes_body {
-        true => fields::parse(&read(state, request.into_body()).await?)?,
-        false => Value::Null,
+        true => JsonBody::receive(state, request.into_body()).await?,
+        false => JsonBody::none(),
     };
-    handle(call, row.route, rest, html, body).await
+    // The body's share of the budget is given back with it, once the answer is there or has begun.
+    handle(call, row.route, &percent_decoded(rest), html, &body.value).await
 }
 
 fn accepts_html(headers: &HeaderMap) -> bool {
@@ -241,33 +255,12 @@ fn accepts_html(headers: &HeaderMap) -> bool {
     accept.is_some_and(|accept| accept.contains("text/html"))
 }
 
-/// Reads a body within the limits.
-async fn read(state: &State, body: Incoming) -> Result<Bytes, ApiError> {
-    let limits = state.options.limits;
-    let reading = Limited::new(body, limits.body_bytes).collect();
-    match tokio::time::timeout(limits.idle, reading).await {
-        Ok(Ok(body)) => Ok(body.to_bytes()),
-        Ok(Err(error)) if error.is::<LengthLimitError>() => Err(ApiError::new(
-            ErrorKind::TooLarge,
-            format!("the body has more than the {} bytes that are allowed", limits.body_bytes),
-        )),
-        Ok(Err(error)) => {
-            let message = format!("the body could not be read: {error}");
-            Err(ApiError::new(ErrorKind::InvalidRequest, message))
-        }
-        Err(_) => {
-            let message = format!("the body did not come within {} s", limits.idle.as_secs());
-            Err(ApiError::new(ErrorKind::Timeout, message))
-        }
-    }
-}
-
 async fn handle(
     call: &Arc<Call>,
     route: Route,
     rest: &str,
     html: bool,
-    body: Value,
+    body: &Value,
 ) -> Result<Reply, ApiError> {
     let state = &call.state;
     match route {
@@ -284,25 +277,25 @@ async fn handle(
         Route::DocsStyle => Ok(docs::style()),
         Route::Models => Ok(openai::models::list(state)),
         Route::Model => openai::models::one(state, rest),
-        Route::Chat => openai::chat::answer(call, &body).await,
-        Route::Completions => openai::completions::answer(call, &body).await,
-        Route::Embeddings => openai::embeddings::answer(call, &body).await,
-        Route::Responses => openai::responses::answer(call, &body).await,
+        Route::Chat => openai::chat::answer(call, body).await,
+        Route::Completions => openai::completions::answer(call, body).await,
+        Route::Embeddings => openai::embeddings::answer(call, body).await,
+        Route::Responses => openai::responses::answer(call, body).await,
         Route::Response if call.method == "DELETE" => openai::responses::delete(call, rest),
         Route::Response => openai::responses::get(call, rest),
-        Route::Messages => anthropic::answer(call, &body).await,
-        Route::CountTokens => anthropic::count_tokens(call, &body).await,
-        Route::Tokenize => operation::tokenize(call, &body).await,
-        Route::Detokenize => operation::detokenize(call, &body).await,
+        Route::Messages => anthropic::answer(call, body).await,
+        Route::CountTokens => anthropic::count_tokens(call, body).await,
+        Route::Tokenize => operation::tokenize(call, body).await,
+        Route::Detokenize => operation::detokenize(call, body).await,
         Route::OllamaTags => Ok(ollama::models::tags(state)),
         Route::OllamaVersion => Ok(ollama::version()),
         Route::OllamaPs => Ok(ollama::models::ps(state)),
-        Route::OllamaShow => ollama::models::show(state, &body),
-        Route::OllamaChat => ollama::chat::answer(call, &body).await,
-        Route::OllamaGenerate => ollama::generate::answer(call, &body).await,
-        Route::OllamaEmbed => ollama::embed::answer(call, &body).await,
-        Route::OllamaEmbeddings => ollama::embed::answer_one(call, &body).await,
-        Route::OllamaPull => ollama::pull::answer(call, &body).await,
+        Route::OllamaShow => ollama::models::show(state, body),
+        Route::OllamaChat => ollama::chat::answer(call, body).await,
+        Route::OllamaGenerate => ollama::generate::answer(call, body).await,
+        Route::OllamaEmbed => ollama::embed::answer(call, body).await,
+        Route::OllamaEmbeddings => ollama::embed::answer_one(call, body).await,
+        Route::OllamaPull => ollama::pull::answer(call, body).await,
         Route::OllamaUnsupported => Err(ollama::unsupported(call.route)),
     }
 }

@@ -225,7 +225,15 @@ impl Running {
             if self.ended == self.generation.choices {
                 return None;
             }
-            match self.messages.recv().await {
+            let message = tokio::select! {
+                biased;
+                message = self.messages.recv() => message,
+                () = self.call.state.until_cut_off() => {
+                    self.fail(0, ApiError::going_down());
+                    continue;
+                }
+            };
+            match message {
                 Some((choice, message)) => self.take(choice, message),
                 // The engine ended without a word.
                 None => self.fail(0, EngineError::Stopped.into()),

@@ -1,5 +1,6 @@
 //! What all connections share.
 
+use crate::body::BodyBudget;
 use crate::hub::Hub;
 use crate::log::Log;
 use crate::metrics::Metrics;
@@ -10,7 +11,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
-use tokio::sync::{Notify, Semaphore};
+use tokio::sync::{Notify, Semaphore, watch};
 
 /// Prompts and schemas that are prepared at once.
 const PREPARING: usize = 4;
@@ -25,12 +26,15 @@ pub(crate) struct State {
     pub responses: ResponseStore,
     /// Prompts and schemas that are prepared at once; further ones wait.
     pub preparing: Arc<Semaphore>,
+    pub bodies: BodyBudget,
     pub started: Instant,
     requests: AtomicU64,
     /// Requests under way, streams included.
     active: AtomicUsize,
     idle: Notify,
     draining: AtomicBool,
+    /// Whether the requests under way are to end at once.
+    cut_off: watch::Sender<bool>,
     warm: AtomicBool,
     /// Random keys that ids are made with.
     ids: RandomState,
@@ -51,6 +55,7 @@ impl State {
     pub fn new(options: ServerOptions, hub: Arc<Hub>) -> State {
         State {
             log: Log::new(options.log),
+            bodies: BodyBudget::new(options.limits.body_bytes),
             options,
             hub,
             metrics: Metrics::default(),
@@ -62,6 +67,7 @@ impl State {
             active: AtomicUsize::new(0),
             idle: Notify::new(),
             draining: AtomicBool::new(false),
+            cut_off: watch::Sender::new(false),
             warm: AtomicBool::new(false),
             ids: RandomState::new(),
         }
@@ -92,6 +98,17 @@ impl State {
 
     pub fn is_draining(&self) -> bool {
         self.draining.load(Ordering::SeqCst)
+    }
+
+    /// The requests under way end in an error now.
+    pub fn cut_off(&self) {
+        self.cut_off.send_replace(true);
+    }
+
+    /// Resolves once the requests under way have to end.
+    pub async fn until_cut_off(&self) {
+        // The sender lives as long as `self`, so that this ends only with the value.
+        let _ = self.cut_off.subscribe().wait_for(|&cut_off| cut_off).await;
     }
 
     /// The first model has generated a token.

@@ -34,7 +34,6 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
         true => encode_and_cut(&model, texts).await?,
         false => texts.into_iter().map(TextOrTokens::Text).collect(),
     };
-    let embedded = embedding::embed(call, &model, inputs).await?;
     let width = model.service().info().embedding_width;
     if let Some(dimensions) = dimensions.filter(|&dimensions| dimensions != width) {
         let message = format!(
@@ -42,6 +41,7 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
         );
         return Err(ApiError::invalid("dimensions", message));
     }
+    let embedded = embedding::embed(call, &model, inputs).await?;
     Ok(reply::ok(&json!({
         "model": name.unwrap_or(&model.id),
         "embeddings": embedded.vectors,

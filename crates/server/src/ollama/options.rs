@@ -1,6 +1,6 @@
 //! `options`, `format` and `think`.
 
-use crate::error::{ApiError, ErrorKind};
+use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::{Generation, OutputRule, Prompt};
 use crate::model::LoadedModel;
@@ -51,9 +51,7 @@ fn read_options(options: &Fields<'_>, generation: &mut Generation) -> Result<(),
         // -1 stands for the whole context.
         sampling.penalty_window = usize::try_from(window).unwrap_or(usize::MAX);
     }
-    sampling
-        .validate()
-        .map_err(|error| ApiError::new(ErrorKind::InvalidRequest, format!("options: {error}")))?;
+    openai::check_ranges(options, sampling)?;
     // 0, -1 (no limit) and -2 (until the context is full) are alike: the context is never shifted.
     let most = options.integer("num_predict")?.filter(|&most| most > 0);
     generation.max_tokens = most.and_then(|most| usize::try_from(most).ok());

@@ -74,6 +74,11 @@ impl Pull {
             let report = tokio::select! {
                 () = writer.closed() => return Err(ClientGone),
                 report = self.progress.recv() => report,
+                () = call.state.until_cut_off() => {
+                    let error = ApiError::going_down();
+                    call.set_error(&error);
+                    return writer.send(line(&error.body(Dialect::Ollama, &call.id))).await;
+                }
             };
             let Some(report) = report else { break };
             writer.send(line(&describe(&report))).await?;

@@ -31,15 +31,19 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
     if prompts.len() > most {
         return Err(fields.wrong("prompt", &format!("a list of at most {most} prompts")));
     }
+    let include_usage = match fields.object("stream_options")? {
+        Some(options) => options.flag("include_usage")?.unwrap_or(false),
+        None => false,
+    };
     let mut running = Vec::with_capacity(prompts.len());
     let mut echoes = Vec::with_capacity(prompts.len());
     let echo = fields.flag("echo")?.unwrap_or(false);
     for prompt in prompts {
-        echoes.push(match (&prompt, echo) {
-            (Prompt::Text(text), true) => text.clone(),
-            _ => String::new(),
+        let echoed = echo.then(|| prompt.clone());
+        let mut generation = Generation::new(match prompt {
+            TextOrTokens::Text(text) => Prompt::Text(text),
+            TextOrTokens::Tokens(tokens) => Prompt::Tokens(tokens),
         });
-        let mut generation = Generation::new(prompt);
         sampling::read(call, &fields, &mut generation)?;
         generation.max_tokens = generation.max_tokens.or(Some(DEFAULT_TOKENS));
         generation.logprobs = fields.count("logprobs")?;
@@ -51,39 +55,40 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
                 fields.wrong("logprobs", &format!("between 0 and {}", sampling::MAX_LOGPROBS))
             );
         }
-        running.push(call.generate(fields.text("model")?, generation).await?);
+        let started = call.generate(fields.text("model")?, generation).await?;
+        echoes.push(match echoed {
+            Some(TextOrTokens::Text(text)) => text,
+            Some(TextOrTokens::Tokens(tokens)) => {
+                started.model().text()?.tokenizer.decode(&tokens, true)
+            }
+            None => String::new(),
+        });
+        running.push(started);
     }
-    let include_usage = match fields.object("stream_options")? {
-        Some(options) => options.flag("include_usage")?.unwrap_or(false),
-        None => false,
-    };
-    let head = Head { id: call.state.fresh_id("cmpl-"), created: now(), echoes };
+    let completion = Completion { id: call.state.fresh_id("cmpl-"), created: now(), echoes };
     match stream {
-        true => Ok(stream_answer(call.clone(), running, head, include_usage)),
-        false => whole_answer(running, &head).await,
+        true => Ok(stream_answer(call.clone(), running, completion, include_usage)),
+        false => whole_answer(running, &completion).await,
     }
 }
 
-fn read_prompts(fields: &Fields<'_>) -> Result<Vec<Prompt>, ApiError> {
+fn read_prompts(fields: &Fields<'_>) -> Result<Vec<TextOrTokens>, ApiError> {
     let prompts = fields.texts_or_tokens("prompt")?;
     if prompts.is_empty() {
         return Err(fields.wrong("prompt", "a list of at least one prompt"));
     }
-    let prompt = |prompt| match prompt {
-        TextOrTokens::Text(text) => Prompt::Text(text),
-        TextOrTokens::Tokens(tokens) => Prompt::Tokens(tokens),
-    };
-    Ok(prompts.into_iter().map(prompt).collect())
+    Ok(prompts)
 }
 
-struct Head {
+/// What the whole answer and all of its chunks have in common.
+struct Completion {
     id: String,
     created: u64,
     /// What each prompt's answers begin with.
     echoes: Vec<String>,
 }
 
-impl Head {
+impl Completion {
     fn object(&self, model: &str, choices: Value) -> Value {
         json!({
             "id": self.id, "object": "text_completion", "created": self.created, "model": model,
@@ -92,16 +97,23 @@ impl Head {
     }
 }
 
-/// Log probabilities in the form of completions.
+/// Where a token begins in an answer's text, in characters, and where the next one begins. A token that
+/// begins inside a character begins where that does.
+fn advance_offset(offset: &mut usize, token: &[u8]) -> usize {
+    let is_inside = |byte: &u8| byte & 0xc0 == 0x80;
+    let begin = offset.saturating_sub(usize::from(token.first().is_some_and(is_inside)));
+    *offset += token.iter().filter(|byte| !is_inside(byte)).count();
+    begin
+}
+
+/// Log probabilities in the form of completions; `offset` is where the first token begins in the text.
 fn logprobs(running: &Running, infos: &[TokenInfo], offset: &mut usize) -> Value {
-    let text =
-        |token: u32| String::from_utf8_lossy(&running.model().token_bytes(token)).into_owned();
+    let bytes = |token: u32| running.model().token_bytes(token);
+    let text = |token: u32| String::from_utf8_lossy(&bytes(token)).into_owned();
     let (mut tokens, mut own, mut top, mut offsets) = (vec![], vec![], vec![], vec![]);
     for info in infos {
-        let token = text(info.token);
-        offsets.push(*offset);
-        *offset += token.chars().count();
-        tokens.push(token);
+        offsets.push(advance_offset(offset, &bytes(info.token)));
+        tokens.push(text(info.token));
         own.push(info.logprob.max(-9999.0));
         let others = info.top.iter().map(|&(id, logprob)| (text(id), logprob.max(-9999.0).into()));
         top.push(Value::Object(others.collect()));
@@ -116,11 +128,11 @@ fn add_ids(choice: &mut Value, ids: &mut Vec<u32>) {
     }
 }
 
-async fn whole_answer(all: Vec<Running>, head: &Head) -> Result<Reply, ApiError> {
+async fn whole_answer(all: Vec<Running>, completion: &Completion) -> Result<Reply, ApiError> {
     let mut usage = Usage::default();
     let mut list = Vec::new();
     let mut model = String::new();
-    for (mut running, echo) in all.into_iter().zip(&head.echoes) {
+    for (mut running, echo) in all.into_iter().zip(&completion.echoes) {
         model.clone_from(&running.model().id);
         let wants_logprobs = running.wants_logprobs();
         let first = list.len();
@@ -144,7 +156,7 @@ async fn whole_answer(all: Vec<Running>, head: &Head) -> Result<Reply, ApiError>
         }
         for (choice, (text, infos, reason)) in texts.into_iter().enumerate() {
             let found = match wants_logprobs {
-                true => logprobs(&running, &infos, &mut 0),
+                true => logprobs(&running, &infos, &mut echo.chars().count()),
                 false => Value::Null,
             };
             let mut item = json!({
@@ -155,18 +167,23 @@ async fn whole_answer(all: Vec<Running>, head: &Head) -> Result<Reply, ApiError>
             list.push(item);
         }
     }
-    let mut object = head.object(&model, list.into());
+    let mut object = completion.object(&model, list.into());
     object["usage"] = sampling::usage(&usage);
     Ok(reply::ok(&object))
 }
 
-fn stream_answer(call: Arc<Call>, all: Vec<Running>, head: Head, include_usage: bool) -> Reply {
+fn stream_answer(
+    call: Arc<Call>,
+    all: Vec<Running>,
+    completion: Completion,
+    include_usage: bool,
+) -> Reply {
     reply::stream("text/event-stream", move |writer| async move {
         let mut usage = Usage::default();
         let (mut first, mut model) = (0, String::new());
-        for (mut running, echo) in all.into_iter().zip(&head.echoes) {
+        for (mut running, echo) in all.into_iter().zip(&completion.echoes) {
             model.clone_from(&running.model().id);
-            let mut offsets = vec![0; running.choices()];
+            let mut offsets = vec![echo.chars().count(); running.choices()];
             let mut echoes = vec![echo.clone(); running.choices()];
             let mut ids = vec![Vec::new(); running.choices()];
             while let Some(update) = running.next_or_comment(&writer).await? {
@@ -199,12 +216,12 @@ fn stream_answer(call: Arc<Call>, all: Vec<Running>, head: Head, include_usage: 
                     _ => continue,
                 };
                 add_ids(&mut chunk, &mut ids[choice]);
-                writer.send(reply::event(&head.object(&model, json!([chunk])))).await?;
+                writer.send(reply::event(&completion.object(&model, json!([chunk])))).await?;
             }
             first += running.choices();
         }
         if include_usage {
-            let mut chunk = head.object(&model, json!([]));
+            let mut chunk = completion.object(&model, json!([]));
             chunk["usage"] = sampling::usage(&usage);
             writer.send(reply::event(&chunk)).await?;
         }
@@ -212,4 +229,18 @@ fn stream_answer(call: Arc<Call>, all: Vec<Running>, head: Head, include_usage: 
         call.set_complete();
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn offsets_count_the_characters_of_the_text() {
+        let mut offset = "écho ".chars().count();
+        let tokens: [&[u8]; 5] = [b"a", "é".as_bytes(), b"\xf0\x9f", b"\x98\x80", b"b"];
+        let found = tokens.map(|token| advance_offset(&mut offset, token));
+        assert_eq!(found, [5, 6, 7, 7, 8]);
+        assert_eq!(offset, 9);
+    }
 }

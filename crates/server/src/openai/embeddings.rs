@@ -21,14 +21,16 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
     let inputs = read_inputs(&fields, call.state.options.limits.inputs)?;
     let dimensions = fields.count("dimensions")?;
     let model = call.model(fields.text("model")?).await?;
-    let embedded = embedding::embed(call, &model, inputs).await?;
-    let width = embedded.vectors.first().map_or(0, Vec::len);
+    let width = model.service().info().embedding_width;
     if let Some(dimensions) = dimensions.filter(|&dimensions| dimensions != width) {
         let message = format!(
             "this model's embeddings have {width} dimensions, not {dimensions}, and are not cut"
         );
         return Err(ApiError::invalid("dimensions", message));
     }
+    let embedded = embedding::embed(call, &model, inputs).await;
+    // The engine calls all tokens that it is given a prompt.
+    let embedded = embedded.map_err(|error| error.renamed("prompt", "input"))?;
     let data = embedded.vectors.iter().enumerate().map(|(index, vector)| {
         let embedding = match base64 {
             true => {

@@ -5,6 +5,7 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::Generation;
 use pianola_engine::Usage;
+use pianola_engine::sampler::{Sampling, SamplingError};
 use serde_json::{Map, Value, json};
 
 /// Most stop texts.
@@ -17,13 +18,7 @@ pub(crate) fn read(
     generation: &mut Generation,
 ) -> Result<(), ApiError> {
     read_sampler(fields, generation)?;
-    generation.max_tokens = match fields.count("max_completion_tokens")? {
-        Some(most) => Some(most),
-        None => fields.integer("max_tokens")?.and_then(|most| usize::try_from(most).ok()),
-    };
-    if generation.max_tokens == Some(0) {
-        return Err(fields.wrong("max_tokens", "at least 1"));
-    }
+    generation.max_tokens = read_max_tokens(fields)?;
     generation.stop = read_stops(fields, "stop")?;
     generation.choices = fields.count("n")?.unwrap_or(1);
     let most = call.state.options.limits.choices;
@@ -32,6 +27,28 @@ pub(crate) fn read(
     }
     Ok(())
 }
+
+/// Reads `max_completion_tokens`, or `max_tokens`, its older name; of the latter a negative value stands
+/// for no limit.
+fn read_max_tokens(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
+    let newer = "max_completion_tokens";
+    let (field, most) = match fields.value(newer) {
+        Some(_) => {
+            let most = fields.count(newer).map_err(|_| fields.wrong(newer, AT_LEAST_ONE))?;
+            (newer, most)
+        }
+        None => {
+            let most = fields.integer("max_tokens")?;
+            ("max_tokens", most.and_then(|most| usize::try_from(most).ok()))
+        }
+    };
+    match most {
+        Some(0) => Err(fields.wrong(field, AT_LEAST_ONE)),
+        most => Ok(most),
+    }
+}
+
+const AT_LEAST_ONE: &str = "a whole number of at least 1";
 
 /// Most log probabilities of a token, beside its own.
 pub(crate) const MAX_LOGPROBS: usize = 20;
@@ -85,10 +102,20 @@ pub(crate) fn read_sampler(
             })
             .collect::<Result<_, ApiError>>()?;
     }
-    sampling.validate().map_err(|error| {
-        ApiError::new(crate::error::ErrorKind::InvalidRequest, error.to_string())
-    })?;
-    Ok(())
+    check_ranges(fields, sampling)
+}
+
+/// Checks every number; an error names the field as the client wrote it.
+pub(crate) fn check_ranges(fields: &Fields<'_>, sampling: &Sampling) -> Result<(), ApiError> {
+    sampling.validate().map_err(|error| match error {
+        SamplingError::OutOfRange { field, value, allowed } => {
+            // The one that was read last.
+            let repeat = field == "repetition_penalty" && fields.value("repeat_penalty").is_some();
+            let name = fields.name(if repeat { "repeat_penalty" } else { field });
+            ApiError::invalid(&name, format!("{name} is {value}, allowed is {allowed}"))
+        }
+        error => ApiError::invalid(fields.name("logit_bias"), error.to_string()),
+    })
 }
 
 /// Texts that end an answer.
@@ -131,4 +158,37 @@ pub(crate) fn add_usage(all: &mut Usage, one: &Usage, first: bool) {
     all.generated_tokens += one.generated_tokens;
     all.drafted_tokens += one.drafted_tokens;
     all.accepted_tokens += one.accepted_tokens;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generation::Prompt;
+
+    fn param(body: Value) -> Option<String> {
+        let mut generation = Generation::new(Prompt::Tokens(vec![0]));
+        let fields = Fields::of(&body, "").unwrap();
+        read_sampler(&fields, &mut generation).unwrap_err().param
+    }
+
+    #[test]
+    fn errors_name_the_field_that_was_sent() {
+        for (field, value) in [
+            ("temperature", json!(-1)),
+            ("temperature", json!(1e308)),
+            ("top_p", json!(1.5)),
+            ("min_p", json!(-0.1)),
+            ("repetition_penalty", json!(0)),
+            ("repeat_penalty", json!(0)),
+            ("logit_bias", json!({ "1": 1000 })),
+        ] {
+            assert_eq!(param(json!({ field: value })).as_deref(), Some(field), "{value}");
+        }
+        for field in ["max_tokens", "max_completion_tokens"] {
+            let body = json!({ field: 0 });
+            let error = read_max_tokens(&Fields::of(&body, "").unwrap()).unwrap_err();
+            assert_eq!(error.param.as_deref(), Some(field));
+            assert!(error.message.starts_with(field), "{}", error.message);
+        }
+    }
 }

@@ -35,7 +35,8 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
         |id| call.state.responses.get(call.tenant, id),
         |id| call.state.responses.item(call.tenant, id),
     )?;
-    let running = call.generate(fields.text("model")?, request.generation).await?;
+    let running = call.generate(fields.text("model")?, request.generation).await;
+    let running = running.map_err(|error| error.renamed("response_format", "text.format"))?;
     let head = Head {
         id: call.state.fresh_id("resp_"),
         created: now(),

@@ -41,7 +41,10 @@ pub(super) fn read(
     }
     messages.extend(history.iter().cloned());
     if messages.is_empty() {
-        return Err(fields.missing("input"));
+        return Err(match fields.value("input") {
+            Some(_) => fields.wrong("input", "a string or a list of at least one item"),
+            None => fields.missing("input"),
+        });
     }
     let mut conversation = Conversation::new(messages);
     conversation.extra = sampling::read_template_variables(fields)?;
