@@ -5,9 +5,10 @@ use crate::log::Log;
 use crate::metrics::Metrics;
 use crate::openai::responses::ResponseStore;
 use crate::options::ServerOptions;
+use crate::source::ModelSource;
 use crate::status::BusyShares;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, Semaphore};
@@ -20,7 +21,7 @@ pub(crate) struct State {
     pub options: ServerOptions,
     pub hub: Arc<Hub>,
     pub metrics: Metrics,
-    pub log: Log,
+    pub log: Arc<Log>,
     pub busy: BusyShares,
     pub responses: ResponseStore,
     /// Prompts and schemas that are prepared at once; further ones wait.
@@ -32,6 +33,8 @@ pub(crate) struct State {
     idle: Notify,
     draining: AtomicBool,
     warm: AtomicBool,
+    /// Why the first model has not generated a token, where that was tried and failed.
+    start_failure: OnceLock<String>,
     /// Random keys that ids are made with.
     ids: RandomState,
 }
@@ -48,11 +51,12 @@ impl Drop for Active {
 }
 
 impl State {
-    pub fn new(options: ServerOptions, hub: Arc<Hub>) -> State {
+    pub fn new(options: ServerOptions, source: Arc<dyn ModelSource>) -> State {
+        let log = Arc::new(Log::new(options.log));
         State {
-            log: Log::new(options.log),
+            hub: Arc::new(Hub::new(source, options.keep, log.clone())),
+            log,
             options,
-            hub,
             metrics: Metrics::default(),
             busy: BusyShares::default(),
             responses: ResponseStore::default(),
@@ -63,6 +67,7 @@ impl State {
             idle: Notify::new(),
             draining: AtomicBool::new(false),
             warm: AtomicBool::new(false),
+            start_failure: OnceLock::new(),
             ids: RandomState::new(),
         }
     }
@@ -101,6 +106,18 @@ impl State {
 
     pub fn is_warm(&self) -> bool {
         self.warm.load(Ordering::SeqCst)
+    }
+
+    /// The first model could not be loaded, or could not generate a token.
+    pub fn set_start_failure(&self, reason: String) {
+        // It is tried once.
+        let _ = self.start_failure.set(reason);
+    }
+
+    /// Why the server is not ready; none while the first model is being loaded, and once a token was
+    /// generated.
+    pub fn start_failure(&self) -> Option<&str> {
+        self.start_failure.get().map(String::as_str).filter(|_| !self.is_warm())
     }
 
     /// Resolves once no request is under way.
