@@ -62,6 +62,8 @@ pub(crate) struct Hub {
 
 /// How long a failed load is reported before it is tried again, where that may succeed.
 const FAILURE_KEPT: Duration = Duration::from_secs(5);
+/// The same where nothing was tried because other models were in use.
+const IN_USE_KEPT: Duration = Duration::from_millis(500);
 
 /// A model as `/status` and `/api/ps` describe it.
 pub(crate) struct ModelState {
@@ -97,9 +99,8 @@ impl Hub {
         };
         // Ollama's clients add a tag to names that have none.
         let plain = name.strip_suffix(":latest").unwrap_or(name);
-        let same = |other: &str| {
-            other.eq_ignore_ascii_case(name) || other.eq_ignore_ascii_case(plain)
-        };
+        let same =
+            |other: &str| other.eq_ignore_ascii_case(name) || other.eq_ignore_ascii_case(plain);
         // A model's own name goes before another's alias.
         let named = cards.iter().find(|card| same(&card.id));
         let found =
@@ -135,10 +136,10 @@ impl Hub {
                         entries.remove(&card.id);
                         continue;
                     }
-                    Some(Entry { state: State::Failed { failure, version }, last_used, .. })
-                        if last_used.elapsed() < FAILURE_KEPT
-                            || failure.is_lasting()
-                                && *version == self.source.version(&card.id) =>
+                    Some(Entry {
+                        state: State::Failed { failure, version }, last_used, ..
+                    }) if last_used.elapsed() < kept(failure)
+                        || failure.is_lasting() && *version == self.source.version(&card.id) =>
                     {
                         return Err(unavailable(&card.id, failure));
                     }
@@ -181,7 +182,8 @@ impl Hub {
                 Ok(model) => (State::Loaded(model.clone()), Some(model)),
                 Err(failure) => {
                     let error = failure.message.as_str().into();
-                    hub.log.write("load failed", &[("model", id.as_str().into()), ("error", error)]);
+                    hub.log
+                        .write("load failed", &[("model", id.as_str().into()), ("error", error)]);
                     (State::Failed { failure, version }, None)
                 }
             };
@@ -204,7 +206,7 @@ impl Hub {
                     "{} models are loaded and all are in use (--max-loaded)",
                     self.keep.max_loaded
                 );
-                return Err(LoadFailure::new(LoadFailureKind::Temporary, message));
+                return Err(LoadFailure::new(LoadFailureKind::InUse, message));
             }
         }
         loop {
@@ -378,8 +380,17 @@ impl Entry {
     }
 }
 
+/// How long a failure is reported before the load is tried again.
+fn kept(failure: &LoadFailure) -> Duration {
+    if failure.kind == LoadFailureKind::InUse { IN_USE_KEPT } else { FAILURE_KEPT }
+}
+
 fn unavailable(id: &str, failure: &LoadFailure) -> ApiError {
     let message = format!("{id} cannot be loaded: {}", failure.message);
     let error = ApiError::new(ErrorKind::Unavailable, message);
-    if failure.is_lasting() { error } else { error.retry_after(10) }
+    match failure.kind {
+        _ if failure.is_lasting() => error,
+        LoadFailureKind::InUse => error.retry_after(2),
+        _ => error.retry_after(10),
+    }
 }

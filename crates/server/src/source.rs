@@ -61,6 +61,8 @@ pub enum LoadFailureKind {
     Options,
     /// Memory: it may fit once other models are unloaded.
     Memory,
+    /// The models that would have to make room are in use.
+    InUse,
     /// Something that may be over when the load is tried again.
     Temporary,
 }

@@ -8,8 +8,8 @@ use crate::options::ServerOptions;
 use crate::source::ModelSource;
 use crate::status::BusyShares;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, Semaphore};
 

@@ -50,8 +50,8 @@ fn read<T>(
     path: &Path,
     parse: impl FnOnce(&[u8]) -> Result<T, PemError>,
 ) -> Result<T, ServerError> {
-    let pem = std::fs::read(path)
-        .map_err(|error| wrong(path, &format!("it cannot be read: {error}")))?;
+    let pem =
+        std::fs::read(path).map_err(|error| wrong(path, &format!("it cannot be read: {error}")))?;
     parse(&pem).map_err(|error| {
         let encrypted = String::from_utf8_lossy(&pem).contains("-----BEGIN ENCRYPTED PRIVATE KEY");
         let reason = match error {
@@ -60,11 +60,75 @@ fn read<T>(
                  openssl pkey -in FILE -out key.pem"
                     .to_string()
             }
-            PemError::NoItemsFound => "it holds no private key in PEM form; --tls-key takes a file \
+            PemError::NoItemsFound => {
+                "it holds no private key in PEM form; --tls-key takes a file \
                  with '-----BEGIN PRIVATE KEY-----'"
-                .to_string(),
+                    .to_string()
+            }
             error => format!("it is not a whole PEM file: {error}"),
         };
         wrong(path, &reason)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    const CERTIFICATE: &str = "\
+-----BEGIN CERTIFICATE-----
+MIIBgDCCASWgAwIBAgIUY5Gyk2H9HRitIo/2LPSa6Jd5jl0wCgYIKoZIzj0EAwIw
+FDESMBAGA1UEAwwJbG9jYWxob3N0MCAXDTI2MTExNjEyMTAwMVoYDzIxMjYxMDIz
+MTIxMDAxWjAUMRIwEAYDVQQDDAlsb2NhbGhvc3QwWTATBgcqhkjOPQIBBggqhkjO
+PQMBBwNCAATyF9FcN+LtUeuYdXFSd3Q9XHJ6BgbURa24Iva5D1P6qXw/XPD5o2Au
+gypctEawmxao7dAYsLz0qE4BWlZ8Kfkeo1MwUTAdBgNVHQ4EFgQUujbH8egGaZoK
+fXdIbLG8moBjO3AwHwYDVR0jBBgwFoAUujbH8egGaZoKfXdIbLG8moBjO3AwDwYD
+VR0TAQH/BAUwAwEB/zAKBggqhkjOPQQDAgNJADBGAiEA2lrMtBLjYi+FtIEd9uim
+Qpm5dfU10joLJW2XHAotP14CIQDDBOezMHcTXYaH5s17V8vzddkq4A8C5/ORUX0e
+FPjm2g==
+-----END CERTIFICATE-----
+";
+
+    /// A key that no certificate was made with.
+    const OTHER_KEY: &str = "\
+-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgKrphiOTAePsO5Y32
+/d2ZZDlg+evH9xelMZE9+ale1tKhRANCAARRuF7mUQvvklPKf1MAsWHAokeCaiGK
+yuUN2hoEg71QHOwkmtlf8k2sjZuYTI8NPgASfp6buhWYi9vkFQbFBao+
+-----END PRIVATE KEY-----
+";
+
+    /// Why these files are refused.
+    fn refusal(certificate: &str, key: &str) -> String {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("pianola-tls-{}-{number}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&folder).unwrap();
+        let files = TlsFiles { certificate: folder.join("cert.pem"), key: folder.join("key.pem") };
+        std::fs::write(&files.certificate, certificate).unwrap();
+        std::fs::write(&files.key, key).unwrap();
+        let refused = acceptor(&files).err().expect("it is taken").to_string();
+        std::fs::remove_dir_all(&folder).unwrap();
+        refused
+    }
+
+    #[test]
+    fn a_refusal_names_the_file_and_the_mistake() {
+        let no_certificate = refusal(OTHER_KEY, OTHER_KEY);
+        assert!(no_certificate.contains("cert.pem for TLS: it holds no certificate"));
+        let no_key = refusal(CERTIFICATE, CERTIFICATE);
+        assert!(no_key.contains("key.pem for TLS: it holds no private key"), "{no_key}");
+        let encrypted = OTHER_KEY.replace("PRIVATE", "ENCRYPTED PRIVATE");
+        let encrypted = refusal(CERTIFICATE, &encrypted);
+        assert!(encrypted.contains("key.pem") && encrypted.contains("password"), "{encrypted}");
+        let apart = refusal(CERTIFICATE, OTHER_KEY);
+        assert!(apart.contains("key.pem for TLS: the key does not belong"), "{apart}");
+        let half = refusal(CERTIFICATE, &OTHER_KEY[..100]);
+        assert!(half.contains("key.pem for TLS: it is not a whole PEM file"), "{half}");
+        let files = TlsFiles { certificate: "/absent.pem".into(), key: "/absent.pem".into() };
+        let absent = acceptor(&files).err().expect("it is taken").to_string();
+        assert!(absent.contains("/absent.pem for TLS: it cannot be read"), "{absent}");
+    }
 }

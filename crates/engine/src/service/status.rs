@@ -2,8 +2,8 @@
 
 use super::info::Report;
 use crate::error::EngineError;
-use std::sync::{Mutex, OnceLock};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 /// The state of an engine's thread.
 #[derive(Debug, Default)]

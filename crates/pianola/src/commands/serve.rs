@@ -11,8 +11,8 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use pianola_engine::DEFAULT_LANES;
 use pianola_server::{
-    ApiKey, HttpLimits, KeepOptions, LoadFailureKind, LogFormat, ServerError, ServerOptions, TlsFiles,
-    serve,
+    ApiKey, HttpLimits, KeepOptions, LoadFailureKind, LogFormat, ServerError, ServerOptions,
+    TlsFiles, serve,
 };
 
 use crate::console::{self, Console};

@@ -57,9 +57,11 @@ pub fn origin(text: &str) -> Result<String, String> {
     });
     match is_origin {
         true => Ok(text.to_string()),
-        false => Err("an origin is https://name or https://name:port, without a path or a slash at \
+        false => {
+            Err("an origin is https://name or https://name:port, without a path or a slash at \
                       its end; * is every origin"
-            .to_string()),
+                .to_string())
+        }
     }
 }
 
@@ -88,9 +90,11 @@ fn is_name(text: &str) -> bool {
 pub fn host_name(text: &str) -> Result<String, String> {
     match is_name(text) {
         true => Ok(text.to_string()),
-        false => Err("a host name stands alone, as in models.example: without http://, a port or a \
+        false => {
+            Err("a host name stands alone, as in models.example: without http://, a port or a \
                       path (addresses such as 192.168.1.2 and ::1 need no --host-name)"
-            .to_string()),
+                .to_string())
+        }
     }
 }
 
