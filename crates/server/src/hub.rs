@@ -129,17 +129,20 @@ impl Hub {
                 let mut entries = self.entries();
                 match entries.get_mut(&card.id) {
                     Some(Entry { state: State::Loaded(model), last_used, .. }) => {
-                        if model.service().is_lost().is_none() {
+                        let Some(reason) = model.service().is_lost() else {
                             *last_used = Instant::now();
                             return Ok(model.clone());
-                        }
+                        };
                         entries.remove(&card.id);
+                        self.log_unloaded(&card.id, &reason);
                         continue;
                     }
                     Some(Entry {
                         state: State::Failed { failure, version }, last_used, ..
-                    }) if last_used.elapsed() < kept(failure)
-                        || failure.is_lasting() && *version == self.source.version(&card.id) =>
+                    }) if match failure.is_lasting() {
+                        true => *version == self.source.version(&card.id),
+                        false => last_used.elapsed() < kept(failure),
+                    } =>
                     {
                         return Err(unavailable(&card.id, failure));
                     }
@@ -283,9 +286,13 @@ impl Hub {
         let unloaded = entry.is_some();
         drop(entry);
         if unloaded {
-            self.log.write("model unloaded", &[("model", id.into()), ("reason", reason.into())]);
+            self.log_unloaded(id, reason);
         }
         unloaded
+    }
+
+    fn log_unloaded(&self, id: &str, reason: &str) {
+        self.log.write("model unloaded", &[("model", id.into()), ("reason", reason.into())]);
     }
 
     /// Tells every engine to end and waits for none: dropping a model no longer waits for the step
@@ -354,7 +361,8 @@ impl Hub {
                     None => ("loaded", None, Some(model.service().clone())),
                 },
             };
-            let expires_in = entry.and_then(|entry| self.expires_in(entry));
+            let expires_in = entry.filter(|_| loaded.is_some());
+            let expires_in = expires_in.and_then(|entry| self.expires_in(entry));
             ModelState { card, state, reason, loaded, expires_in }
         };
         cards.into_iter().map(state).collect()
@@ -380,7 +388,7 @@ impl Entry {
     }
 }
 
-/// How long a failure is reported before the load is tried again.
+/// How long a failure is reported before the load is tried again, where that may succeed.
 fn kept(failure: &LoadFailure) -> Duration {
     if failure.kind == LoadFailureKind::InUse { IN_USE_KEPT } else { FAILURE_KEPT }
 }

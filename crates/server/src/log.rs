@@ -85,7 +85,7 @@ impl Log {
                 })
             }
         };
-        let _ = self.lines.try_send(Line::Text(line));
+        let _ = self.lines.try_send(Line::Text(spelled_out(&line)));
     }
 
     /// Waits until all lines are written, but no longer than `most`.
@@ -106,6 +106,22 @@ fn shortened(value: &Value) -> Value {
         }
         _ => value.clone(),
     }
+}
+
+/// The line with characters that a terminal acts on as JSON escapes them: messages may quote a file. Outside
+/// of JSON strings a line has none.
+fn spelled_out(line: &str) -> String {
+    let acts = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    line.chars().fold(String::with_capacity(line.len()), |mut safe, c| {
+        match acts(c) {
+            true => safe.push_str(&format!("\\u{:04x}", c as u32)),
+            false => safe.push(c),
+        }
+        safe
+    })
 }
 
 fn is_plain(text: &str) -> bool {
@@ -138,6 +154,15 @@ pub(crate) fn rfc3339(seconds: u64, milliseconds: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_line_acts_on_a_terminal() {
+        let text = "\u{1b}[31m\u{9b}2J\u{202e}é";
+        let line = spelled_out(&json!({ "error": text }).to_string());
+        assert_eq!(line, r#"{"error":"\u001b[31m\u009b2J\u202eé"}"#);
+        let read: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(read["error"], text);
+    }
 
     #[test]
     fn dates_are_those_of_the_calendar() {
