@@ -105,7 +105,9 @@ fn a_model_is_loaded_once_however_many_ask() {
     let body = r#"{"model": "gemma3", "keep_alive": 0}"#;
     server.post("/api/generate", "", body).is(200, "unload");
     server.until("it is unloaded", || state(&server, "gemma3") == "unloaded");
-    assert_eq!(events(&server, "model unloaded", "gemma3")[0]["reason"], "requested");
+    // At once, or as soon as the requests before have let go of it.
+    let reason = events(&server, "model unloaded", "gemma3")[0]["reason"].clone();
+    assert!(reason == "requested" || reason == "idle", "{reason}");
     // Who does not wait is told to come again, and the load goes on.
     let refused = ask(&server, "gemma3", "Prefer: wait=0\r\n");
     refused.is(503, "gemma3 is being loaded");

@@ -101,7 +101,7 @@ pub struct Arguments {
     #[arg(allow_negative_numbers = true)]
     max_body: usize,
     /// Form of the log on standard error: a line for each request and each change of the models, never
-    /// with texts. With json every line there is a JSON object; off leaves errors only
+    /// with texts. With json every line there is a JSON object, notices included
     #[arg(long, value_name = "FORM", default_value = "text")]
     log: LogChoice,
     #[command(flatten)]
