@@ -29,6 +29,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
+use std::time::Instant;
 use worker::{Command, Task, Worker};
 
 /// Opens an engine for the same model again, after its device was lost.
@@ -51,6 +52,7 @@ struct Shared {
     open: Arc<AtomicUsize>,
     ids: Arc<AtomicU64>,
     status: Arc<Status>,
+    started: Instant,
     /// None once nobody is to wait for it.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
@@ -103,9 +105,10 @@ impl Service {
         let (text, ids) = (engine.text.clone(), engine.scheduler.ids());
         let status = Arc::new(Status::default());
         let worker = Worker::new(engine, inbox, reopen, status.clone());
+        let started = worker.started;
         let thread = std::thread::spawn(move || worker.run());
         let (open, thread) = (Arc::default(), Mutex::new(Some(thread)));
-        let shared = Shared { commands, text, info, limits, open, ids, status, thread };
+        let shared = Shared { commands, text, info, limits, open, ids, status, started, thread };
         Service { shared: Arc::new(shared) }
     }
 
@@ -209,6 +212,22 @@ impl Service {
         });
         self.submit_embedding_to(EmbedRequest { tokens, pooling, priority: 0, tenant: 0 }, sink)?;
         result.recv().map_err(|_| EngineError::Stopped)?
+    }
+
+    /// How the engine was doing after its last step, at once: never waits for the step under way.
+    /// Requests are counted as of now. None once no request can be served any more.
+    pub fn snapshot(&self) -> Option<Report> {
+        let Shared { status, open, started, .. } = &*self.shared;
+        status.check().ok()?;
+        let mut report = status.published();
+        let open = open.load(Ordering::SeqCst);
+        report.running = report.running.min(open);
+        report.waiting = open - report.running;
+        // The step under way is not among the busy seconds, so neither is its time.
+        if open == 0 {
+            report.busy.wall_seconds = started.elapsed().as_secs_f64();
+        }
+        Some(report)
     }
 
     /// How the engine is doing. The engine's thread answers between two steps, so that the call waits

@@ -97,6 +97,43 @@ fn a_report_counts_pages_and_seconds() {
 }
 
 #[test]
+fn a_snapshot_does_not_wait_for_the_step_under_way() {
+    let service = Service::start(tiny_engine(options(1, 10)).unwrap());
+    let pages = service.snapshot().unwrap().cache;
+    assert_eq!((pages.free_bytes(), pages.bytes > 0), (pages.bytes, true));
+    let (reached, begun) = channel();
+    let (release, released) = channel::<()>();
+    // The engine's thread stays in this sink until it is released.
+    let blocks: EventSink = Box::new(move |event| {
+        if matches!(event, Event::Token(_)) {
+            let _ = reached.send(());
+            let _ = released.recv();
+        }
+        ControlFlow::Continue(())
+    });
+    service.submit_to(request(1, 2), blocks).unwrap();
+    begun.recv_timeout(PATIENCE).unwrap();
+    let (sink, end) = end();
+    service.submit_to(request(2, 2), sink).unwrap();
+    let (sender, snapshot) = channel();
+    let other = service.clone();
+    std::thread::spawn(move || sender.send(other.snapshot()));
+    let during = snapshot.recv_timeout(PATIENCE).expect("it waits").unwrap();
+    assert_eq!(during.running + during.waiting, 2);
+    drop(release);
+    assert_eq!(end.recv_timeout(PATIENCE), Ok(Ok(Finish::MaxTokens)));
+    // Both requests are over, and the engine's thread says so once it is idle.
+    let start = Instant::now();
+    while service.snapshot().unwrap().counters != service.report().unwrap().counters {
+        assert!(start.elapsed() < PATIENCE, "the last step is never published");
+    }
+    let last = service.snapshot().unwrap();
+    assert_eq!((last.running, last.waiting, last.counters.generated_tokens), (0, 0, 4));
+    service.stop();
+    assert_eq!(service.snapshot(), None);
+}
+
+#[test]
 fn what_is_served_is_described() {
     let service = Service::start(tiny_engine(options(2, 10)).unwrap());
     let info = service.info();

@@ -4,13 +4,34 @@
 use std::borrow::Cow;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::builder::StyledStr;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use pianola_server::timestamp;
 
 use crate::failure::Failure;
 use crate::visible::{json, visible};
+
+/// Whether every line to standard error is a JSON object.
+static JSON_LINES: AtomicBool = AtomicBool::new(false);
+
+/// From now on every line to standard error is a JSON object: it is a log that a program reads.
+pub fn write_json_lines() {
+    JSON_LINES.store(true, Ordering::Relaxed);
+    std::panic::set_hook(Box::new(|panic| write_event("panic", &panic.to_string())));
+}
+
+/// Whether bars and plain lines to standard error are out of place.
+pub fn writes_json_lines() -> bool {
+    JSON_LINES.load(Ordering::Relaxed)
+}
+
+fn write_event(event: &str, message: &str) {
+    let line = serde_json::json!({ "time": timestamp(), "event": event, "message": message });
+    let _ = writeln!(io::stderr(), "{}", json(&line, false));
+}
 
 /// How much to say beside the results.
 #[derive(Clone, Copy, Debug, Default)]
@@ -39,7 +60,7 @@ impl Console {
     /// A bar for work that is counted; it shows itself only on a terminal, and only once the work
     /// has lasted a while.
     pub fn bar(&self, template: &'static str) -> LateBar {
-        let shown = !self.quiet && io::stderr().is_terminal();
+        let shown = !self.quiet && !writes_json_lines() && io::stderr().is_terminal();
         LateBar { shown, template, since: Instant::now(), bar: None }
     }
 }
@@ -85,11 +106,17 @@ impl Drop for LateBar {
 
 /// A line to standard error; a failure to write it is ignored.
 pub fn to_stderr(line: &str) {
+    if writes_json_lines() {
+        return write_event("notice", line);
+    }
     let _ = writeln!(io::stderr(), "{}", visible(line));
 }
 
 /// The error's sentence, marked red on a terminal that has not asked for plain text.
 pub fn print_error(message: &str) {
+    if writes_json_lines() {
+        return write_event("error", message);
+    }
     let coloured = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let mark = if coloured { "\u{1b}[1;31merror:\u{1b}[0m" } else { "error:" };
     let _ = writeln!(io::stderr(), "pianola: {mark} {}", visible(message));

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::Path;
 
-use pianola_engine::EngineError;
+use pianola_engine::{EngineError, ErrorKind};
 use pianola_model::ModelError;
 use pianola_plan::{DeviceError, PlanError};
 
@@ -17,6 +17,10 @@ pub enum Failure {
     Usage(String),
     /// It made sense and went wrong. Exit code 1.
     Failed(String),
+    /// The files of a model cannot be used: the same until they change. Exit code 1.
+    Model(String),
+    /// Memory does not hold it; it may where less is in use. Exit code 1.
+    Memory(String),
     /// Our output cannot be written, as on a full disk. Exit code 1.
     Output(String),
     /// The user pressed Ctrl-C. Exit code 130, as shells have it for signal 2.
@@ -43,6 +47,12 @@ impl Failure {
             Failure::Failed(message) if !message.contains(&name) => {
                 Failure::Failed(format!("{name}: {message}"))
             }
+            Failure::Model(message) if !message.contains(&name) => {
+                Failure::Model(format!("{name}: {message}"))
+            }
+            Failure::Memory(message) if !message.contains(&name) => {
+                Failure::Memory(format!("{name}: {message}"))
+            }
             other => other,
         }
     }
@@ -51,7 +61,7 @@ impl Failure {
     pub fn exit_code(&self) -> u8 {
         match self {
             Failure::Usage(_) => 2,
-            Failure::Failed(_) | Failure::Output(_) => 1,
+            Failure::Failed(_) | Failure::Model(_) | Failure::Memory(_) | Failure::Output(_) => 1,
             Failure::Interrupted => 130,
             Failure::ReaderGone => 0,
         }
@@ -60,9 +70,11 @@ impl Failure {
     /// The sentence to print, if there is something to say.
     pub fn message(&self) -> Option<&str> {
         match self {
-            Failure::Usage(message) | Failure::Failed(message) | Failure::Output(message) => {
-                Some(message)
-            }
+            Failure::Usage(message)
+            | Failure::Failed(message)
+            | Failure::Model(message)
+            | Failure::Memory(message)
+            | Failure::Output(message) => Some(message),
             Failure::Interrupted | Failure::ReaderGone => None,
         }
     }
@@ -105,11 +117,15 @@ impl From<EngineError> for Failure {
                     (false, true) => "ask for a smaller --context, or use --device cpu",
                     (false, false) => "give more with --gpu-memory, or use --device cpu",
                 };
-                Failure::Failed(format!("{error}; {advice}"))
+                Failure::Memory(format!("{error}; {advice}"))
             }
             EngineError::Plan(error) => error.into(),
             EngineError::Model(error) => error.into(),
-            _ => Failure::Failed(message),
+            _ => match error.kind() {
+                ErrorKind::OutOfMemory => Failure::Memory(message),
+                ErrorKind::Load | ErrorKind::Unsupported => Failure::Model(message),
+                _ => Failure::Failed(message),
+            },
         }
     }
 }
@@ -156,7 +172,7 @@ impl From<PlanError> for Failure {
 
 impl From<ModelError> for Failure {
     fn from(error: ModelError) -> Failure {
-        Failure::Failed(error.to_string())
+        Failure::Model(error.to_string())
     }
 }
 
@@ -168,7 +184,7 @@ impl From<pianola_text::Error> for Failure {
             }
             _ => "",
         };
-        Failure::Failed(format!("{error}{advice}"))
+        Failure::Model(format!("{error}{advice}"))
     }
 }
 

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pianola_engine::{Engine, LoadOptions, Request, Speculation, Text};
+use pianola_engine::{Engine, EngineError, LoadOptions, Request, Speculation, Text};
 use pianola_model::ModelFile;
-use pianola_plan::{PAGE_TOKENS, Plan, size_text};
+use pianola_plan::{PAGE_TOKENS, Plan, PlanError, size_text};
 use pianola_vulkan::VulkanDevice;
 
 use crate::console::Console;
@@ -54,7 +54,7 @@ pub fn load(model: &Located, options: LoadOptions, console: Console) -> Result<E
         console.bar("loading [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, {eta} left");
     let asked = options.clone();
     let engine = Engine::load(&model.path, options, &mut |done, all| bar.reach(done, all))
-        .map_err(|error| Failure::from(error).about(&model.path))?;
+        .map_err(|error| load_failure(error, &asked).about(&model.path))?;
     drop(bar);
     tell_fit(engine.plan(), &asked, console);
     console.detail(&format!("placement: {}", engine.placement()));
@@ -71,6 +71,16 @@ pub fn load(model: &Located, options: LoadOptions, console: Console) -> Result<E
         engine.context(),
     ));
     Ok(engine)
+}
+
+/// Why a model was not loaded. A budget for keys and values that nobody asked for is what memory leaves.
+pub fn load_failure(error: EngineError, asked: &LoadOptions) -> Failure {
+    match error {
+        EngineError::Plan(PlanError::KvBudget { .. }) if asked.kv_memory.is_none() => {
+            Failure::Memory(format!("{error} (--context)"))
+        }
+        _ => error.into(),
+    }
 }
 
 /// Loads a model as [`load`] does, and the smaller one that guesses for it, if one was requested.
@@ -197,5 +207,5 @@ pub fn tell_sampling(
 pub fn text(model: &Located) -> Result<Text, Failure> {
     let file = ModelFile::open(&model.path)?;
     let text = Text::of(&file).map_err(|error| Failure::from(error).about(&model.path))?;
-    text.ok_or_else(|| pianola_engine::EngineError::NoTokenizer(model.label.clone()).into())
+    text.ok_or_else(|| EngineError::NoTokenizer(model.label.clone()).into())
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use crate::console::to_stderr;
+use crate::console::{to_stderr, writes_json_lines};
 
 /// Receives the progress of a task: stages one after the other, each counted in bytes.
 pub trait Progress {
@@ -28,7 +28,7 @@ pub trait Progress {
 pub fn on_stderr(quiet: bool) -> Box<dyn Progress> {
     if quiet {
         Box::new(Quiet)
-    } else if std::io::stderr().is_terminal() {
+    } else if std::io::stderr().is_terminal() && !writes_json_lines() {
         Box::new(Bar { stage: String::new(), bar: ProgressBar::hidden() })
     } else {
         Box::new(Lines { stage: String::new(), total: 0, bytes: 0, last: Instant::now() })

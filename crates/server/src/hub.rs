@@ -2,107 +2,22 @@
 //!
 //! ```text
 //! Unloaded ──first request──► Loading ──► Loaded ──idle, or room is needed──► Unloaded
-//!                                └──────► Failed (tried again by a later request)
+//!                                └──────► Failed (tried again after some seconds, or once its files change)
 //! ```
 //!
-//! A request holds its model by an `Arc`: a model with holders is in use and never unloaded.
+//! A request holds its model by an `Arc`: a model with holders is in use and never unloaded. A model that
+//! cannot be loaded unloads no other: before room is made, the source checks what it can.
 
 use crate::error::{ApiError, ErrorKind, shown};
+use crate::log::Log;
 use crate::model::LoadedModel;
+use crate::source::{LoadFailure, LoadFailureKind, ModelCard, ModelSource};
 use pianola_engine::Service;
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
-
-/// A model that can be served.
-#[derive(Clone, Debug, Default)]
-pub struct ModelCard {
-    /// What clients call it.
-    pub id: String,
-    /// Further names that clients may use.
-    pub aliases: Vec<String>,
-    /// Bytes of its files, if they are here.
-    pub bytes: Option<u64>,
-    /// When its files were written, in seconds since 1970.
-    pub modified: u64,
-    /// A sum of its content, where it is known.
-    pub sha256: Option<String>,
-    /// What its files say of it, if they could be read.
-    pub facts: Option<Arc<ModelFacts>>,
-}
-
-/// What the files of a model say of it before it is loaded.
-#[derive(Clone, Debug, Default)]
-pub struct ModelFacts {
-    /// `gguf` or `safetensors`.
-    pub format: String,
-    /// Family of models, as GGUF files name it.
-    pub architecture: String,
-    /// Weights.
-    pub parameters: u64,
-    /// Type of most weights.
-    pub quantization: String,
-    /// Tokens that the model was made for.
-    pub context: usize,
-    /// Values of an embedding.
-    pub embedding_width: usize,
-    /// Layers.
-    pub layers: usize,
-    /// Entries of the vocabulary.
-    pub vocabulary: usize,
-    /// Its own chat template.
-    pub chat_template: Option<String>,
-}
-
-/// Why a model was not loaded.
-#[derive(Clone, Debug)]
-pub struct LoadFailure {
-    /// What went wrong, and what to do about it.
-    pub message: String,
-    /// Whether it would fit if other models were unloaded.
-    pub out_of_memory: bool,
-}
-
-/// Progress of a model that is being fetched.
-#[derive(Clone, Debug)]
-pub struct PullProgress {
-    /// What is being done.
-    pub stage: PullStage,
-    /// Sum of the whole model, in hexadecimal.
-    pub digest: String,
-    /// Bytes of the stage that are done.
-    pub done: u64,
-    /// Bytes of the stage in all.
-    pub total: u64,
-}
-
-/// What is being done to fetch a model.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PullStage {
-    /// Its parts arrive.
-    Fetching,
-    /// They are put together, and their sum is compared.
-    Checking,
-}
-
-/// Where models come from. Its functions block.
-pub trait ModelSource: Send + Sync {
-    /// The models that can be served, the default first.
-    fn models(&self) -> Vec<ModelCard>;
-
-    /// Loads one of them.
-    fn load(&self, id: &str) -> Result<Service, LoadFailure>;
-
-    /// Fetches a model by a name of the catalogue, and serves it from then on. Gives up once `progress`
-    /// returns false.
-    fn pull(
-        &self,
-        name: &str,
-        progress: &mut dyn FnMut(PullProgress) -> bool,
-    ) -> Result<ModelCard, LoadFailure>;
-}
 
 /// How models are kept.
 #[derive(Clone, Copy, Debug)]
@@ -113,11 +28,19 @@ pub struct KeepOptions {
     pub idle: Option<Duration>,
 }
 
-/// What is known of a model that is or was asked for.
+/// The end of a load: the model, unless it failed. Whoever waits for the model holds it by this already, so
+/// that it is not unloaded before the first request has it.
+type Loading = watch::Receiver<Option<Arc<LoadedModel>>>;
+
+/// The state of a model that was requested.
 enum State {
-    Loading(watch::Receiver<bool>),
+    Loading(Loading),
     Loaded(Arc<LoadedModel>),
-    Failed(LoadFailure),
+    Failed {
+        failure: LoadFailure,
+        /// Of the files that could not be loaded; see [`ModelSource::version`].
+        version: u64,
+    },
 }
 
 struct Entry {
@@ -131,15 +54,18 @@ struct Entry {
 pub(crate) struct Hub {
     source: Arc<dyn ModelSource>,
     keep: KeepOptions,
+    log: Arc<Log>,
     entries: Mutex<HashMap<String, Entry>>,
     /// Held while a model is loaded.
     loading: Mutex<()>,
 }
 
-/// How long a failed load is reported before it is tried again.
+/// How long a failed load is reported before it is tried again, where that may succeed.
 const FAILURE_KEPT: Duration = Duration::from_secs(5);
+/// The same where nothing was tried because other models were in use.
+const IN_USE_KEPT: Duration = Duration::from_millis(500);
 
-/// What `/status` and `/api/ps` say of a model.
+/// A model as `/status` and `/api/ps` describe it.
 pub(crate) struct ModelState {
     pub card: ModelCard,
     pub state: &'static str,
@@ -151,8 +77,8 @@ pub(crate) struct ModelState {
 }
 
 impl Hub {
-    pub fn new(source: Arc<dyn ModelSource>, keep: KeepOptions) -> Hub {
-        Hub { source, keep, entries: Mutex::new(HashMap::new()), loading: Mutex::new(()) }
+    pub fn new(source: Arc<dyn ModelSource>, keep: KeepOptions, log: Arc<Log>) -> Hub {
+        Hub { source, keep, log, entries: Mutex::default(), loading: Mutex::new(()) }
     }
 
     pub fn source(&self) -> &Arc<dyn ModelSource> {
@@ -173,11 +99,12 @@ impl Hub {
         };
         // Ollama's clients add a tag to names that have none.
         let plain = name.strip_suffix(":latest").unwrap_or(name);
-        let is = |card: &ModelCard, name: &str| {
-            card.id.eq_ignore_ascii_case(name)
-                || card.aliases.iter().any(|alias| alias.eq_ignore_ascii_case(name))
-        };
-        let found = cards.iter().find(|card| is(card, name) || is(card, plain));
+        let same =
+            |other: &str| other.eq_ignore_ascii_case(name) || other.eq_ignore_ascii_case(plain);
+        // A model's own name goes before another's alias.
+        let named = cards.iter().find(|card| same(&card.id));
+        let found =
+            named.or_else(|| cards.iter().find(|card| card.aliases.iter().any(|one| same(one))));
         found.cloned().ok_or_else(|| {
             let served: Vec<&str> = cards.iter().map(|card| card.id.as_str()).collect();
             let (name, served) = (shown(name), served.join(", "));
@@ -189,8 +116,8 @@ impl Hub {
         })
     }
 
-    /// A loaded model, loading it first if need be. Those who come while it is loading wait for the same
-    /// load, unless they asked not to.
+    /// A loaded model; loads it first if it is not. Requests that come while it is loading wait for the
+    /// same load, unless `wait` is false.
     pub async fn get(
         self: &Arc<Hub>,
         name: Option<&str>,
@@ -202,16 +129,20 @@ impl Hub {
                 let mut entries = self.entries();
                 match entries.get_mut(&card.id) {
                     Some(Entry { state: State::Loaded(model), last_used, .. }) => {
-                        if model.service().is_lost().is_none() {
+                        let Some(reason) = model.service().is_lost() else {
                             *last_used = Instant::now();
                             return Ok(model.clone());
-                        }
+                        };
                         entries.remove(&card.id);
+                        self.log_unloaded(&card.id, &reason);
                         continue;
                     }
-                    // All that come soon after a failure are told of it; later ones try again.
-                    Some(Entry { state: State::Failed(failure), last_used, .. })
-                        if last_used.elapsed() < FAILURE_KEPT =>
+                    Some(Entry {
+                        state: State::Failed { failure, version }, last_used, ..
+                    }) if match failure.is_lasting() {
+                        true => *version == self.source.version(&card.id),
+                        false => last_used.elapsed() < kept(failure),
+                    } =>
                     {
                         return Err(unavailable(&card.id, failure));
                     }
@@ -223,62 +154,92 @@ impl Hub {
                 let message = format!("{} is being loaded; ask again", card.id);
                 return Err(ApiError::new(ErrorKind::Unavailable, message).retry_after(2));
             }
-            // Ends once the state of the entry is set, whatever became of it.
+            // Returns once the entry's state is set: loaded or failed.
             let _ = loading.changed().await;
+            let loaded = loading.borrow().clone();
+            if let Some(model) = loaded {
+                return Ok(model);
+            }
         }
     }
 
     /// Starts a load on a thread of its own.
-    fn begin(
-        self: &Arc<Hub>,
-        entries: &mut HashMap<String, Entry>,
-        id: &str,
-    ) -> watch::Receiver<bool> {
-        let (done, loading) = watch::channel(false);
+    fn begin(self: &Arc<Hub>, entries: &mut HashMap<String, Entry>, id: &str) -> Loading {
+        let (done, loading) = watch::channel(None);
         let entry =
             Entry { state: State::Loading(loading.clone()), last_used: Instant::now(), idle: None };
         entries.insert(id.to_string(), entry);
         let (hub, id) = (self.clone(), id.to_string());
         tokio::task::spawn_blocking(move || {
-            // An entry that stayed "loading" would be waited for without end.
+            // One at a time, until it is counted as loaded: each takes what memory the others leave.
+            let one = hub.loading.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+            // Before the files are read: a change during the load is a reason to try again.
+            let version = hub.source.version(&id);
+            // Requests would wait for ever for an entry that stayed in `Loading`.
             let loaded = std::panic::catch_unwind(AssertUnwindSafe(|| hub.load(&id)));
-            let state = match loaded {
-                Ok(Ok(model)) => State::Loaded(Arc::new(model)),
-                Ok(Err(failure)) => State::Failed(failure),
-                Err(_) => State::Failed(LoadFailure {
-                    message: "the loading thread panicked; its message is in the log".to_string(),
-                    out_of_memory: false,
-                }),
+            let loaded = loaded.unwrap_or_else(|_| {
+                let message = "the loading thread panicked; its message is in the log";
+                Err(LoadFailure::new(LoadFailureKind::Temporary, message))
+            });
+            let (state, model) = match loaded.map(Arc::new) {
+                Ok(model) => (State::Loaded(model.clone()), Some(model)),
+                Err(failure) => {
+                    let error = failure.message.as_str().into();
+                    hub.log
+                        .write("load failed", &[("model", id.as_str().into()), ("error", error)]);
+                    (State::Failed { failure, version }, None)
+                }
             };
             if let Some(entry) = hub.entries().get_mut(&id) {
                 entry.state = state;
                 entry.last_used = Instant::now();
             }
-            let _ = done.send(true);
+            drop(one);
+            let _ = done.send(model);
         });
         loading
     }
 
     /// Loads a model; idle ones make room.
     fn load(&self, id: &str) -> Result<LoadedModel, LoadFailure> {
-        // One at a time: each takes what memory the others leave.
-        let _one = self.loading.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut checked = false;
         while self.loaded() >= self.keep.max_loaded {
-            if !self.unload_one() {
+            if !self.make_room(id, &mut checked)? {
                 let message = format!(
                     "{} models are loaded and all are in use (--max-loaded)",
                     self.keep.max_loaded
                 );
-                return Err(LoadFailure { message, out_of_memory: true });
+                return Err(LoadFailure::new(LoadFailureKind::InUse, message));
             }
         }
         loop {
+            let begun = Instant::now();
             match self.source.load(id) {
-                Ok(service) => return Ok(LoadedModel::new(id.to_string(), service)),
-                Err(failure) if failure.out_of_memory && self.unload_one() => {}
+                Ok(service) => {
+                    let model = LoadedModel::new(id.to_string(), service);
+                    self.log_loaded(&model, begun.elapsed());
+                    return Ok(model);
+                }
+                Err(failure) if failure.kind == LoadFailureKind::Memory => {
+                    if !self.make_room(id, &mut checked)? {
+                        return Err(failure);
+                    }
+                }
                 Err(failure) => return Err(failure),
             }
         }
+    }
+
+    fn log_loaded(&self, model: &LoadedModel, took: Duration) {
+        self.log.write(
+            "model loaded",
+            &[
+                ("model", model.id.as_str().into()),
+                ("seconds", ((took.as_secs_f64() * 1e3).round() / 1e3).into()),
+                ("memory_bytes", model.memory_bytes().into()),
+                ("device", model.service().info().devices.as_str().into()),
+            ],
+        );
     }
 
     fn loaded(&self) -> usize {
@@ -286,18 +247,35 @@ impl Hub {
         self.entries().values().filter(is_loaded).count()
     }
 
-    /// Unloads the model that was idle longest; false if all are in use.
-    fn unload_one(&self) -> bool {
-        let oldest = {
-            let entries = self.entries();
-            let idle = entries.iter().filter(|(_, entry)| entry.is_idle());
-            idle.min_by_key(|(_, entry)| entry.last_used).map(|(id, _)| id.clone())
-        };
-        oldest.is_some_and(|id| self.unload(&id))
+    /// Unloads the model that was idle longest, to make room for `id`; false if all are in use. Before
+    /// the first is unloaded, checks that `id` can be loaded at all.
+    fn make_room(&self, id: &str, checked: &mut bool) -> Result<bool, LoadFailure> {
+        loop {
+            let (oldest, reclaimable) = {
+                let entries = self.entries();
+                let idle = || entries.iter().filter(|(_, entry)| entry.is_idle());
+                let oldest = idle().min_by_key(|(_, entry)| entry.last_used);
+                let bytes: u64 = idle().map(|(_, entry)| entry.memory_bytes()).sum();
+                (oldest.map(|(id, _)| id.clone()), bytes)
+            };
+            let Some(oldest) = oldest else { return Ok(false) };
+            if !*checked {
+                self.source.check(id, reclaimable)?;
+                *checked = true;
+            }
+            // A request may have taken it in the meantime.
+            if self.unload_because(&oldest, &format!("room for {id}")) {
+                return Ok(true);
+            }
+        }
     }
 
-    /// Unloads a model, unless it is in use. Blocks until its memory is free.
+    /// Unloads a model at a request's demand, unless it is in use. Blocks until its memory is free.
     pub fn unload(&self, id: &str) -> bool {
+        self.unload_because(id, "requested")
+    }
+
+    fn unload_because(&self, id: &str, reason: &str) -> bool {
         let entry = {
             let mut entries = self.entries();
             match entries.get(id).is_some_and(Entry::is_idle) {
@@ -305,10 +283,38 @@ impl Hub {
                 false => None,
             }
         };
-        entry.is_some()
+        let unloaded = entry.is_some();
+        drop(entry);
+        if unloaded {
+            self.log_unloaded(id, reason);
+        }
+        unloaded
     }
 
-    /// How long a model stays loaded when idle from now on: a request's wish.
+    fn log_unloaded(&self, id: &str, reason: &str) {
+        self.log.write("model unloaded", &[("model", id.into()), ("reason", reason.into())]);
+    }
+
+    /// Tells every engine to end and waits for none: dropping a model no longer waits for the step
+    /// under way.
+    pub fn abandon(&self) {
+        for entry in self.entries().values() {
+            if let State::Loaded(model) = &entry.state {
+                model.service().stop();
+            }
+        }
+    }
+
+    /// Why the first model is not loaded, where that was tried.
+    pub fn first_failure(&self) -> Option<LoadFailure> {
+        let id = self.source.models().into_iter().next()?.id;
+        match &self.entries().get(&id)?.state {
+            State::Failed { failure, .. } => Some(failure.clone()),
+            _ => None,
+        }
+    }
+
+    /// Sets how long a model stays loaded when idle, as a request may.
     pub fn set_idle(&self, id: &str, idle: Duration) {
         if let Some(entry) = self.entries().get_mut(id) {
             entry.idle = Some(idle);
@@ -329,7 +335,7 @@ impl Hub {
             entries.iter().filter(|(_, entry)| due(entry)).map(|(id, _)| id.clone()).collect()
         };
         due.iter().for_each(|id| {
-            self.unload(id);
+            self.unload_because(id, "idle");
         });
     }
 
@@ -338,7 +344,7 @@ impl Hub {
         Some(idle.saturating_sub(entry.last_used.elapsed()))
     }
 
-    /// All models and how they are.
+    /// All models and their states, the default first.
     pub fn states(&self) -> Vec<ModelState> {
         let cards = self.source.models();
         let entries = self.entries();
@@ -347,13 +353,16 @@ impl Hub {
             let (state, reason, loaded) = match entry.map(|entry| &entry.state) {
                 None => ("unloaded", None, None),
                 Some(State::Loading(_)) => ("loading", None, None),
-                Some(State::Failed(failure)) => ("failed", Some(failure.message.clone()), None),
+                Some(State::Failed { failure, .. }) => {
+                    ("failed", Some(failure.message.clone()), None)
+                }
                 Some(State::Loaded(model)) => match model.service().is_lost() {
                     Some(reason) => ("failed", Some(reason), None),
                     None => ("loaded", None, Some(model.service().clone())),
                 },
             };
-            let expires_in = entry.and_then(|entry| self.expires_in(entry));
+            let expires_in = entry.filter(|_| loaded.is_some());
+            let expires_in = expires_in.and_then(|entry| self.expires_in(entry));
             ModelState { card, state, reason, loaded, expires_in }
         };
         cards.into_iter().map(state).collect()
@@ -370,9 +379,26 @@ impl Entry {
     fn is_idle(&self) -> bool {
         matches!(&self.state, State::Loaded(model) if Arc::strong_count(model) == 1)
     }
+
+    fn memory_bytes(&self) -> u64 {
+        match &self.state {
+            State::Loaded(model) => model.memory_bytes(),
+            _ => 0,
+        }
+    }
+}
+
+/// How long a failure is reported before the load is tried again, where that may succeed.
+fn kept(failure: &LoadFailure) -> Duration {
+    if failure.kind == LoadFailureKind::InUse { IN_USE_KEPT } else { FAILURE_KEPT }
 }
 
 fn unavailable(id: &str, failure: &LoadFailure) -> ApiError {
     let message = format!("{id} cannot be loaded: {}", failure.message);
-    ApiError::new(ErrorKind::Unavailable, message).retry_after(10)
+    let error = ApiError::new(ErrorKind::Unavailable, message);
+    match failure.kind {
+        _ if failure.is_lasting() => error,
+        LoadFailureKind::InUse => error.retry_after(2),
+        _ => error.retry_after(10),
+    }
 }

@@ -41,14 +41,16 @@ mod path;
 mod reply;
 mod route;
 mod running;
+mod source;
 mod stall;
 mod state;
 mod status;
 mod tls;
 
-pub use hub::{
-    KeepOptions, LoadFailure, ModelCard, ModelFacts, ModelSource, PullProgress, PullStage,
-};
+pub use hub::KeepOptions;
 pub use listen::{ServerError, serve};
-pub use log::LogFormat;
+pub use log::{LogFormat, timestamp};
 pub use options::{ApiKey, HttpLimits, ServerOptions, TlsFiles};
+pub use source::{
+    LoadFailure, LoadFailureKind, ModelCard, ModelFacts, ModelSource, PullProgress, PullStage,
+};

@@ -1,9 +1,11 @@
 //! Connections: accepted, bounded, drained.
 
 use crate::client_stream::ClientStream;
-use crate::hub::{Hub, ModelSource};
+use crate::hub::Hub;
+use crate::operation;
 use crate::options::ServerOptions;
 use crate::route;
+use crate::source::{LoadFailure, ModelSource};
 use crate::stall::StallLimit;
 use crate::state::State;
 use crate::tls;
@@ -16,7 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
@@ -39,6 +41,9 @@ pub enum ServerError {
         /// Why, and what to do.
         reason: String,
     },
+    /// The only model cannot be loaded.
+    #[error("{}", .0.message)]
+    Model(LoadFailure),
     /// The system refuses something else.
     #[error("{what}: {source}")]
     System {
@@ -53,13 +58,16 @@ pub enum ServerError {
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Time for the errors that requests under way end in to be written.
 const LAST_WRITES: Duration = Duration::from_secs(1);
+/// Time for the last lines of the log to be written.
+const LAST_LINES: Duration = Duration::from_millis(200);
 
 fn system(what: &'static str) -> impl FnOnce(io::Error) -> ServerError {
     move |source| ServerError::System { what, source }
 }
 
-/// Serves until it is told to end: SIGTERM or SIGINT let requests finish, a second one ends at once.
-/// `listening` is called with the address once connections are accepted.
+/// Serves until it is told to end: SIGTERM or SIGINT let requests finish, a second one ends at once. Ends
+/// with an error where there is one model and it cannot be loaded. `listening` is called with the address
+/// once connections are accepted.
 pub fn serve(
     options: ServerOptions,
     source: Arc<dyn ModelSource>,
@@ -67,38 +75,59 @@ pub fn serve(
 ) -> Result<(), ServerError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(system("cannot start the server's thread"))?;
-    let hub = Arc::new(Hub::new(source, options.keep));
-    let state = Arc::new(State::new(options, hub));
+    let state = Arc::new(State::new(options, source));
     let result = runtime.block_on(run(&state, listening));
-    // What still runs is given up: its engine threads end with the process.
+    // Requests and loads that still run are given up; their threads end with the process.
     runtime.shutdown_timeout(Duration::from_millis(100));
+    state.log.flush(LAST_LINES);
     result
+}
+
+/// SIGTERM and SIGINT.
+struct EndSignals {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl EndSignals {
+    fn new() -> Result<EndSignals, ServerError> {
+        let terminate = signal(SignalKind::terminate()).map_err(system("cannot take SIGTERM"))?;
+        let interrupt = signal(SignalKind::interrupt()).map_err(system("cannot take SIGINT"))?;
+        Ok(EndSignals { terminate, interrupt })
+    }
+
+    /// Resolves with the next of them.
+    async fn next(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
 }
 
 async fn run(state: &Arc<State>, listening: impl FnOnce(SocketAddr)) -> Result<(), ServerError> {
     let acceptor = state.options.tls.as_ref().map(tls::acceptor).transpose()?;
     let listener = bind(SocketAddr::new(state.options.host, state.options.port)).await?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(system("cannot take SIGTERM"))?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot take SIGINT"))?;
+    let mut signals = EndSignals::new()?;
     listening(listener.local_addr().map_err(system("cannot tell the address"))?);
     let (stop, stopped) = watch::channel(false);
     let permits = Arc::new(Semaphore::new(state.options.limits.connections));
-    tokio::spawn(route::load_first(state.clone()));
     tokio::spawn(unload_idle(state.hub.clone()));
-    loop {
-        tokio::select! {
-            accepted = accept(&listener, &permits) => {
-                if let Some((stream, permit)) = accepted {
-                    let connection = open(state.clone(), stream, acceptor.clone(), stopped.clone());
-                    tokio::spawn(async move {
-                        connection.await;
-                        drop(permit);
-                    });
-                }
+    let accepting = async {
+        loop {
+            if let Some((stream, permit)) = accept(&listener, &permits).await {
+                let connection = open(state.clone(), stream, acceptor.clone(), stopped.clone());
+                tokio::spawn(async move {
+                    connection.await;
+                    drop(permit);
+                });
             }
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
         }
+    };
+    tokio::select! {
+        () = accepting => {}
+        failure = only_model_failed(state) => return Err(ServerError::Model(failure)),
+        () = signals.next() => {}
     }
     drop(listener);
     state.drain();
@@ -107,14 +136,26 @@ async fn run(state: &Arc<State>, listening: impl FnOnce(SocketAddr)) -> Result<(
     tokio::select! {
         () = until_done(state, &permits) => return Ok(()),
         () = tokio::time::sleep(state.options.drain) => {}
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
+        () = signals.next() => {}
     }
     state.log.write("cut off", &[("requests", state.active().into())]);
     // Every answer ends in its API's error, so that clients do not take a part for the whole.
     state.cut_off();
     let _ = tokio::time::timeout(LAST_WRITES, until_done(state, &permits)).await;
+    // The step under way may take seconds.
+    state.hub.abandon();
     Ok(())
+}
+
+/// Loads the first model. Resolves only where that failed and there is no other to serve.
+async fn only_model_failed(state: &Arc<State>) -> LoadFailure {
+    if let Err(failure) = operation::load_first(state).await {
+        if state.hub.source().models().len() == 1 {
+            return failure;
+        }
+        state.log.write_always("not ready", &[("error", failure.message.into())]);
+    }
+    std::future::pending().await
 }
 
 /// Resolves once no request is under way and the answers have gone out.

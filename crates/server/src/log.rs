@@ -1,9 +1,9 @@
-//! A line for each request on standard error: never a prompt or an answer.
+//! A line for each request and each change of the models on standard error: never a prompt or an answer.
 
 use serde_json::{Value, json};
 use std::io::Write;
-use std::sync::mpsc::{SyncSender, sync_channel};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The form of the lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -13,7 +13,7 @@ pub enum LogFormat {
     Text,
     /// A JSON object a line.
     Json,
-    /// Nothing.
+    /// Nothing but what must not be missed.
     Off,
 }
 
@@ -21,7 +21,14 @@ pub enum LogFormat {
 pub(crate) struct Log {
     format: LogFormat,
     /// To the thread that writes: standard error may be a pipe that nobody reads.
-    lines: SyncSender<String>,
+    lines: SyncSender<Line>,
+}
+
+/// What the writing thread is sent.
+enum Line {
+    Text(String),
+    /// All lines before it are written.
+    Flush(Sender<()>),
 }
 
 /// Lines that wait to be written; further ones are lost.
@@ -31,11 +38,17 @@ const MAX_LINE: usize = 1000;
 
 impl Log {
     pub fn new(format: LogFormat) -> Log {
-        let (lines, waiting) = sync_channel::<String>(WAITING_LINES);
+        let (lines, waiting) = sync_channel::<Line>(WAITING_LINES);
         std::thread::spawn(move || {
             for line in waiting {
-                // A log that nobody takes is no reason to stop serving.
-                let _ = writeln!(std::io::stderr().lock(), "{line}");
+                // A log that nobody reads is no reason to stop serving.
+                let _ = match line {
+                    Line::Text(text) => writeln!(std::io::stderr().lock(), "{text}"),
+                    Line::Flush(done) => {
+                        let _ = done.send(());
+                        Ok(())
+                    }
+                };
             }
         });
         Log { format, lines }
@@ -43,19 +56,25 @@ impl Log {
 
     /// Writes a line: what happened, and facts about it.
     pub fn write(&self, what: &str, facts: &[(&str, Value)]) {
+        if self.format != LogFormat::Off {
+            self.write_always(what, facts);
+        }
+    }
+
+    /// The same for what must not be missed: written even where the log is off.
+    pub fn write_always(&self, what: &str, facts: &[(&str, Value)]) {
         let facts: Vec<(&str, Value)> =
             facts.iter().map(|(name, value)| (*name, shortened(value))).collect();
+        let facts = facts.iter().filter(|(_, value)| !value.is_null());
         let line = match self.format {
-            LogFormat::Off => return,
             LogFormat::Json => {
                 let mut line = json!({ "time": timestamp(), "event": what });
-                for (name, value) in facts.iter().filter(|(_, value)| !value.is_null()) {
+                for (name, value) in facts {
                     line[*name] = value.clone();
                 }
                 line.to_string()
             }
-            LogFormat::Text => {
-                let facts = facts.iter().filter(|(_, value)| !value.is_null());
+            LogFormat::Text | LogFormat::Off => {
                 facts.fold(format!("{} {what}", timestamp()), |line, (name, value)| {
                     // JSON's spelling, in which control characters are escaped.
                     let text = value.as_str().filter(|text| is_plain(text));
@@ -66,7 +85,15 @@ impl Log {
                 })
             }
         };
-        let _ = self.lines.try_send(line);
+        let _ = self.lines.try_send(Line::Text(spelled_out(&line)));
+    }
+
+    /// Waits until all lines are written, but no longer than `most`.
+    pub fn flush(&self, most: Duration) {
+        let (done, written) = channel();
+        if self.lines.try_send(Line::Flush(done)).is_ok() {
+            let _ = written.recv_timeout(most);
+        }
     }
 }
 
@@ -81,17 +108,33 @@ fn shortened(value: &Value) -> Value {
     }
 }
 
+/// The line with characters that a terminal acts on as JSON escapes them: messages may quote a file. Outside
+/// of JSON strings a line has none.
+fn spelled_out(line: &str) -> String {
+    let acts = |c: char| {
+        c.is_control()
+            || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    };
+    line.chars().fold(String::with_capacity(line.len()), |mut safe, c| {
+        match acts(c) {
+            true => safe.push_str(&format!("\\u{:04x}", c as u32)),
+            false => safe.push(c),
+        }
+        safe
+    })
+}
+
 fn is_plain(text: &str) -> bool {
     !text.is_empty() && text.chars().all(|c| c.is_ascii_graphic() && c != '"')
 }
 
 /// The time in UTC, as in 2026-01-31T12:00:00.123Z.
-pub(crate) fn timestamp() -> String {
+pub fn timestamp() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     rfc3339(now.as_secs(), now.subsec_millis())
 }
 
-/// Seconds since 1970 and milliseconds in words.
+/// Seconds since 1970, and milliseconds, as a date and a time in UTC.
 pub(crate) fn rfc3339(seconds: u64, milliseconds: u32) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     let (hour, minute, second) = (rest / 3600, rest / 60 % 60, rest % 60);
@@ -111,6 +154,15 @@ pub(crate) fn rfc3339(seconds: u64, milliseconds: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_line_acts_on_a_terminal() {
+        let text = "\u{1b}[31m\u{9b}2J\u{202e}é";
+        let line = spelled_out(&json!({ "error": text }).to_string());
+        assert_eq!(line, r#"{"error":"\u001b[31m\u009b2J\u202eé"}"#);
+        let read: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(read["error"], text);
+    }
 
     #[test]
     fn dates_are_those_of_the_calendar() {

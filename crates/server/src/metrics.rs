@@ -43,7 +43,7 @@ struct Counts {
     whole: BTreeMap<String, Histogram>,
 }
 
-/// What the server counts itself.
+/// Counts and times of requests.
 #[derive(Default)]
 pub(crate) struct Metrics {
     counts: Mutex<Counts>,
@@ -63,12 +63,12 @@ impl Metrics {
         }
     }
 
-    /// The first token of an answer came so long after its request.
+    /// The first token of an answer came `time` after its request.
     pub fn observe_first(&self, model: &str, time: Duration) {
         observe(&mut self.counts().first, model, FIRST_TOKEN, time);
     }
 
-    /// A token came so long after the one before.
+    /// A token came `time` after the one before.
     pub fn observe_gap(&self, model: &str, time: Duration) {
         observe(&mut self.counts().between, model, BETWEEN_TOKENS, time);
     }

@@ -4,9 +4,8 @@ use crate::error::{ApiError, ErrorKind};
 use crate::generation::{Generation, OutputRule, Prompt, Tool};
 use crate::output::Output;
 use crate::state::State;
-use pianola_engine::{Constraint, Service, Text};
+use pianola_engine::{Constraint, DevicePart, Service, Text};
 use pianola_grammar::{GrammarError, Grammars, ToolSchema};
-
 use pianola_text::{
     ChatTemplate, Conversation, OutputParser, ParserOptions, ReasoningMode, ToolFormat,
 };
@@ -24,16 +23,43 @@ pub(crate) struct LoadedModel {
     format: Option<ToolFormat>,
     /// Made when first needed: a large vocabulary takes a second.
     grammars: OnceLock<Result<Grammars, GrammarError>>,
-    /// Constraints at their beginning, by what they were made from, the newest last: clients repeat
-    /// themselves.
-    compiled: Mutex<VecDeque<Compiled>>,
+    /// Constraints in their first state, by what they were made from, the most recently used last:
+    /// clients send the same schemas again and again.
+    compiled: Mutex<RecentlyUsed<Box<dyn Constraint>>>,
 }
-
-/// A constraint, and the sum of what it was made from.
-type Compiled = ([u8; 32], Box<dyn Constraint>);
 
 /// Constraints that are kept.
 const KEPT_CONSTRAINTS: usize = 32;
+
+/// The values that were used last, by the sum of what they were made from.
+struct RecentlyUsed<T>(VecDeque<([u8; 32], T)>);
+
+impl<T> Default for RecentlyUsed<T> {
+    fn default() -> Self {
+        RecentlyUsed(VecDeque::new())
+    }
+}
+
+impl<T: Clone> RecentlyUsed<T> {
+    /// A value, which is the most recently used from now on.
+    fn use_again(&mut self, key: &[u8; 32]) -> Option<T> {
+        let at = self.0.iter().position(|(other, _)| other == key)?;
+        let found = self.0.remove(at)?;
+        let value = found.1.clone();
+        self.0.push_back(found);
+        Some(value)
+    }
+
+    /// Adds a value; the least recently used one is dropped where there are too many.
+    fn add(&mut self, key: [u8; 32], value: T) {
+        // Two requests may have made the same.
+        self.0.retain(|(other, _)| *other != key);
+        if self.0.len() >= KEPT_CONSTRAINTS {
+            self.0.pop_front();
+        }
+        self.0.push_back((key, value));
+    }
+}
 
 impl LoadedModel {
     pub fn new(id: String, service: Service) -> LoadedModel {
@@ -47,6 +73,19 @@ impl LoadedModel {
 
     pub fn service(&self) -> &Service {
         &self.service
+    }
+
+    /// Bytes of memory that unloading it sets free at most: weights, activations and KV pages.
+    pub fn memory_bytes(&self) -> u64 {
+        let parts = &self.service.info().placement.parts;
+        let weights = |part: &DevicePart| match part.heaps {
+            Some(heaps) => heaps.device_local + heaps.host,
+            None => part.weight_bytes,
+        };
+        // A GPU's heaps hold its pages as well.
+        let pages_apart = parts.iter().any(|part| part.heaps.is_none());
+        let pages = self.service.snapshot().filter(|_| pages_apart);
+        parts.iter().map(weights).sum::<u64>() + pages.map_or(0, |report| report.cache.bytes)
     }
 
     /// Tokeniser and template.
@@ -100,15 +139,11 @@ impl LoadedModel {
         // Schemas may be large.
         let key: [u8; 32] = Sha256::digest(key).into();
         let kept = || self.compiled.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some((_, made)) = kept().iter().find(|(other, _)| *other == key) {
-            return Ok(Some(made.clone()));
+        if let Some(made) = kept().use_again(&key) {
+            return Ok(Some(made));
         }
         let made = self.compile(generation)?;
-        let mut kept = kept();
-        if kept.len() >= KEPT_CONSTRAINTS {
-            kept.pop_front();
-        }
-        kept.push_back((key, made.clone()));
+        kept().add(key, made.clone());
         Ok(Some(made))
     }
 
@@ -189,5 +224,21 @@ impl Reading {
         let state = state.clone();
         let parser = OutputParser::new(self.format, self.options.clone());
         Output::new(parser, move || state.fresh_id("call_"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_least_recently_used_is_dropped() {
+        let mut kept = RecentlyUsed::default();
+        (0..KEPT_CONSTRAINTS as u8).for_each(|value| kept.add([value; 32], value));
+        assert_eq!(kept.use_again(&[0; 32]), Some(0));
+        kept.add([200; 32], 200);
+        assert_eq!((kept.use_again(&[1; 32]), kept.use_again(&[0; 32])), (None, Some(0)));
+        kept.add([0; 32], 7);
+        assert_eq!((kept.use_again(&[0; 32]), kept.0.len()), (Some(7), KEPT_CONSTRAINTS));
     }
 }

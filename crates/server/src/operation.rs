@@ -1,9 +1,11 @@
-//! What operators ask: health, readiness, version; and the tokens of a text.
+//! For operators: health, readiness, version; and the tokens of a text.
 
 use crate::call::Call;
 use crate::error::{ApiError, ErrorKind};
 use crate::fields::Fields;
+use crate::hub::ModelState;
 use crate::reply::{self, Reply};
+use crate::source::{LoadFailure, LoadFailureKind};
 use crate::state::State;
 use pianola_engine::Request;
 use pianola_text::SpecialTokens;
@@ -26,18 +28,32 @@ pub(crate) fn ready(state: &State) -> Result<Reply, ApiError> {
     if state.is_draining() {
         return unready("the server is going down".to_string());
     }
-    let models = state.hub.states();
-    if let Some(reason) = models.iter().find_map(|model| model.reason.clone()) {
-        return unready(reason);
+    let first = state.hub.states().into_iter().next();
+    if let Some(ModelState { card, reason: Some(reason), .. }) = first {
+        return unready(format!("{} cannot be used: {reason}", card.id));
     }
-    match state.is_warm() {
-        true => Ok(reply::ok(&json!({ "status": "ready" }))),
-        false => unready("the model is being loaded".to_string()),
+    match (state.is_warm(), state.start_failure()) {
+        (true, _) => Ok(reply::ok(&json!({ "status": "ready" }))),
+        (false, Some(reason)) => unready(reason.to_string()),
+        (false, None) => unready("the model is being loaded".to_string()),
     }
 }
 
+/// Loads the first model and lets it generate a token, so that the server is ready before it is asked.
+pub(crate) async fn load_first(state: &Arc<State>) -> Result<(), LoadFailure> {
+    let result = warm_up(state).await.map_err(|error| {
+        let failed = LoadFailure::new(LoadFailureKind::Temporary, error.message);
+        state.hub.first_failure().unwrap_or(failed)
+    });
+    match &result {
+        Ok(()) => state.log.write("ready", &[]),
+        Err(failure) => state.set_start_failure(failure.message.clone()),
+    }
+    result
+}
+
 /// Loads the first model and lets it generate a token.
-pub(crate) async fn warm_up(state: &Arc<State>) -> Result<(), ApiError> {
+async fn warm_up(state: &Arc<State>) -> Result<(), ApiError> {
     let model = state.hub.get(None, true).await?;
     let warmed = tokio::task::spawn_blocking(move || {
         let request = Request { max_tokens: Some(1), ..Request::new(vec![0]) };

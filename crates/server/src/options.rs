@@ -28,7 +28,7 @@ pub struct ServerOptions {
     pub keep: KeepOptions,
     /// How long requests may go on after the server was told to end.
     pub drain: Duration,
-    /// What is written to standard error for each request.
+    /// The form of the log on standard error.
     pub log: LogFormat,
     /// The program's version.
     pub version: String,

@@ -270,8 +270,8 @@ async fn handle(
         Route::Health => Ok(operation::health()),
         Route::Ready => operation::ready(state),
         Route::Version => Ok(operation::version(state)),
-        Route::Metrics => Ok(status::metrics(state).await),
-        Route::Status => Ok(status::status(state).await),
+        Route::Metrics => Ok(status::metrics(state)),
+        Route::Status => Ok(status::status(state)),
         Route::OpenApi => Ok(docs::openapi()),
         Route::Docs => Ok(docs::docs()),
         Route::DocsStyle => Ok(docs::style()),
@@ -297,13 +297,5 @@ async fn handle(
         Route::OllamaEmbeddings => ollama::embed::answer_one(call, body).await,
         Route::OllamaPull => ollama::pull::answer(call, body).await,
         Route::OllamaUnsupported => Err(ollama::unsupported(call.route)),
-    }
-}
-
-/// Loads the first model and lets it generate a token, so that the server is ready before it is asked.
-pub(crate) async fn load_first(state: Arc<State>) {
-    match operation::warm_up(&state).await {
-        Ok(()) => state.log.write("ready", &[]),
-        Err(error) => state.log.write("not ready", &[("error", error.message.into())]),
     }
 }

@@ -6,10 +6,11 @@ use crate::log::Log;
 use crate::metrics::Metrics;
 use crate::openai::responses::ResponseStore;
 use crate::options::ServerOptions;
+use crate::source::ModelSource;
 use crate::status::BusyShares;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, Semaphore, watch};
 
@@ -21,7 +22,7 @@ pub(crate) struct State {
     pub options: ServerOptions,
     pub hub: Arc<Hub>,
     pub metrics: Metrics,
-    pub log: Log,
+    pub log: Arc<Log>,
     pub busy: BusyShares,
     pub responses: ResponseStore,
     /// Prompts and schemas that are prepared at once; further ones wait.
@@ -36,6 +37,8 @@ pub(crate) struct State {
     /// Whether the requests under way are to end at once.
     cut_off: watch::Sender<bool>,
     warm: AtomicBool,
+    /// Why the first model has not generated a token, where that was tried and failed.
+    start_failure: OnceLock<String>,
     /// Random keys that ids are made with.
     ids: RandomState,
 }
@@ -52,12 +55,13 @@ impl Drop for Active {
 }
 
 impl State {
-    pub fn new(options: ServerOptions, hub: Arc<Hub>) -> State {
+    pub fn new(options: ServerOptions, source: Arc<dyn ModelSource>) -> State {
+        let log = Arc::new(Log::new(options.log));
         State {
-            log: Log::new(options.log),
+            hub: Arc::new(Hub::new(source, options.keep, log.clone())),
+            log,
             bodies: BodyBudget::new(options.limits.body_bytes),
             options,
-            hub,
             metrics: Metrics::default(),
             busy: BusyShares::default(),
             responses: ResponseStore::default(),
@@ -69,6 +73,7 @@ impl State {
             draining: AtomicBool::new(false),
             cut_off: watch::Sender::new(false),
             warm: AtomicBool::new(false),
+            start_failure: OnceLock::new(),
             ids: RandomState::new(),
         }
     }
@@ -118,6 +123,18 @@ impl State {
 
     pub fn is_warm(&self) -> bool {
         self.warm.load(Ordering::SeqCst)
+    }
+
+    /// The first model could not be loaded, or could not generate a token.
+    pub fn set_start_failure(&self, reason: String) {
+        // It is tried once.
+        let _ = self.start_failure.set(reason);
+    }
+
+    /// Why the server is not ready; none while the first model is being loaded, and once a token was
+    /// generated.
+    pub fn start_failure(&self) -> Option<&str> {
+        self.start_failure.get().map(String::as_str).filter(|_| !self.is_warm())
     }
 
     /// Resolves once no request is under way.

@@ -1,11 +1,12 @@
-//! How the models are doing: `/metrics` for Prometheus and gateways, `/status` for the page.
+//! The state of the models: `/metrics` for Prometheus and gateways, `/status` for the page. Both answer at
+//! once, from what the engines said after their last steps.
 
 use crate::hub::ModelState;
 use crate::metrics::Page;
 use crate::reply::{self, Reply};
 use crate::state::State;
 use hyper::StatusCode;
-use pianola_engine::{BusyTime, DevicePart, PAGE_TOKENS, Report, ServiceInfo};
+use pianola_engine::{BusyTime, DevicePart, PAGE_TOKENS, Report, Service, ServiceInfo};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -35,20 +36,13 @@ impl BusyShares {
     }
 }
 
-/// Asks the engine of a loaded model how it is doing, which waits for the step under way, without holding
-/// up this thread.
-async fn report(model: &ModelState) -> Option<Report> {
-    let loaded = model.loaded.clone()?;
-    tokio::task::spawn_blocking(move || loaded.report().ok()).await.ok()?
-}
-
-async fn reports(state: &State) -> Vec<(ModelState, Option<Report>)> {
-    let mut reports = Vec::new();
-    for model in state.hub.states() {
-        let report = report(&model).await;
-        reports.push((model, report));
-    }
-    reports
+/// All models, and how the engines of those that are loaded are doing.
+fn reports(state: &State) -> Vec<(ModelState, Option<Report>)> {
+    let report = |model: ModelState| {
+        let report = model.loaded.as_ref().and_then(Service::snapshot);
+        (model, report)
+    };
+    state.hub.states().into_iter().map(report).collect()
 }
 
 /// A number of a report, under its own name and those that gateways for vLLM read.
@@ -134,10 +128,10 @@ const FAMILIES: &[Family] = &[
 ];
 
 /// Counts in Prometheus' form.
-pub(crate) async fn metrics(state: &State) -> Reply {
+pub(crate) fn metrics(state: &State) -> Reply {
     let mut page = Page::default();
     state.metrics.render(&mut page);
-    let reports = reports(state).await;
+    let reports = reports(state);
     page.family("pianola_model_loaded", "gauge", "Whether a model is loaded.");
     for (model, _) in &reports {
         let loaded = u8::from(model.loaded.is_some());
@@ -210,8 +204,8 @@ fn system_memory() -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// What the page's panel shows.
-pub(crate) async fn status(state: &State) -> Reply {
+/// The numbers that the page's panel shows.
+pub(crate) fn status(state: &State) -> Reply {
     let described = |(model, report): &(ModelState, Option<Report>)| {
         let mut value = describe(model, report.as_ref());
         if let Some(report) = report {
@@ -219,7 +213,13 @@ pub(crate) async fn status(state: &State) -> Reply {
         }
         value
     };
-    let models: Vec<Value> = reports(state).await.iter().map(described).collect();
+    let mut models: Vec<Value> = reports(state).iter().map(described).collect();
+    // A first model that is loaded and cannot generate has a reason, too.
+    if let (Some(first), Some(reason)) = (models.first_mut(), state.start_failure())
+        && first["reason"].is_null()
+    {
+        first["reason"] = reason.into();
+    }
     reply::ok(&json!({
         "version": state.options.version,
         "uptime_seconds": state.started.elapsed().as_secs_f64(),

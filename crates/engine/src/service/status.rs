@@ -1,8 +1,9 @@
 //! What a service and its engine's thread tell one another beside commands.
 
+use super::info::Report;
 use crate::error::EngineError;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 /// The state of an engine's thread.
 #[derive(Debug, Default)]
@@ -16,6 +17,8 @@ pub(super) struct Status {
     ceiling_asked: AtomicBool,
     /// See [`super::Service::ceiling`].
     ceiling: OnceLock<Option<f64>>,
+    /// As of the last step; see [`super::Service::snapshot`].
+    report: Mutex<Report>,
 }
 
 impl Status {
@@ -71,5 +74,15 @@ impl Status {
 
     pub fn ceiling(&self) -> Option<f64> {
         self.ceiling.get().copied().flatten()
+    }
+
+    /// The engine's thread tells how it is doing.
+    pub fn publish(&self, report: Report) {
+        *self.report.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = report;
+    }
+
+    /// What was published last.
+    pub fn published(&self) -> Report {
+        *self.report.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 }

@@ -7,7 +7,7 @@ use crate::load::Engine;
 use crate::request::{EmbedRequest, Event, EventSink, Request, RequestId};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What the engine's thread is asked to do.
 pub(super) enum Command {
@@ -35,6 +35,10 @@ pub(super) enum Task {
 /// How often a device may be lost without a step between that succeeded.
 const MOST_LOSSES: usize = 3;
 
+/// How old the published use of the KV pages may be while steps are short: counting the pages walks the
+/// whole prefix tree, which is too much work for every step.
+const CACHE_USE_AGE: Duration = Duration::from_millis(50);
+
 pub(super) struct Worker {
     /// None once its device is lost for good.
     engine: Option<Engine>,
@@ -43,11 +47,13 @@ pub(super) struct Worker {
     /// Losses since the last step that succeeded.
     losses: usize,
     status: Arc<Status>,
-    started: Instant,
+    pub(super) started: Instant,
     /// Seconds that plays have taken, of all engines there were.
     played_seconds: f64,
     /// Those of the engine that are part of it.
     counted_seconds: f64,
+    /// The last report, and when its KV pages were counted.
+    published: (Report, Instant),
 }
 
 impl Worker {
@@ -57,15 +63,19 @@ impl Worker {
         reopen: Option<Reopen>,
         status: Arc<Status>,
     ) -> Worker {
+        let started = Instant::now();
+        let report = Report { cache: engine.cache_use(), ..Report::default() };
+        status.publish(report);
         Worker {
             engine: Some(engine),
             inbox,
             reopen,
             losses: 0,
             status,
-            started: Instant::now(),
+            started,
             played_seconds: 0.0,
             counted_seconds: 0.0,
+            published: (report, started),
         }
     }
 
@@ -87,6 +97,7 @@ impl Worker {
                 None if is_busy => self.step(),
                 None => self.measure_ceiling(),
             }
+            self.publish();
         }
         self.tell_all();
     }
@@ -146,6 +157,24 @@ impl Worker {
         let (waiting, running) = engine.queue_lengths();
         let (counters, cache) = (engine.counters(), engine.cache_use());
         Ok(Report { waiting, running, counters, cache, busy })
+    }
+
+    /// Publishes how the engine is doing, for those who do not wait for the next step.
+    fn publish(&mut self) {
+        self.count_seconds();
+        let Some(engine) = &self.engine else { return };
+        let (before, counted_at) = self.published;
+        let counts = !engine.is_busy() || counted_at.elapsed() > CACHE_USE_AGE;
+        let (cache, counted_at) = match counts {
+            true => (engine.cache_use(), Instant::now()),
+            false => (before.cache, counted_at),
+        };
+        let (waiting, running) = engine.queue_lengths();
+        let wall_seconds = self.started.elapsed().as_secs_f64();
+        let busy = BusyTime { seconds: self.played_seconds, wall_seconds };
+        let report = Report { waiting, running, counters: engine.counters(), cache, busy };
+        self.published = (report, counted_at);
+        self.status.publish(report);
     }
 
     /// Adds the plays since the last call. The engine's own count goes back where its draft model is

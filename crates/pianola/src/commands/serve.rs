@@ -1,17 +1,21 @@
 //! `serve`: models over HTTP.
 
 mod source;
+mod values;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use pianola_engine::DEFAULT_LANES;
-use pianola_server::{ApiKey, HttpLimits, KeepOptions, LogFormat, ServerOptions, TlsFiles, serve};
+use pianola_server::{
+    ApiKey, HttpLimits, KeepOptions, LoadFailureKind, LogFormat, ServerError, ServerOptions,
+    TlsFiles, serve,
+};
 
-use crate::console::Console;
+use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::options::{ComputeOptions, SpeculationOptions, positive};
 use crate::version::BUILD;
@@ -46,16 +50,18 @@ pub struct Arguments {
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     host: IpAddr,
     /// Port to listen at; 0: any that is free
-    #[arg(long, value_name = "PORT", default_value_t = 8080)]
+    #[arg(long, value_name = "PORT", default_value = "8080", value_parser = values::port)]
+    #[arg(allow_negative_numbers = true)]
     port: u16,
     /// A file with API keys, one a line
     #[arg(long, value_name = "FILE")]
     api_key_file: Option<PathBuf>,
-    /// Let web pages of this origin use the server; * is all. May be repeated
-    #[arg(long, value_name = "ORIGIN")]
+    /// Let web pages of this origin, as in https://chat.example, use the server; * is all. May be
+    /// repeated
+    #[arg(long, value_name = "ORIGIN", value_parser = values::origin)]
     cors: Vec<String>,
     /// A name by which clients reach this server, where they need no key. May be repeated
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = values::host_name)]
     host_name: Vec<String>,
     /// Certificate chain for TLS, a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_key")]
@@ -65,29 +71,37 @@ pub struct Arguments {
     tls_key: Option<PathBuf>,
     /// Requests that run at once
     #[arg(long, value_name = "N", default_value_t = DEFAULT_LANES, value_parser = positive)]
+    #[arg(allow_negative_numbers = true)]
     lanes: usize,
     /// Requests that may wait for a lane; more are answered with 429
-    #[arg(long, value_name = "N", default_value_t = 256)]
+    #[arg(long, value_name = "N", default_value = "256", value_parser = values::waiting)]
+    #[arg(allow_negative_numbers = true)]
     queue: usize,
     /// Tokens of context [default: all that the model allows and memory holds]
     #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
     context: Option<usize>,
     /// Models that are loaded at once
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = positive)]
+    #[arg(allow_negative_numbers = true)]
     max_loaded: usize,
-    /// Unload models, but for the only one, after so many seconds without a request; 0: never
-    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+    /// Seconds without a request after which a model is unloaded, where there are several; 0: never
+    #[arg(long, value_name = "SECONDS", default_value = "900", value_parser = values::seconds)]
+    #[arg(allow_negative_numbers = true)]
     keep_alive: u64,
     /// Seconds that requests may go on after SIGTERM
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = values::seconds)]
+    #[arg(allow_negative_numbers = true)]
     drain: u64,
     /// Seconds for the headers and for the body of a request to come, and for a connection without one
-    #[arg(long, value_name = "SECONDS", default_value_t = 75, value_parser = positive)]
-    idle: usize,
+    #[arg(long, value_name = "SECONDS", default_value = "75", value_parser = values::some_seconds)]
+    #[arg(allow_negative_numbers = true)]
+    idle: u64,
     /// Most megabytes of a request
-    #[arg(long, value_name = "MB", default_value_t = 32, value_parser = positive)]
+    #[arg(long, value_name = "MB", default_value = "32", value_parser = values::megabytes)]
+    #[arg(allow_negative_numbers = true)]
     max_body: usize,
-    /// What is written for each request, never with its texts
+    /// Form of the log on standard error: a line for each request and each change of the models, never
+    /// with texts. With json every line there is a JSON object, notices included
     #[arg(long, value_name = "FORM", default_value = "text")]
     log: LogChoice,
     #[command(flatten)]
@@ -105,6 +119,9 @@ enum LogChoice {
 }
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
+    if matches!(arguments.log, LogChoice::Json) {
+        console::write_json_lines();
+    }
     let keys = keys(arguments)?;
     let source = Source::new(arguments, console)?;
     if !arguments.host.is_loopback() && keys.is_empty() {
@@ -126,8 +143,8 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             .zip(arguments.tls_key.clone())
             .map(|(certificate, key)| TlsFiles { certificate, key }),
         limits: HttpLimits {
-            body_bytes: arguments.max_body << 20,
-            idle: Duration::from_secs(arguments.idle as u64),
+            body_bytes: arguments.max_body,
+            idle: Duration::from_secs(arguments.idle),
             ..HttpLimits::default()
         },
         keep: KeepOptions {
@@ -144,18 +161,28 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         version: BUILD.to_string(),
     };
     let scheme = if options.tls.is_some() { "https" } else { "http" };
-    serve(options, Arc::new(source), |address| {
-        console.notice(&format!("listening at {scheme}://{}", shown(address)));
+    let listening = |address: SocketAddr| {
+        console.notice(&format!("listening at {scheme}://{address}"));
+        if let Some(local) = local_address(address) {
+            console.notice(&format!("a browser on this machine finds it at {scheme}://{local}"));
+        }
+    };
+    serve(options, Arc::new(source), listening).map_err(|error| match error {
+        ServerError::Model(failure) if failure.kind == LoadFailureKind::Options => {
+            Failure::usage(failure.message)
+        }
+        error => Failure::failed(error.to_string()),
     })
-    .map_err(|error| Failure::failed(error.to_string()))
 }
 
-/// An address that a browser takes.
-fn shown(address: SocketAddr) -> SocketAddr {
-    match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => SocketAddr::from(([127, 0, 0, 1], address.port())),
-        _ => address,
-    }
+/// The address for clients on this machine, where the server listens at every address.
+fn local_address(address: SocketAddr) -> Option<SocketAddr> {
+    let local: IpAddr = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        _ => return None,
+    };
+    Some(SocketAddr::new(local, address.port()))
 }
 
 /// Keys of the file and of the environment.

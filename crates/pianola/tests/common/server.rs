@@ -1,10 +1,13 @@
 //! A server of its own for a test, and what it answers over plain sockets.
 #![allow(dead_code)] // Each test file uses its part.
 
+#![allow(dead_code)] // Each test file uses its part.
+
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::Folder;
@@ -17,10 +20,23 @@ pub struct Server {
     child: Child,
     pub address: SocketAddr,
     pub folder: Folder,
+    /// What it has written to standard error, line by line.
+    written: Arc<Mutex<Vec<String>>>,
 }
 
 impl Server {
     pub fn start(model: impl FnOnce(&Folder) -> PathBuf, arguments: &[&str], keys: &str) -> Server {
+        let server = Server::launch(model, arguments, keys);
+        server.until("it is ready", || server.get("/ready").status == 200);
+        server
+    }
+
+    /// A server that listens; its model may not be loaded yet.
+    pub fn launch(
+        model: impl FnOnce(&Folder) -> PathBuf,
+        arguments: &[&str],
+        keys: &str,
+    ) -> Server {
         let folder = Folder::new();
         let model = model(&folder);
         // No test may reach for the network: this pip never gets anything.
@@ -34,8 +50,11 @@ impl Server {
             "" => command.env_remove("PIANOLA_API_KEYS"),
             keys => command.env("PIANOLA_API_KEYS", keys),
         };
+        let log: &[&str] = if arguments.contains(&"--log") { &[] } else { &["--log", "off"] };
         let mut child = command
-            .args(["serve", "--port", "0", "--log", "off", "--device", "cpu", "-m"])
+            .args(["serve", "--port", "0"])
+            .args(log)
+            .args(["--device", "cpu", "-m"])
             .arg(model)
             .args(arguments)
             .env("PIANOLA_HOME", &folder.path)
@@ -45,13 +64,31 @@ impl Server {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
-        let mut lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
-        let address = lines.find_map(|line| line.split("http://").nth(1)?.trim().parse().ok());
+        let written = Arc::new(Mutex::new(Vec::new()));
+        let shared = written.clone();
+        let lines = BufReader::new(child.stderr.take().unwrap()).lines().map_while(Result::ok);
+        let mut lines = lines.inspect(move |line| shared.lock().unwrap().push(line.clone()));
+        let address = lines.find_map(|line| {
+            let (_, rest) = line.split_once("listening at http://")?;
+            rest.split('"').next()?.trim().parse().ok()
+        });
         // A pipe that nobody reads would stop the server.
         std::thread::spawn(move || lines.for_each(drop));
-        let server = Server { child, address: address.expect("no address"), folder };
-        server.until("it is ready", || server.get("/ready").status == 200);
-        server
+        Server { child, address: address.expect("no address"), folder, written }
+    }
+
+    /// The lines that it has written to standard error.
+    pub fn written(&self) -> Vec<String> {
+        self.written.lock().unwrap().clone()
+    }
+
+    /// The events of one kind in its log, which must be JSON.
+    pub fn events(&self, kind: &str) -> Vec<serde_json::Value> {
+        let parse = |line: &String| -> serde_json::Value {
+            serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))
+        };
+        let lines = self.written();
+        lines.iter().map(parse).filter(|event| event["event"] == kind).collect()
     }
 
     /// With a model of random weights, which answers at once.
@@ -61,10 +98,7 @@ impl Server {
 
     /// With a model that takes a while to answer.
     pub fn smollm2(arguments: &[&str]) -> Server {
-        let folder = std::env::var_os("PIANOLA_TEST_MODELS")
-            .expect("PIANOLA_TEST_MODELS is not set: run scripts/test, which fetches the models");
-        let path = Path::new(&folder).join("smollm2.gguf");
-        Server::start(|_| path, arguments, "")
+        Server::start(|_| test_model("smollm2.gguf"), arguments, "")
     }
 
     pub fn connect(&self) -> TcpStream {
@@ -136,6 +170,13 @@ impl Drop for Server {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
+}
+
+/// A file of the models that tests use.
+pub fn test_model(name: &str) -> PathBuf {
+    let folder = std::env::var_os("PIANOLA_TEST_MODELS")
+        .expect("PIANOLA_TEST_MODELS is not set: run scripts/test, which fetches the models");
+    Path::new(&folder).join(name)
 }
 
 pub fn post(path: &str, headers: &str, body: &str) -> String {

@@ -3,9 +3,10 @@
 use super::keep::FOREVER;
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::hub::{ModelCard, ModelFacts, ModelState};
+use crate::hub::ModelState;
 use crate::log::rfc3339;
 use crate::reply::{self, Reply};
+use crate::source::{ModelCard, ModelFacts};
 use crate::state::{State, now};
 use serde_json::{Map, Value, json};
 

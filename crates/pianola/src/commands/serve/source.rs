@@ -1,13 +1,18 @@
 //! The models that `serve` offers: those named, those of a folder, those fetched since.
 
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::UNIX_EPOCH;
 
-use pianola_engine::{Engine, EngineError, Service};
+use pianola_engine::{Engine, EngineError, ErrorKind, LoadOptions, Service, Text};
 use pianola_formats::{HuggingFaceFolder, TensorInfo, TensorType};
 use pianola_model::{ModelError, ModelFile};
-use pianola_server::{LoadFailure, ModelCard, ModelFacts, ModelSource, PullProgress, PullStage};
+use pianola_plan::{PlanError, WeightSpec, size_text};
+use pianola_server::{
+    LoadFailure, LoadFailureKind, ModelCard, ModelFacts, ModelSource, PullProgress, PullStage,
+};
 
 use super::Arguments;
 use crate::catalogue;
@@ -84,17 +89,34 @@ impl Source {
     fn served(&self) -> MutexGuard<'_, Vec<Served>> {
         self.models.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
+
+    fn find(&self, id: &str) -> Result<Served, LoadFailure> {
+        let found = self.served().iter().find(|served| served.card.id == id).cloned();
+        found.ok_or_else(|| {
+            LoadFailure::new(LoadFailureKind::Options, format!("{id} is not served any more"))
+        })
+    }
 }
 
-/// Adds a model, unless it is there already.
+/// Adds a model. Files that are served already get its names as aliases.
 fn add(models: &mut Vec<Served>, model: Served) -> Result<(), Failure> {
-    let same = |other: &&Served| other.card.id.eq_ignore_ascii_case(&model.card.id);
-    match models.iter().find(same) {
+    let real = |path: &Path| path.canonicalize().unwrap_or(path.to_path_buf());
+    let path = real(&model.path);
+    if let Some(same) = models.iter_mut().find(|other| real(&other.path) == path) {
+        for name in std::iter::once(model.card.id).chain(model.card.aliases) {
+            let card = &mut same.card;
+            let known = std::iter::once(&card.id).chain(&card.aliases);
+            if !known.into_iter().any(|other| other.eq_ignore_ascii_case(&name)) {
+                card.aliases.push(name);
+            }
+        }
+        return Ok(());
+    }
+    match models.iter().find(|other| other.card.id.eq_ignore_ascii_case(&model.card.id)) {
         None => {
             models.push(model);
             Ok(())
         }
-        Some(other) if other.path == model.path => Ok(()),
         Some(other) => Err(Failure::usage(format!(
             "{} and {} are both called {}; rename one of them",
             other.path.display(),
@@ -119,13 +141,13 @@ fn served(label: &str, path: &Path) -> Served {
         bytes: Some(size_of(&path.canonicalize().unwrap_or(path.to_path_buf()))),
         modified: modified.map_or(0, |time| time.as_secs()),
         sha256: entry.map(|entry| entry.sha256.to_string()),
-        // What cannot be read is an error once it is loaded.
+        // Files that cannot be read are an error once they are loaded.
         facts: facts(path).ok().map(Arc::new),
     };
     Served { card, path: path.to_path_buf() }
 }
 
-/// What the files of a model say of it.
+/// The properties of a model that its files state.
 fn facts(path: &Path) -> Result<ModelFacts, ModelError> {
     let file = ModelFile::open(path)?;
     let config = file.config()?;
@@ -186,13 +208,68 @@ fn in_folder(folder: &Path) -> Vec<Result<PathBuf, Failure>> {
     paths.into_iter().map(Ok).collect()
 }
 
+/// A number that changes when the size or a time of one of the files does.
+fn version_of(path: &Path) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let mut add = |path: &Path| {
+        let found = path.metadata().ok();
+        let times = |file: &std::fs::Metadata| {
+            [file.mtime(), file.mtime_nsec(), file.ctime(), file.ctime_nsec()]
+        };
+        (path, found.as_ref().map(|file| (file.len(), file.ino(), times(file)))).hash(&mut hasher);
+    };
+    add(path);
+    let inside = std::fs::read_dir(path).into_iter().flatten().filter_map(|entry| entry.ok());
+    let mut inside: Vec<PathBuf> = inside.map(|entry| entry.path()).collect();
+    inside.sort();
+    inside.iter().for_each(|path| add(path));
+    hasher.finish()
+}
+
 impl Loading {
-    fn open(&self, located: &Located) -> Result<Engine, Failure> {
-        let mut options = self.compute.load(self.console)?;
+    fn options(&self, console: Console) -> Result<LoadOptions, Failure> {
+        let mut options = self.compute.load(console)?;
         options.lanes = self.lanes;
         options.queue = self.queue;
         options.context = self.context;
+        Ok(options)
+    }
+
+    fn open(&self, located: &Located) -> Result<Engine, Failure> {
+        let options = self.options(self.console)?;
         model::load_with_draft(located, options, &self.speculation, self.console)
+    }
+
+    /// Whether a model can be loaded once `reclaimable` more bytes are free, as far as its file and the
+    /// plan for it tell.
+    fn check(&self, path: &Path, reclaimable: u64) -> Result<(), Failure> {
+        let file = ModelFile::open(path)?;
+        let config = file.config()?;
+        Text::of(&file).map_err(|error| Failure::from(error).about(path))?;
+        // The load itself says which device it takes.
+        let options = self.options(Console { quiet: true, verbose: false })?;
+        let graph = pianola_model::graph(&config, file.source(), options.quantize)?;
+        let weights: u64 = graph.weights.iter().map(WeightSpec::bytes).sum();
+        let memory: Option<u64> = options.devices.iter().map(|device| device.memory()).sum();
+        let most = memory.map_or(u64::MAX, |free| free.saturating_add(reclaimable));
+        if weights > most {
+            let (weights, most) = (size_text(weights), size_text(most));
+            let message = format!(
+                "the weights take {weights}, and there are {most} even without every idle model"
+            );
+            return Err(Failure::Memory(message).about(path));
+        }
+        match Engine::plan_of(&file, &config, &options) {
+            Ok(_) => Ok(()),
+            Err(EngineError::Plan(PlanError::KvBudget { bytes, needed, .. }))
+                if options.kv_memory.is_none() && needed.saturating_sub(bytes) <= reclaimable =>
+            {
+                Ok(())
+            }
+            // Which device has how much once models are unloaded is not known before.
+            Err(error) if error.kind() == ErrorKind::OutOfMemory && reclaimable > 0 => Ok(()),
+            Err(error) => Err(model::load_failure(error, &options).about(path)),
+        }
     }
 }
 
@@ -202,12 +279,7 @@ impl ModelSource for Source {
     }
 
     fn load(&self, id: &str) -> Result<Service, LoadFailure> {
-        let found = self.served().iter().find(|served| served.card.id == id).cloned();
-        let Some(served) = found else {
-            let message = format!("{id} is not served any more");
-            return Err(LoadFailure { message, out_of_memory: false });
-        };
-        let located = Located { label: id.to_string(), path: served.path };
+        let located = Located { label: id.to_string(), path: self.find(id)?.path };
         let engine = self.loading.open(&located).map_err(|failure| load_failure(&failure))?;
         let loading = self.loading.clone();
         // A lost device is opened again with the same options.
@@ -219,12 +291,21 @@ impl ModelSource for Source {
         Ok(Service::start_with(engine, Box::new(reopen)))
     }
 
+    fn check(&self, id: &str, reclaimable: u64) -> Result<(), LoadFailure> {
+        let path = self.find(id)?.path;
+        self.loading.check(&path, reclaimable).map_err(|failure| load_failure(&failure))
+    }
+
+    fn version(&self, id: &str) -> u64 {
+        self.find(id).map_or(0, |served| version_of(&served.path))
+    }
+
     fn pull(
         &self,
         name: &str,
         progress: &mut dyn FnMut(PullProgress) -> bool,
     ) -> Result<ModelCard, LoadFailure> {
-        let failed = |message: String| LoadFailure { message, out_of_memory: false };
+        let failed = |message: String| LoadFailure::new(LoadFailureKind::Temporary, message);
         let Some(entry) = catalogue::find(name) else {
             let known: Vec<&str> = catalogue::CATALOGUE.iter().map(|entry| entry.name).collect();
             let message =
@@ -249,11 +330,16 @@ impl ModelSource for Source {
 }
 
 fn load_failure(failure: &Failure) -> LoadFailure {
-    let message = failure.message().unwrap_or("it was interrupted").to_string();
-    LoadFailure { out_of_memory: message.contains("memory"), message }
+    let kind = match failure {
+        Failure::Usage(_) => LoadFailureKind::Options,
+        Failure::Model(_) => LoadFailureKind::Files,
+        Failure::Memory(_) => LoadFailureKind::Memory,
+        _ => LoadFailureKind::Temporary,
+    };
+    LoadFailure::new(kind, failure.message().unwrap_or("it was interrupted"))
 }
 
-/// Hands the progress of a pull on.
+/// Passes the progress of a pull to the server.
 struct Pulled<'a> {
     progress: &'a mut dyn FnMut(PullProgress) -> bool,
     state: PullProgress,
