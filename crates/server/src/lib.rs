@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod anthropic;
+mod block_stream;
 mod blocks;
 mod call;
 mod docs;
@@ -35,6 +36,7 @@ mod operation;
 mod options;
 mod output;
 mod page;
+mod parts;
 mod reply;
 mod route;
 mod running;

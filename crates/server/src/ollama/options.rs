@@ -2,7 +2,7 @@
 
 use crate::error::{ApiError, ErrorKind};
 use crate::fields::Fields;
-use crate::generation::{Generation, OutputRule, Prompt};
+use crate::generation::{Generation, JsonRule, OutputRule, Prompt};
 use crate::model::LoadedModel;
 use crate::openai;
 use pianola_engine::PenaltyScope;
@@ -85,7 +85,9 @@ fn read_format(fields: &Fields<'_>) -> Result<OutputRule, ApiError> {
         None => Ok(OutputRule::Free),
         Some(Value::String(format)) if format.is_empty() => Ok(OutputRule::Free),
         Some(Value::String(format)) if format == "json" => Ok(OutputRule::JsonObject),
-        Some(schema @ Value::Object(_)) => Ok(OutputRule::JsonSchema(schema.clone())),
+        Some(schema @ Value::Object(_)) => {
+            Ok(OutputRule::JsonSchema(JsonRule::strict(schema.clone())))
+        }
         Some(_) => Err(fields.wrong("format", "\"json\" or a JSON schema")),
     }
 }
