@@ -15,6 +15,7 @@
 
 #![forbid(unsafe_code)]
 
+mod answer_sink;
 mod anthropic;
 mod block_stream;
 mod blocks;

@@ -7,6 +7,7 @@
 //! At most as many of its answers as the model has lanes are with the engine at once. Dropping it cancels
 //! them.
 
+use crate::answer_sink::{AnswerSender, Message, sink};
 use crate::call::Call;
 use crate::error::ApiError;
 use crate::generation::{Generation, Prompt, Tools};
@@ -15,12 +16,9 @@ use crate::output::Output;
 use crate::parts::{AdmittedParts, RETRY};
 use crate::reply::{self, ClientGone, Writer};
 use hyper::body::Bytes;
-use pianola_engine::{
-    Answer, Constraint, EngineError, Event, EventSink, Finish, Timing, TokenLogProbs, Usage,
-};
+use pianola_engine::{Constraint, EngineError, Finish, Timing, Usage};
 use pianola_text::{Conversation, SpecialTokens};
 use std::collections::VecDeque;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -80,18 +78,6 @@ pub(crate) struct End {
     pub stop_text: Option<String>,
     pub usage: Usage,
     pub timing: Timing,
-}
-
-enum Message {
-    Token {
-        id: u32,
-        text: String,
-        info: Option<TokenInfo>,
-    },
-    Finished(Answer),
-    Failed(ApiError),
-    /// The sink was dropped without an end.
-    Dropped,
 }
 
 /// A generation under way.
@@ -236,7 +222,7 @@ impl Running {
         request.constraint.clone_from(&self.constraint);
         request.show_special = self.show_special;
         request.tenant = self.call.tenant;
-        let sink = sink(AnswerSender { answer, messages: self.sender.clone(), over: false });
+        let sink = sink(AnswerSender::new(answer, self.sender.clone()));
         self.admitted.admit(answer, |service| service.submit_to(request, sink))
     }
 
@@ -348,55 +334,6 @@ impl Running {
 
 fn internal(message: &str) -> ApiError {
     ApiError::new(crate::error::ErrorKind::Internal, message)
-}
-
-/// Where the events of an answer go. Dropped without an end, it says so.
-struct AnswerSender {
-    answer: usize,
-    messages: UnboundedSender<(usize, Message)>,
-    over: bool,
-}
-
-impl AnswerSender {
-    fn send(&mut self, message: Message) -> ControlFlow<()> {
-        self.over |= matches!(message, Message::Finished(_) | Message::Failed(_));
-        match self.messages.send((self.answer, message)) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(_) => ControlFlow::Break(()),
-        }
-    }
-}
-
-impl Drop for AnswerSender {
-    fn drop(&mut self) {
-        if !self.over {
-            // Nobody waits where the request was given up.
-            let _ = self.send(Message::Dropped);
-        }
-    }
-}
-
-/// Called on the engine's thread; what it sends is taken by [`Running::next`].
-fn sink(mut sender: AnswerSender) -> EventSink {
-    Box::new(move |event| {
-        let message = match event {
-            Event::Prompt if sender.messages.is_closed() => return ControlFlow::Break(()),
-            Event::Prompt => return ControlFlow::Continue(()),
-            Event::Token(token) => Message::Token {
-                id: token.id,
-                text: token.text.to_string(),
-                info: token.logprobs.map(|found| info(token.id, found)),
-            },
-            Event::Finished(answer) => Message::Finished(answer),
-            Event::Failed(error) => Message::Failed(error.into()),
-            Event::Embedding(_) => return ControlFlow::Continue(()),
-        };
-        sender.send(message)
-    })
-}
-
-fn info(token: u32, found: TokenLogProbs<'_>) -> TokenInfo {
-    TokenInfo { token, logprob: found.sampled, top: found.top.to_vec() }
 }
 
 /// Updates for tests.
