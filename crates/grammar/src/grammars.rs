@@ -163,7 +163,7 @@ impl Grammars {
 }
 
 /// Compiles, and once more with the structure of the relaxed schemas alone where the first attempt is
-/// refused. `compile` is told whether it is the second attempt.
+/// refused. The argument of `compile` says whether it is the second attempt.
 fn with_fallback<T>(
     strictness: impl IntoIterator<Item = SchemaStrictness>,
     compile: impl Fn(bool) -> Result<T, GrammarError>,

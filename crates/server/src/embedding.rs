@@ -18,7 +18,7 @@ pub(crate) struct Embedded {
     pub tokens: usize,
 }
 
-/// What came of a text; none where a sink was dropped without a vector.
+/// The result for one text; none where a sink was dropped without a vector.
 type Outcome = Option<Result<Vec<f32>, ApiError>>;
 
 /// Where the vector of a text goes. Dropped without one, it says so.

@@ -19,13 +19,13 @@ pub(crate) struct Generation {
     pub stop: Vec<String>,
     /// Go on past the model's end-of-turn tokens.
     pub ignore_end: bool,
-    /// Whether the ids of the tokens are told.
+    /// Whether the answer includes the ids of its tokens.
     pub token_ids: bool,
     /// Log probabilities of each token and of this many others.
     pub logprobs: Option<usize>,
     pub output: OutputRule,
     pub tools: Tools,
-    /// Whether thoughts at the start of an answer are told apart from it.
+    /// Whether reasoning at the start of an answer is reported separately.
     pub split_reasoning: bool,
 }
 
@@ -110,7 +110,7 @@ impl JsonRule {
 }
 
 impl Tools {
-    /// Those that the model is told of: none where it may not call any.
+    /// The tools that the prompt lists: none where the model may not call any.
     pub fn offered(&self) -> &[Tool] {
         if self.choice == ToolChoice::None { &[] } else { &self.list }
     }

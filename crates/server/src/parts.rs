@@ -20,7 +20,7 @@ pub(crate) struct AdmittedParts {
     open: HashMap<usize, RequestId>,
     /// Whether any was ever admitted.
     any: bool,
-    /// Attempts that found the queue full, whose sinks have still to be heard of.
+    /// Attempts that found the queue full and whose dropped sink has not been reported yet.
     refused: HashMap<usize, usize>,
     /// Most that are with the engine at once.
     most: usize,

@@ -140,7 +140,7 @@ impl Running {
         generation: Generation,
     ) -> Result<Running, ApiError> {
         let permit = call.state.preparing.clone().acquire_owned().await;
-        // Long prompts and schemas take milliseconds, which other connections shall not wait for.
+        // Long prompts and schemas take milliseconds and would block other connections.
         let prepared = tokio::task::spawn_blocking(move || {
             // Held to the end, also where the client has gone meanwhile.
             let _permit = permit;

@@ -1,4 +1,4 @@
-//! JSON schemas as strangers write them, made into ones that the compiler enforces in full.
+//! Normalises JSON schemas from requests into ones that the compiler enforces in full.
 //!
 //! The result has only keywords that are enforced, and references only to its own `$defs`. Everything
 //! else was an annotation, was rewritten, was refused, or was relaxed.

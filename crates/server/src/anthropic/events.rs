@@ -57,7 +57,7 @@ fn stop_reason(end: &End) -> &'static str {
     }
 }
 
-/// What clients send back with thoughts. It proves nothing here, where thoughts of others are as good.
+/// The signature of reasoning, which clients send back with it. It is not verified here.
 fn signature(thoughts: &str) -> String {
     STANDARD.encode(Sha256::digest(thoughts.as_bytes()))
 }
@@ -73,7 +73,7 @@ fn empty(block: &Block) -> Value {
     }
 }
 
-/// A whole block. A call that was cut off has no input that could be told, and is left out: the reason
+/// A whole block. A call that was cut off has no valid input and is left out: the reason
 /// for the end of the answer says why.
 fn whole(block: &Block) -> Option<Value> {
     match block {
@@ -107,7 +107,7 @@ pub(super) struct MessageEvents {
 }
 
 impl BlockEvents for MessageEvents {
-    /// How much of the prompt was cached is told at the end.
+    /// How much of the prompt was cached is only known at the end.
     fn start(&mut self) -> String {
         let message = self.head.message(json!([]), usage(self.head.prompt_tokens, 0, 0));
         event("message_start", json!({ "message": message })) + PING

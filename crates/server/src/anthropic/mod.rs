@@ -42,7 +42,7 @@ pub(crate) async fn count_tokens(call: &Arc<Call>, body: &Value) -> Result<Reply
     let fields = Fields::of(body, "")?;
     let generation = request::read(&fields)?;
     let model = call.model(fields.text("model")?).await?;
-    // Long prompts take milliseconds, which other connections shall not wait for.
+    // Long prompts take milliseconds and would block other connections.
     let Generation { prompt, tools, .. } = generation;
     let counting = tokio::task::spawn_blocking(move || running::encode(&model, &prompt, &tools));
     let failed = |_| ApiError::new(ErrorKind::Internal, "the prompt could not be prepared");

@@ -69,7 +69,7 @@ fn wants_thinking(fields: &Fields<'_>) -> Result<bool, ApiError> {
 }
 
 /// Tools of other types than `custom` run on Anthropic's servers or are known to its models only:
-/// the model is not told of them.
+/// they are left out of the prompt.
 fn read_tools(fields: &Fields<'_>) -> Result<Tools, ApiError> {
     let mut list = Vec::new();
     for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {

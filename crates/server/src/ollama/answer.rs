@@ -177,7 +177,7 @@ impl LineHead {
     }
 }
 
-/// Puts updates together to parts: a call is told once it is whole, as Ollama does.
+/// Puts updates together to parts: a call is sent once it is complete, as Ollama does.
 struct Parts {
     model: Arc<LoadedModel>,
     /// Id, name and arguments so far of the call under way.

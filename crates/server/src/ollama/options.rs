@@ -54,7 +54,7 @@ fn read_options(options: &Fields<'_>, generation: &mut Generation) -> Result<(),
     sampling
         .validate()
         .map_err(|error| ApiError::new(ErrorKind::InvalidRequest, format!("options: {error}")))?;
-    // 0, -1 (no limit) and -2 (until the context is full) are alike: the context is never shifted.
+    // 0, -1 (no limit) and -2 (until the context is full) mean the same here: the context is never shifted.
     let most = options.integer("num_predict")?.filter(|&most| most > 0);
     generation.max_tokens = most.and_then(|most| usize::try_from(most).ok());
     generation.stop = openai::read_stops(options, "stop")?;

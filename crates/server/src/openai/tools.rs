@@ -7,10 +7,10 @@ use serde_json::{Value, json};
 use std::collections::HashSet;
 
 /// Most functions of a request.
-const MOST_TOOLS: usize = 512;
+const MAX_TOOLS: usize = 512;
 
-/// Reads `tools`, `tool_choice` and `parallel_tool_calls`. Tools of other types than functions are the
-/// client's wishes for services that are not here: the model is not told of them.
+/// Reads `tools`, `tool_choice` and `parallel_tool_calls`. Tools of other types than functions name
+/// services that this server does not have: they are left out of the prompt.
 pub(crate) fn read(fields: &Fields<'_>) -> Result<Tools, ApiError> {
     let mut list = Vec::new();
     for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
@@ -44,8 +44,8 @@ pub(super) fn read_allowed<'a>(fields: &Fields<'a>) -> Result<Option<Fields<'a>>
     }
 }
 
-/// Leaves the tools that `allowed.tools` lists, whose functions `name` tells; `allowed.mode` says whether
-/// one of them has to be called.
+/// Keeps only the tools that `allowed.tools` lists; `name` reads the name of an entry. `allowed.mode` says
+/// whether one of them has to be called.
 pub(super) fn restrict(
     tools: &mut Tools,
     allowed: &Fields<'_>,
@@ -116,8 +116,8 @@ pub(crate) fn read_function_of(function: &Fields<'_>, schema: &str) -> Result<To
 
 /// A choice can only be of tools that there are.
 pub(crate) fn checked(fields: &Fields<'_>, tools: Tools) -> Result<Tools, ApiError> {
-    if tools.list.len() > MOST_TOOLS {
-        return Err(fields.wrong("tools", &format!("a list of at most {MOST_TOOLS} functions")));
+    if tools.list.len() > MAX_TOOLS {
+        return Err(fields.wrong("tools", &format!("a list of at most {MAX_TOOLS} functions")));
     }
     match &tools.choice {
         ToolChoice::Required if tools.list.is_empty() => {

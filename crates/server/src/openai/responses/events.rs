@@ -30,7 +30,7 @@ impl ResponseEvents {
         &self.head.id
     }
 
-    /// What came of the answer.
+    /// The blocks of the answer so far.
     pub fn blocks(&self) -> &Blocks {
         &self.blocks
     }

@@ -102,7 +102,7 @@ impl Keeper {
     }
 }
 
-/// The tokens of a text. Long ones take milliseconds, which other connections shall not wait for.
+/// The tokens of a text. Long ones take milliseconds and would block other connections.
 async fn count_tokens(model: &Arc<LoadedModel>, text: String) -> usize {
     if text.is_empty() {
         return 0;

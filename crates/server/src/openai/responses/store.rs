@@ -8,9 +8,9 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Most answers that are kept for a key.
-const MOST_ANSWERS: usize = 1024;
+const MAX_ANSWERS: usize = 1024;
 /// Most bytes of JSON that are kept for a key.
-const MOST_BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 
 /// An answer that is kept.
 pub(crate) struct KeptResponse {
@@ -38,13 +38,13 @@ struct Shelf {
 /// forgotten first: one cannot push out another's.
 pub(crate) struct ResponseStore {
     shelves: Mutex<HashMap<u64, Shelf>>,
-    most_answers: usize,
-    most_bytes: usize,
+    max_answers: usize,
+    max_bytes: usize,
 }
 
 impl Default for ResponseStore {
     fn default() -> Self {
-        ResponseStore::bounded(MOST_ANSWERS, MOST_BYTES)
+        ResponseStore::bounded(MAX_ANSWERS, MAX_BYTES)
     }
 }
 
@@ -70,8 +70,8 @@ pub(super) fn json_bytes(value: &impl Serialize) -> usize {
 }
 
 impl ResponseStore {
-    fn bounded(most_answers: usize, most_bytes: usize) -> ResponseStore {
-        ResponseStore { shelves: Mutex::default(), most_answers, most_bytes }
+    fn bounded(max_answers: usize, max_bytes: usize) -> ResponseStore {
+        ResponseStore { shelves: Mutex::default(), max_answers, max_bytes }
     }
 
     fn shelves(&self) -> MutexGuard<'_, HashMap<u64, Shelf>> {
@@ -81,7 +81,7 @@ impl ResponseStore {
     /// Keeps an answer; older ones make room. One that is larger than all the room is not kept.
     pub fn keep(&self, tenant: u64, id: &str, kept: KeptResponse) {
         let bytes = json_bytes(&kept.response).saturating_add(json_bytes(&kept.history));
-        if bytes > self.most_bytes {
+        if bytes > self.max_bytes {
             return;
         }
         let entry = Entry { id: id.to_string(), bytes, kept: Arc::new(kept) };
@@ -89,7 +89,7 @@ impl ResponseStore {
         let shelf = shelves.entry(tenant).or_default();
         shelf.bytes += bytes;
         shelf.list.push_back(entry);
-        while shelf.list.len() > self.most_answers || shelf.bytes > self.most_bytes {
+        while shelf.list.len() > self.max_answers || shelf.bytes > self.max_bytes {
             let Some(oldest) = shelf.list.pop_front() else { break };
             shelf.bytes -= oldest.bytes;
         }

@@ -6,10 +6,10 @@ use crate::generation::{ToolChoice, Tools};
 use crate::openai::tools;
 use std::collections::{HashMap, HashSet};
 
-/// For the name that the model is told of a function: the namespace and its name in there.
+/// The namespace and the name inside of it, by the function's name in the prompt.
 pub(super) type Namespaces = HashMap<String, (String, String)>;
 
-/// What the model calls a function of a namespace.
+/// The name in the prompt of a function of a namespace.
 pub(super) fn flat_name(namespace: Option<&str>, name: &str) -> String {
     match namespace.filter(|namespace| !namespace.is_empty()) {
         Some(namespace) => format!("{namespace}__{name}"),
@@ -17,8 +17,8 @@ pub(super) fn flat_name(namespace: Option<&str>, name: &str) -> String {
     }
 }
 
-/// Reads the functions. Tools of other types are the client's wishes for services that are not here: the
-/// model is not told of them.
+/// Reads the functions. Tools of other types name services that this server does not have: they are
+/// left out of the prompt.
 pub(super) fn read(fields: &Fields<'_>) -> Result<(Tools, Namespaces), ApiError> {
     let mut list = Vec::new();
     let mut namespaces = Namespaces::new();
