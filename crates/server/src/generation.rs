@@ -50,6 +50,8 @@ pub(crate) enum OutputRule {
 /// JSON by a schema.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct JsonRule {
+    /// The request's field, which errors name.
+    pub field: &'static str,
     pub schema: Value,
     /// Whether a schema that cannot be enforced in full is refused; else the answer is valid by the part
     /// that can be. True unless the request says otherwise: an answer by a schema is to be valid.
@@ -100,12 +102,12 @@ pub(crate) enum ToolChoice {
 
 impl JsonRule {
     /// A schema whose answers have to be valid.
-    pub fn strict(schema: Value) -> JsonRule {
-        JsonRule { schema, strict: true }
+    pub fn strict(field: &'static str, schema: Value) -> JsonRule {
+        JsonRule { field, schema, strict: true }
     }
 
     fn any_object() -> JsonRule {
-        JsonRule::strict(serde_json::json!({ "type": "object" }))
+        JsonRule::strict("response_format", serde_json::json!({ "type": "object" }))
     }
 }
 
@@ -230,7 +232,8 @@ mod tests {
 
     #[test]
     fn tools_and_formats_together() {
-        let schema = || OutputRule::JsonSchema(JsonRule::strict(json!({ "type": "integer" })));
+        let schema =
+            || OutputRule::JsonSchema(JsonRule::strict("format", json!({ "type": "integer" })));
         assert_eq!(rule(ToolChoice::Auto, 1, OutputRule::Free), "free");
         assert_eq!(rule(ToolChoice::Auto, 0, schema()), "json");
         assert_eq!(rule(ToolChoice::Auto, 1, schema()), "calls or json");

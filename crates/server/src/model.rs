@@ -126,7 +126,7 @@ impl LoadedModel {
             }
             AnswerRule::Json(rule) => {
                 let JsonAnswer { schema, strictness } = answer(&rule);
-                ("response_format", grammars.json_schema_with(schema, strictness).map(Some))
+                (rule.field, grammars.json_schema_with(schema, strictness).map(Some))
             }
             AnswerRule::CallsOrJson(tools, rule) => {
                 let syntax = self.template()?.1.marked_call_syntax();
@@ -134,14 +134,14 @@ impl LoadedModel {
                 let made = grammars.tool_calls_or_json(&syntax, &tools, parallel, answer(&rule));
                 if let Err(GrammarError::MissingToken { .. }) = made {
                     let message = format!(
-                        "{} has no marker that tells calls from other JSON, so an answer cannot be either; send tools or response_format, or the tool_choice \"required\" or \"none\"",
-                        self.id
+                        "{} has no marker that tells calls from other JSON, so an answer cannot be either; send tools or {}, or force or forbid calls by tool_choice",
+                        self.id, rule.field
                     );
                     return Err(ApiError::invalid("tools", message));
                 }
                 let JsonAnswer { schema, strictness } = answer(&rule);
                 let is_answer = || grammars.json_schema_with(schema, strictness).is_err();
-                let field = if made.is_err() && is_answer() { "response_format" } else { "tools" };
+                let field = if made.is_err() && is_answer() { rule.field } else { "tools" };
                 (field, made.map(Some))
             }
         };

@@ -104,7 +104,7 @@ fn read_format(fields: &Fields<'_>) -> Result<OutputRule, ApiError> {
     match format.required_text("type")? {
         "json_schema" => {
             let schema = format.value("schema").ok_or_else(|| format.missing("schema"))?;
-            Ok(OutputRule::JsonSchema(JsonRule::strict(schema.clone())))
+            Ok(OutputRule::JsonSchema(JsonRule::strict("output_config.format", schema.clone())))
         }
         _ => Err(format.wrong("type", "json_schema")),
     }
@@ -208,7 +208,10 @@ mod tests {
         let schema = json!({ "type": "object" });
         let format = json!({ "type": "json_schema", "schema": schema });
         let found = request(json!({ "output_config": { "format": format } })).unwrap();
-        assert_eq!(found.output, OutputRule::JsonSchema(JsonRule::strict(schema)));
+        assert_eq!(
+            found.output,
+            OutputRule::JsonSchema(JsonRule::strict("output_config.format", schema))
+        );
     }
 
     #[test]

@@ -86,7 +86,7 @@ fn read_format(fields: &Fields<'_>) -> Result<OutputRule, ApiError> {
         Some(Value::String(format)) if format.is_empty() => Ok(OutputRule::Free),
         Some(Value::String(format)) if format == "json" => Ok(OutputRule::JsonObject),
         Some(schema @ Value::Object(_)) => {
-            Ok(OutputRule::JsonSchema(JsonRule::strict(schema.clone())))
+            Ok(OutputRule::JsonSchema(JsonRule::strict("format", schema.clone())))
         }
         Some(_) => Err(fields.wrong("format", "\"json\" or a JSON schema")),
     }

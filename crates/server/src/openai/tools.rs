@@ -137,13 +137,15 @@ pub(super) fn read_format(fields: &Fields<'_>) -> Result<OutputRule, ApiError> {
     match format.required_text("type")? {
         "text" => Ok(OutputRule::Free),
         "json_object" => Ok(match format.value("schema") {
-            Some(schema) => OutputRule::JsonSchema(JsonRule::strict(schema.clone())),
+            Some(schema) => {
+                OutputRule::JsonSchema(JsonRule::strict("response_format", schema.clone()))
+            }
             None => OutputRule::JsonObject,
         }),
         "json_schema" => {
             let named =
                 format.object("json_schema")?.ok_or_else(|| format.missing("json_schema"))?;
-            read_schema(&named)
+            read_schema("response_format", &named)
         }
         _ => Err(format.wrong("type", "text, json_object or json_schema")),
     }
@@ -151,10 +153,13 @@ pub(super) fn read_format(fields: &Fields<'_>) -> Result<OutputRule, ApiError> {
 
 /// Reads `schema` and `strict`. With `strict: false` OpenAI promises no more than its best; here the answer
 /// is valid by what a grammar can state of the schema. Absent, the answer has to be valid.
-pub(super) fn read_schema(fields: &Fields<'_>) -> Result<OutputRule, ApiError> {
+pub(super) fn read_schema(
+    field: &'static str,
+    fields: &Fields<'_>,
+) -> Result<OutputRule, ApiError> {
     let schema = fields.value("schema").ok_or_else(|| fields.missing("schema"))?.clone();
     let strict = fields.flag("strict")?.unwrap_or(true);
-    Ok(OutputRule::JsonSchema(JsonRule { schema, strict }))
+    Ok(OutputRule::JsonSchema(JsonRule { field, schema, strict }))
 }
 
 /// Refuses `functions` and `function_call`, which `tools` and `tool_choice` have replaced.

@@ -122,7 +122,7 @@ fn read_format(fields: &Fields<'_>) -> Result<OutputRule, ApiError> {
     match format.required_text("type")? {
         "text" => Ok(OutputRule::Free),
         "json_object" => Ok(OutputRule::JsonObject),
-        "json_schema" => openai::tools::read_schema(&format),
+        "json_schema" => openai::tools::read_schema("text.format", &format),
         _ => Err(format.wrong("type", "text, json_object or json_schema")),
     }
 }
@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(found.generation.tools.list.len(), 1);
         assert_eq!(
             found.generation.output,
-            OutputRule::JsonSchema(JsonRule::strict(json!({ "type": "object" })))
+            OutputRule::JsonSchema(JsonRule::strict("text.format", json!({ "type": "object" })))
         );
         assert_eq!(found.echo["prompt_cache_key"], "k");
         assert_eq!(found.echo["truncation"], "disabled");
