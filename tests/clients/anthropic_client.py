@@ -166,6 +166,11 @@ def errors(server):
     details = {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}
     assert status == 400 and thread["error"]["details"] == details, thread
 
+    status, thinking = server.refused(server.body(thinking={"type": "loud"}))
+    assert status == 400 and "thinking.type" in thinking["error"]["message"], thinking
+    block = [{"role": "user", "content": [{"type": "container_upload", "file_id": "f"}]}]
+    status, unknown = server.refused(server.body(messages=block))
+    assert status == 400 and "container_upload" in unknown["error"]["message"], unknown
     assert server.refused([])[0] == 400
     assert server.refused(server.body(temperature="hot"))[0] == 400
 

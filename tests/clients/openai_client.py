@@ -60,6 +60,9 @@ def choices_seeds_stops():
     stopped = chat(stop=[stop]).choices[0]
     assert stopped.finish_reason == "stop" and stop not in stopped.message.content and plain.startswith(stopped.message.content)
     assert chat(max_completion_tokens=3).usage.completion_tokens == 3
+    # More than there are lanes.
+    many = chat(n=12, max_tokens=2)
+    assert [choice.index for choice in many.choices] == list(range(12)), many
 
 
 def logprobs_and_bias():
@@ -120,6 +123,16 @@ def tools():
     history = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [call.model_dump()]}, result]
     assert chat(messages=history, tools=[WEATHER]).choices[0].message is not None
     assert not chat(tools=[WEATHER], tool_choice="none").choices[0].message.tool_calls
+    other = {"type": "function", "function": {"name": "other", "parameters": {"type": "object"}}}
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [
+        {"type": "function", "function": {"name": "get_weather"}}]}}
+    answer = chat(tools=[other, WEATHER], tool_choice=allowed, parallel_tool_calls=False, max_tokens=80).choices[0]
+    assert answer.message.tool_calls[0].function.name == "get_weather", answer
+    unique = {"type": "object", "properties": {"list": {"type": "array", "uniqueItems": True}}}
+    strict = {"type": "function", "function": {"name": "unique", "parameters": unique, "strict": True}}
+    assert "uniqueItems" in str(raises(openai.BadRequestError, None, lambda: chat(tools=[strict])))
+    old = {"name": "get_weather", "parameters": {"type": "object"}}
+    assert "functions" in str(raises(openai.BadRequestError, None, lambda: chat(functions=[old])))
     raises(openai.BadRequestError, None, lambda: chat(tool_choice={"type": "function", "function": {"name": "none"}}))
 
 
@@ -129,6 +142,13 @@ def schemas():
         "tags": {"type": "array", "minItems": 1, "maxItems": 2, "items": {"type": "string", "maxLength": 8}}}}
     made = chat(response_format={"type": "json_schema", "json_schema": {"name": "thing", "schema": schema}}, max_tokens=120)
     jsonschema.validate(json.loads(made.choices[0].message.content), schema)
+    either = chat(response_format={"type": "json_schema", "json_schema": {"name": "thing", "schema": schema}}, tools=[WEATHER],
+                  max_tokens=160).choices[0]
+    if either.finish_reason == "tool_calls":
+        assert set(json.loads(either.message.tool_calls[0].function.arguments)) == {"city"}, either
+    else:
+        assert not either.message.tool_calls, either
+        jsonschema.validate(json.loads(either.message.content), schema)
     anything = chat(response_format={"type": "json_object"}, max_tokens=200, temperature=0.3, seed=1).choices[0]
     assert anything.finish_reason == "length" or isinstance(json.loads(anything.message.content), dict)
     wrong = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"type": "nonsense"}}}

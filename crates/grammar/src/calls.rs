@@ -1,7 +1,7 @@
 //! Tool calls as a model's family writes them.
 
-use crate::GrammarError;
 use crate::text::literal;
+use crate::{GrammarError, SchemaStrictness};
 use pianola_text::{CallSyntax, Tokenizer};
 use serde_json::Value;
 use std::collections::HashMap;
@@ -14,6 +14,8 @@ pub struct ToolSchema<'a> {
     pub name: &'a str,
     /// JSON schema of the arguments.
     pub parameters: &'a Value,
+    /// What happens to keywords of the schema that cannot be enforced.
+    pub strictness: SchemaStrictness,
 }
 
 /// The special tokens of a vocabulary.
@@ -46,7 +48,10 @@ pub(crate) fn parameters_name(tool: usize) -> String {
     format!("parameters_{tool}")
 }
 
-/// The grammar around the parameters, in Lark's syntax. White space is optional and bounded, as it
+/// Name of the grammar of an answer that is no call.
+pub(crate) const ANSWER: &str = "answer";
+
+/// The rule `calls` and those below it, in Lark's syntax: what stands around parameters. White space is optional and bounded, as it
 /// is inside of the parameters.
 pub(crate) fn frame(
     specials: &Specials,
@@ -65,7 +70,7 @@ pub(crate) fn frame(
         false => String::new(),
     };
     let names: Vec<String> = (0..tools.len()).map(|tool| format!("call_{tool}")).collect();
-    let mut lark = format!("start: {begin} call {more} {end}\ncall: {}\n", names.join(" | "));
+    let mut lark = format!("calls: {begin} call {more} {end}\ncall: {}\n", names.join(" | "));
     lark.push_str("SPACE: / |\\n {0,8}/\n");
     lark.push_str("OPEN: \"[\" SPACE?\nCOMMA: SPACE? \",\" SPACE?\nCLOSE: SPACE? \"]\"\n");
     lark.push_str("TAIL: SPACE? \"}\"\n");
@@ -119,6 +124,12 @@ pub(crate) fn of_tool(error: GrammarError, name: &str) -> GrammarError {
     match error {
         GrammarError::Invalid { place, problem } => {
             GrammarError::Invalid { place: format!("tool {name:?}, {place}"), problem }
+        }
+        GrammarError::Unsupported { keyword, place, fix } => {
+            GrammarError::Unsupported { keyword, place: format!("tool {name:?}, {place}"), fix }
+        }
+        GrammarError::Refused { what, reason } => {
+            GrammarError::Refused { what, reason: format!("tool {name:?}: {reason}") }
         }
         error => error,
     }

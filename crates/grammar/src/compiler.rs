@@ -14,7 +14,7 @@ const STACK: usize = 128 << 20;
 /// How long a caller waits. The compiler cannot be stopped; limits on the size of schemas and grammars
 /// end its work some time later.
 const SECONDS: u64 = 5;
-/// Grammars being compiled at once, with those that nobody waits for any more.
+/// Grammars being compiled at once, including those whose caller timed out.
 const MAX_COMPILING: usize = 8;
 
 /// Compiles grammars, each on a thread of its own. Cheap to clone.

@@ -38,7 +38,7 @@ pub(crate) fn failure(parser: &Matcher) -> String {
     let reason = first_line(&parser.get_error().unwrap_or_default());
     match reason.as_str() {
         "NoExtensionBias" => "no token of the vocabulary can go on with the text".into(),
-        reason => format!("{reason}; simplify the schema or grammar"),
+        reason => format!("{reason}; simplify the schema"),
     }
 }
 
@@ -77,8 +77,7 @@ impl Constraint for GrammarConstraint {
         if !self.parser.is_error() && self.parser.rollback(count).is_ok() {
             return;
         }
-        // After a failure, and in grammars that count tokens, the parser cannot go back: it starts
-        // again.
+        // After a failure the parser cannot go back: it starts again.
         self.parser = self.start.clone();
         // If this fails, the parser keeps the reason.
         drop(self.parser.consume_tokens(&self.tokens));

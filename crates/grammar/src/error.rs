@@ -1,8 +1,8 @@
-//! What can be wrong with a schema, a grammar, or the tokens they are to be written in.
+//! What can be wrong with a schema, a tool definition, or a tokeniser.
 
 use thiserror::Error;
 
-/// Why there is no constraint. The messages are meant for whoever wrote the schema or the grammar.
+/// Why there is no constraint. The messages are meant for whoever wrote the schema.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GrammarError {
@@ -27,7 +27,7 @@ pub enum GrammarError {
     /// Beyond a limit on time or memory.
     #[error("the {what} has {found}, and at most {limit} are accepted; make it smaller or simpler")]
     TooLarge {
-        /// Schema, grammar, list of choices.
+        /// Schema.
         what: &'static str,
         /// How large it is, with its unit.
         found: String,
@@ -37,7 +37,7 @@ pub enum GrammarError {
     /// Beyond the limit on the time to compile it.
     #[error("the {what} took longer to compile than {seconds} s; make it smaller or simpler")]
     TooSlow {
-        /// Schema, grammar, regular expression, list of choices, tool definitions.
+        /// Schema or tool definitions.
         what: &'static str,
         /// The limit.
         seconds: u64,
@@ -51,15 +51,15 @@ pub enum GrammarError {
     /// The compiler refused it.
     #[error("the {what} cannot be turned into a grammar: {reason}")]
     Refused {
-        /// Schema, grammar, regular expression, list of choices, tool definitions.
+        /// Schema or tool definitions.
         what: &'static str,
         /// What the compiler says.
         reason: String,
     },
-    /// No choices, or no tools.
+    /// No tools.
     #[error("the {what} is empty: name at least one")]
     Empty {
-        /// List of choices, list of tools.
+        /// List of tools.
         what: &'static str,
     },
     /// A marker of tool calls that is no token of the model.

@@ -3,8 +3,7 @@
 use crate::calls::Specials;
 use crate::compiler::Compiler;
 use crate::constraint::{GrammarConstraint, failure};
-use crate::schema::{SchemaStrictness, normalise};
-use crate::text::{check_nesting, literal};
+use crate::schema::{Normalised, SchemaStrictness, normalise};
 use crate::vocabulary::factory;
 use crate::{GrammarError, ToolSchema, calls};
 use llguidance::Matcher;
@@ -15,8 +14,14 @@ use pianola_text::Tokenizer;
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// Bytes of a regular expression, of a grammar, or of all choices together.
-const MAX_TEXT: usize = 64 << 10;
+/// The schema of an answer that is no call.
+#[derive(Clone, Copy, Debug)]
+pub struct JsonAnswer<'a> {
+    /// A JSON schema.
+    pub schema: &'a Value,
+    /// What happens to keywords that cannot be enforced.
+    pub strictness: SchemaStrictness,
+}
 
 /// Grammars over one model's vocabulary. Cheap to clone.
 ///
@@ -58,65 +63,88 @@ impl Grammars {
         schema: &Value,
         strictness: SchemaStrictness,
     ) -> Result<Box<dyn Constraint>, GrammarError> {
-        let compile = |strictness| {
-            let schema = normalise(schema, strictness)?;
-            let name = schema.names;
+        with_fallback([strictness], |fallback| {
+            let schema = normalise(schema, strictness.with(fallback))?;
+            let names = schema.names;
             let grammar = TopLevelGrammar::from_json_schema(schema.value);
-            self.compile("JSON schema", grammar).map_err(|error| name.restore(error))
-        };
-        or_structure(compile(strictness), strictness, compile)
+            self.compile("JSON schema", grammar).map_err(|error| names.restore(error))
+        })
     }
 
     /// At least one call of the tools, and with `parallel` any number, as the model's family writes
-    /// them. Of parameters, keywords that cannot be enforced are relaxed.
+    /// them. The strictness of each tool says what happens to keywords that cannot be enforced.
     pub fn tool_calls(
         &self,
         syntax: &CallSyntax,
         tools: &[ToolSchema<'_>],
         parallel: bool,
     ) -> Result<Box<dyn Constraint>, GrammarError> {
+        let frame = calls::frame(&self.specials, syntax, tools, parallel)?;
+        self.compile_calls(&format!("start: calls\n{frame}"), tools, None)
+    }
+
+    /// Either calls as [`tool_calls`](Grammars::tool_calls) has them, or JSON by a schema. The syntax
+    /// must begin with a marker that no JSON begins with.
+    pub fn tool_calls_or_json(
+        &self,
+        syntax: &CallSyntax,
+        tools: &[ToolSchema<'_>],
+        parallel: bool,
+        answer: JsonAnswer<'_>,
+    ) -> Result<Box<dyn Constraint>, GrammarError> {
+        let frame = calls::frame(&self.specials, syntax, tools, parallel)?;
+        let start = format!("start: calls | @{}\n{frame}", calls::ANSWER);
+        self.compile_calls(&start, tools, Some(answer))
+    }
+
+    /// Whether the schemas of strict tools can be enforced in full. Others are not looked at.
+    pub fn check_strict(&self, tools: &[ToolSchema<'_>]) -> Result<(), GrammarError> {
+        let strict = tools.iter().filter(|tool| tool.strictness == SchemaStrictness::Strict);
+        for tool in strict {
+            self.json_schema(tool.parameters).map_err(|error| calls::of_tool(error, tool.name))?;
+        }
+        Ok(())
+    }
+
+    fn compile_calls(
+        &self,
+        lark: &str,
+        tools: &[ToolSchema<'_>],
+        answer: Option<JsonAnswer<'_>>,
+    ) -> Result<Box<dyn Constraint>, GrammarError> {
         if tools.is_empty() {
             return Err(GrammarError::Empty { what: "list of tools" });
         }
-        let frame = calls::frame(&self.specials, syntax, tools, parallel)?;
-        let compile = |strictness| {
-            let mut grammars = vec![GrammarWithLexer::from_lark(frame.clone())];
+        let named = |schema: Normalised, name: String| {
+            let mut grammar = GrammarWithLexer::from_json_schema(schema.value);
+            grammar.name = Some(name);
+            grammar
+        };
+        let strictness = tools.iter().map(|tool| tool.strictness);
+        let all = strictness.chain(answer.iter().map(|answer| answer.strictness));
+        let compiled = with_fallback(all, |fallback| {
+            let mut grammars = vec![GrammarWithLexer::from_lark(lark.to_string())];
             for (index, tool) in tools.iter().enumerate() {
-                let schema = normalise(tool.parameters, strictness)
+                let schema = normalise(tool.parameters, tool.strictness.with(fallback))
                     .map_err(|error| calls::of_tool(error, tool.name))?;
-                let mut grammar = GrammarWithLexer::from_json_schema(schema.value);
-                grammar.name = Some(calls::parameters_name(index));
-                grammars.push(grammar);
+                grammars.push(named(schema, calls::parameters_name(index)));
+            }
+            if let Some(answer) = answer {
+                let schema = normalise(answer.schema, answer.strictness.with(fallback))?;
+                grammars.push(named(schema, calls::ANSWER.to_string()));
             }
             self.compile("tool definitions", TopLevelGrammar { grammars, max_tokens: None })
-        };
-        or_structure(compile(SchemaStrictness::Relaxed), SchemaStrictness::Relaxed, compile)
-    }
-
-    /// Text that matches the regular expression from its first character to its last. The syntax is
-    /// that of Rust's `regex` crate, without assertions.
-    pub fn regex(&self, pattern: &str) -> Result<Box<dyn Constraint>, GrammarError> {
-        check_size("regular expression", pattern.len())?;
-        self.compile("regular expression", TopLevelGrammar::from_regex(pattern))
-    }
-
-    /// One of the texts.
-    pub fn choice(&self, choices: &[String]) -> Result<Box<dyn Constraint>, GrammarError> {
-        const WHAT: &str = "list of choices";
-        if choices.iter().all(String::is_empty) {
-            return Err(GrammarError::Empty { what: WHAT });
-        }
-        check_size(WHAT, choices.iter().map(String::len).sum())?;
-        let choices: Vec<String> = choices.iter().map(|choice| literal(choice)).collect();
-        let grammar = format!("start: CHOICE\nCHOICE: {}\n", choices.join(" | "));
-        self.compile(WHAT, TopLevelGrammar::from_lark(grammar))
-    }
-
-    /// Text of a context-free grammar, in llguidance's variant of Lark's syntax.
-    pub fn lark(&self, grammar: &str) -> Result<Box<dyn Constraint>, GrammarError> {
-        check_size("grammar", grammar.len())?;
-        check_nesting(grammar)?;
-        self.compile("grammar", TopLevelGrammar::from_lark(grammar.to_string()))
+        });
+        compiled.or_else(|error| {
+            // Alone, the schema at fault is refused in its own terms.
+            if matches!(error, GrammarError::Refused { .. }) {
+                self.check_strict(tools)?;
+                if let Some(answer) = answer {
+                    self.json_schema_with(answer.schema, answer.strictness)?;
+                }
+            }
+            Err(error)
+        })
     }
 
     fn compile(
@@ -134,24 +162,15 @@ impl Grammars {
     }
 }
 
-/// Where a relaxed schema is refused all the same, its structure alone.
-fn or_structure<T>(
-    result: Result<T, GrammarError>,
-    strictness: SchemaStrictness,
-    compile: impl FnOnce(SchemaStrictness) -> Result<T, GrammarError>,
+/// Compiles, and once more with the structure of the relaxed schemas alone where the first attempt is
+/// refused. The argument of `compile` says whether it is the second attempt.
+fn with_fallback<T>(
+    strictness: impl IntoIterator<Item = SchemaStrictness>,
+    compile: impl Fn(bool) -> Result<T, GrammarError>,
 ) -> Result<T, GrammarError> {
-    match (result, strictness) {
-        (Err(GrammarError::Refused { .. }), SchemaStrictness::Relaxed) => {
-            compile(SchemaStrictness::Structure)
-        }
-        (result, _) => result,
+    let relaxed = strictness.into_iter().any(|one| one == SchemaStrictness::Relaxed);
+    match compile(false) {
+        Err(GrammarError::Refused { .. }) if relaxed => compile(true),
+        result => result,
     }
-}
-
-fn check_size(what: &'static str, bytes: usize) -> Result<(), GrammarError> {
-    if bytes > MAX_TEXT {
-        let found = format!("{bytes} bytes");
-        return Err(GrammarError::TooLarge { what, found, limit: MAX_TEXT });
-    }
-    Ok(())
 }

@@ -1,9 +1,8 @@
-//! Constraints from JSON schemas, tool definitions, regular expressions and grammars.
+//! Constraints from JSON schemas and tool definitions.
 //!
 //! ```text
 //! JSON schema ─► normalise ─► own references only, keywords checked ─┐
-//! tools ───────► frame of the model's call syntax ───────────────────┤
-//! regex, choices, Lark ──────────────────────────────────────────────┴─► llguidance ─► parser
+//! tools ───────► frame of the model's call syntax ───────────────────┴─► llguidance ─► parser
 //!                                                                                        │
 //! tokeniser ─► trie of token bytes ────────────────────────────────────────────► GrammarConstraint
 //!                                                                                        │
@@ -30,5 +29,5 @@ mod vocabulary;
 
 pub use calls::ToolSchema;
 pub use error::GrammarError;
-pub use grammars::Grammars;
+pub use grammars::{Grammars, JsonAnswer};
 pub use schema::SchemaStrictness;

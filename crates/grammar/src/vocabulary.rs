@@ -85,7 +85,7 @@ pub(crate) fn factory(
         let slices = SlicedBiasComputer::json_slices();
         ParserFactory::new(&environment, InferenceCapabilities::default(), &slices)
     };
-    // A vocabulary is a stranger's work; the trie asserts what it expects of one.
+    // A vocabulary is untrusted input, and the trie panics on one that it does not expect.
     let mut factory = panic_utils::catch_unwind(AssertUnwindSafe(build))
         .map_err(|error| GrammarError::Tokenizer { reason: first_line(&error.to_string()) })?;
     factory.quiet();

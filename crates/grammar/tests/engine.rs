@@ -63,17 +63,30 @@ proptest! {
     }
 }
 
-/// Grammars that count tokens cannot go back; the constraint can.
+/// A schema whose parser exceeds its limits at the first property.
+fn too_many_properties() -> Value {
+    let name = |index: usize| (format!("property_{index}"), json!({ "type": "integer" }));
+    let properties: serde_json::Map<String, Value> = (0..1_900).map(name).collect();
+    json!({ "type": "object", "properties": properties, "required": ["property_1899"] })
+}
+
+/// After a failure the parser cannot go back; the constraint can.
 #[test]
-fn rollback_works_where_the_parser_has_none() {
+fn rollback_mends_a_failure() {
     let words = smollm2();
-    let mut constraint =
-        words.grammars.lark("start: name \"!\"\nname[max_tokens=3]: /[a-z ]+/\n").unwrap();
-    let encode = |text| words.tokenizer.encode(text, SpecialTokens::Plain).unwrap();
+    let mut constraint = words.grammars.json_schema(&too_many_properties()).unwrap();
     let first = words.mask(constraint.as_mut());
-    let tokens = encode("abc");
-    tokens.iter().for_each(|&token| assert!(constraint.advance(token)));
-    constraint.rollback(tokens.len());
+    let tokens = words.tokenizer.encode("{\"property_1\":", SpecialTokens::Plain).unwrap();
+    let mut taken = 0;
+    for &token in &tokens {
+        words.mask(constraint.as_mut());
+        if !constraint.advance(token) {
+            break;
+        }
+        taken += 1;
+    }
+    assert!(constraint.failure().is_some(), "no failure after {taken} tokens");
+    constraint.rollback(taken);
     assert!(constraint.failure().is_none(), "{:?}", constraint.failure());
     assert_eq!(words.mask(constraint.as_mut()), first);
 }
@@ -89,13 +102,9 @@ fn a_failure_reaches_the_caller() {
     let service = Service::start(load());
     let tokenizer = &service.text().unwrap().tokenizer;
     let grammars = Grammars::new(tokenizer, service.info().vocabulary).unwrap();
-    let name = |index: usize| (format!("property_{index}"), json!({ "type": "integer" }));
-    let properties: serde_json::Map<String, Value> = (0..1_900).map(name).collect();
-    let schema =
-        json!({ "type": "object", "properties": properties, "required": ["property_1899"] });
     let request = Request {
         max_tokens: Some(50),
-        constraint: Some(grammars.json_schema(&schema).unwrap()),
+        constraint: Some(grammars.json_schema(&too_many_properties()).unwrap()),
         ..Request::new(tokenizer.encode_prompt("JSON: ", SpecialTokens::Plain).unwrap())
     };
     let mut stream = service.submit(request).unwrap();

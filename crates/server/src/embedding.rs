@@ -4,7 +4,8 @@ use crate::call::Call;
 use crate::error::{ApiError, ErrorKind};
 use crate::fields::TextOrTokens;
 use crate::model::LoadedModel;
-use pianola_engine::{EmbedRequest, EngineError, Event, EventSink, Pooling, RequestId};
+use crate::parts::{AdmittedParts, RETRY};
+use pianola_engine::{EmbedRequest, EngineError, Event, EventSink, Pooling};
 use pianola_text::SpecialTokens;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -17,60 +18,87 @@ pub(crate) struct Embedded {
     pub tokens: usize,
 }
 
-/// Requests that are cancelled unless they have ended.
-struct Submitted {
-    model: Arc<LoadedModel>,
-    ids: Vec<RequestId>,
-}
+/// The result for one text; none where a sink was dropped without a vector.
+type Outcome = Option<Result<Vec<f32>, ApiError>>;
 
-impl Drop for Submitted {
-    fn drop(&mut self) {
-        // Those that are over already are not affected.
-        self.ids.iter().for_each(|&id| self.model.service().cancel(id));
-    }
-}
-
-type Vectors = UnboundedSender<(usize, Result<Vec<f32>, ApiError>)>;
-
-/// Tells that there will be no vector, where a sink is dropped without one.
-struct Unanswered {
+/// Where the vector of a text goes. Dropped without one, it says so.
+struct VectorSender {
     index: usize,
-    sender: Vectors,
+    sender: UnboundedSender<(usize, Outcome)>,
     over: bool,
 }
 
-impl Unanswered {
-    fn answer(&mut self, result: Result<Vec<f32>, ApiError>) {
+impl VectorSender {
+    fn send(&mut self, outcome: Outcome) {
         self.over = true;
-        // Nobody waits any more: the request was given up.
-        let _ = self.sender.send((self.index, result));
+        // Nobody waits where the request was given up.
+        let _ = self.sender.send((self.index, outcome));
     }
 }
 
-impl Drop for Unanswered {
+impl Drop for VectorSender {
     fn drop(&mut self) {
         if !self.over {
-            self.answer(Err(EngineError::Stopped.into()));
+            self.send(None);
         }
     }
 }
 
-/// Texts that are with the engine at once, so that one client does not fill its queue.
-const AT_ONCE: usize = 64;
-
-/// Embeds texts, many at once.
+/// Embeds texts. Twice as many as the model has lanes are with the engine at once, so that a lane that
+/// becomes free finds the next one in the queue.
 pub(crate) async fn embed(
     call: &Call,
     model: &Arc<LoadedModel>,
     inputs: Vec<TextOrTokens>,
 ) -> Result<Embedded, ApiError> {
-    let shared = model.clone();
+    let encoded = encode(model, inputs).await?;
+    let tokens = encoded.iter().map(Vec::len).sum();
+    let mut vectors = vec![Vec::new(); encoded.len()];
+    let (sender, mut results) = unbounded_channel();
+    let mut admitted = AdmittedParts::new(model.clone(), 2 * model.service().info().lanes);
+    let (mut next, mut ended) = (0, 0);
+    while ended < encoded.len() {
+        while next < encoded.len() && admitted.has_room() {
+            let sink = sink(VectorSender { index: next, sender: sender.clone(), over: false });
+            let (tokens, tenant) = (encoded[next].clone(), call.tenant);
+            let request = EmbedRequest { tokens, pooling: Pooling::Mean, priority: 0, tenant };
+            if !admitted.admit(next, |service| service.submit_embedding_to(request, sink))? {
+                break;
+            }
+            next += 1;
+        }
+        let queue_is_full = next < encoded.len() && admitted.has_room();
+        let result = match queue_is_full {
+            false => results.recv().await,
+            true => match tokio::time::timeout(RETRY, results.recv()).await {
+                Ok(result) => result,
+                Err(_) => continue,
+            },
+        };
+        let (index, outcome) = result.ok_or(EngineError::Stopped)?;
+        match outcome {
+            Some(vector) => vectors[index] = vector?,
+            None if admitted.is_lost(index) => return Err(EngineError::Stopped.into()),
+            None => continue,
+        }
+        admitted.end(index);
+        ended += 1;
+    }
+    Ok(Embedded { vectors, tokens })
+}
+
+/// The tokens of each text.
+async fn encode(
+    model: &Arc<LoadedModel>,
+    inputs: Vec<TextOrTokens>,
+) -> Result<Vec<Vec<u32>>, ApiError> {
+    let model = model.clone();
     let encoded = tokio::task::spawn_blocking(move || {
         let encode = |(index, input): (usize, TextOrTokens)| {
             let tokens = match input {
                 TextOrTokens::Tokens(tokens) => tokens,
                 TextOrTokens::Text(text) => {
-                    shared.text()?.tokenizer.encode_prompt(&text, SpecialTokens::Plain)?
+                    model.text()?.tokenizer.encode_prompt(&text, SpecialTokens::Plain)?
                 }
             };
             match tokens.is_empty() {
@@ -81,37 +109,18 @@ pub(crate) async fn embed(
         inputs.into_iter().enumerate().map(encode).collect::<Result<Vec<_>, ApiError>>()
     });
     let failed = |_| ApiError::new(ErrorKind::Internal, "the texts could not be encoded");
-    let encoded = encoded.await.map_err(failed)??;
-    let tokens = encoded.iter().map(Vec::len).sum();
-    let mut vectors = vec![Vec::new(); encoded.len()];
-    let (sender, mut results) = unbounded_channel();
-    let mut waiting = encoded.into_iter().enumerate();
-    let mut submitted = Submitted { model: model.clone(), ids: Vec::new() };
-    let mut submit = |index: usize, tokens: Vec<u32>| -> Result<(), ApiError> {
-        let mut guard = Unanswered { index, sender: sender.clone(), over: false };
-        let sink: EventSink = Box::new(move |event| {
-            let result = match event {
-                Event::Embedding(vector) => Ok(vector),
-                Event::Failed(error) => Err(ApiError::from(error)),
-                _ => return ControlFlow::Continue(()),
-            };
-            guard.answer(result);
-            ControlFlow::Continue(())
-        });
-        let request =
-            EmbedRequest { tokens, pooling: Pooling::Mean, priority: 0, tenant: call.tenant };
-        submitted.ids.push(model.service().submit_embedding_to(request, sink)?);
-        Ok(())
-    };
-    for (index, tokens) in waiting.by_ref().take(AT_ONCE) {
-        submit(index, tokens)?;
-    }
-    for _ in 0..vectors.len() {
-        let Some((index, result)) = results.recv().await else { break };
-        vectors[index] = result?;
-        if let Some((index, tokens)) = waiting.next() {
-            submit(index, tokens)?;
-        }
-    }
-    Ok(Embedded { vectors, tokens })
+    encoded.await.map_err(failed)?
+}
+
+/// Called on the engine's thread.
+fn sink(mut sender: VectorSender) -> EventSink {
+    Box::new(move |event| {
+        let result = match event {
+            Event::Embedding(vector) => Ok(vector),
+            Event::Failed(error) => Err(ApiError::from(error)),
+            _ => return ControlFlow::Continue(()),
+        };
+        sender.send(Some(result));
+        ControlFlow::Continue(())
+    })
 }

@@ -8,7 +8,9 @@ use serde_json::Value;
 /// What to generate.
 pub(crate) struct Generation {
     pub prompt: Prompt,
-    /// Answers to generate.
+    /// Further prompts, answered with the same settings.
+    pub further_prompts: Vec<Prompt>,
+    /// Answers to generate for each prompt.
     pub choices: usize,
     pub sampling: Sampling,
     pub seed: Option<u64>,
@@ -17,13 +19,13 @@ pub(crate) struct Generation {
     pub stop: Vec<String>,
     /// Go on past the model's end-of-turn tokens.
     pub ignore_end: bool,
-    /// Whether the ids of the tokens are told.
+    /// Whether the answer includes the ids of its tokens.
     pub token_ids: bool,
     /// Log probabilities of each token and of this many others.
     pub logprobs: Option<usize>,
     pub output: OutputRule,
     pub tools: Tools,
-    /// Whether thoughts at the start of an answer are told apart from it.
+    /// Whether reasoning at the start of an answer is reported separately.
     pub split_reasoning: bool,
 }
 
@@ -42,7 +44,29 @@ pub(crate) enum OutputRule {
     Free,
     /// Any JSON object.
     JsonObject,
-    JsonSchema(Value),
+    JsonSchema(JsonRule),
+}
+
+/// JSON by a schema.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct JsonRule {
+    /// The request's field, which errors name.
+    pub field: &'static str,
+    pub schema: Value,
+    /// Whether a schema that cannot be enforced in full is refused; else the answer is valid by the part
+    /// that can be. True unless the request says otherwise: an answer by a schema is to be valid.
+    pub strict: bool,
+}
+
+/// What an answer has to consist of, tools considered.
+pub(crate) enum AnswerRule<'a> {
+    /// Text, and calls of tools where there are any.
+    Free,
+    /// Calls of some of these tools.
+    Calls(Vec<&'a Tool>),
+    Json(JsonRule),
+    /// Calls of some of these tools, or else JSON.
+    CallsOrJson(Vec<&'a Tool>, JsonRule),
 }
 
 /// Functions that the model may call.
@@ -61,6 +85,9 @@ pub(crate) struct Tool {
     pub description: Option<String>,
     /// A JSON schema.
     pub parameters: Value,
+    /// Whether a schema that cannot be enforced in full is refused. Else it is relaxed: authors of tools
+    /// test their schemas with other engines.
+    pub strict: bool,
 }
 
 /// Whether the model has to call a function.
@@ -73,8 +100,19 @@ pub(crate) enum ToolChoice {
     Named(String),
 }
 
+impl JsonRule {
+    /// A schema whose answers have to be valid.
+    pub fn strict(field: &'static str, schema: Value) -> JsonRule {
+        JsonRule { field, schema, strict: true }
+    }
+
+    fn any_object() -> JsonRule {
+        JsonRule::strict("response_format", serde_json::json!({ "type": "object" }))
+    }
+}
+
 impl Tools {
-    /// Those that the model is told of: none where it may not call any.
+    /// The tools that the prompt lists: none where the model may not call any.
     pub fn offered(&self) -> &[Tool] {
         if self.choice == ToolChoice::None { &[] } else { &self.list }
     }
@@ -115,6 +153,7 @@ impl Generation {
     pub fn new(prompt: Prompt) -> Generation {
         Generation {
             prompt,
+            further_prompts: Vec::new(),
             choices: 1,
             sampling: default_sampling(),
             seed: None,
@@ -127,6 +166,22 @@ impl Generation {
             output: OutputRule::Free,
             tools: Tools::default(),
             split_reasoning: true,
+        }
+    }
+
+    /// What the answer has to consist of. A call that is forced leaves no room for another answer.
+    pub fn answer_rule(&self) -> AnswerRule<'_> {
+        if let Some(tools) = self.tools.forced() {
+            return AnswerRule::Calls(tools);
+        }
+        let rule = match &self.output {
+            OutputRule::Free => return AnswerRule::Free,
+            OutputRule::JsonObject => JsonRule::any_object(),
+            OutputRule::JsonSchema(rule) => rule.clone(),
+        };
+        match self.tools.offered() {
+            [] => AnswerRule::Json(rule),
+            tools => AnswerRule::CallsOrJson(tools.iter().collect(), rule),
         }
     }
 
@@ -149,4 +204,42 @@ impl Generation {
 /// from their whole distribution.
 fn default_sampling() -> Sampling {
     Sampling { temperature: 0.7, top_k: 40, top_p: 0.95, min_p: 0.05, ..Sampling::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn rule(choice: ToolChoice, tools: usize, output: OutputRule) -> &'static str {
+        let tool = |index| Tool {
+            name: format!("f{index}"),
+            description: None,
+            parameters: json!({}),
+            strict: false,
+        };
+        let mut generation = Generation::new(Prompt::Text(String::new()));
+        let list = (0..tools).map(tool).collect();
+        generation.tools = Tools { list, choice, parallel: true };
+        generation.output = output;
+        match generation.answer_rule() {
+            AnswerRule::Free => "free",
+            AnswerRule::Calls(_) => "calls",
+            AnswerRule::Json(_) => "json",
+            AnswerRule::CallsOrJson(..) => "calls or json",
+        }
+    }
+
+    #[test]
+    fn tools_and_formats_together() {
+        let schema =
+            || OutputRule::JsonSchema(JsonRule::strict("format", json!({ "type": "integer" })));
+        assert_eq!(rule(ToolChoice::Auto, 1, OutputRule::Free), "free");
+        assert_eq!(rule(ToolChoice::Auto, 0, schema()), "json");
+        assert_eq!(rule(ToolChoice::Auto, 1, schema()), "calls or json");
+        assert_eq!(rule(ToolChoice::Auto, 1, OutputRule::JsonObject), "calls or json");
+        assert_eq!(rule(ToolChoice::None, 1, schema()), "json");
+        assert_eq!(rule(ToolChoice::Required, 1, schema()), "calls");
+        assert_eq!(rule(ToolChoice::Named("f0".into()), 2, schema()), "calls");
+    }
 }

@@ -15,7 +15,9 @@
 
 #![forbid(unsafe_code)]
 
+mod answer_sink;
 mod anthropic;
+mod block_stream;
 mod blocks;
 mod body;
 mod call;
@@ -37,6 +39,7 @@ mod operation;
 mod options;
 mod output;
 mod page;
+mod parts;
 mod path;
 mod reply;
 mod route;

@@ -1,15 +1,15 @@
 //! A loaded model: its engine, and what requests to it need besides.
 
 use crate::error::{ApiError, ErrorKind};
-use crate::generation::{Generation, OutputRule, Prompt, Tool};
+use crate::generation::{AnswerRule, Generation, JsonRule, Prompt, Tool};
 use crate::output::Output;
 use crate::state::State;
 use pianola_engine::{Constraint, DevicePart, Service, Text};
-use pianola_grammar::{GrammarError, Grammars, ToolSchema};
+use pianola_grammar::{GrammarError, Grammars, JsonAnswer, SchemaStrictness, ToolSchema};
 use pianola_text::{
     ChatTemplate, Conversation, OutputParser, ParserOptions, ReasoningMode, ToolFormat,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -24,8 +24,8 @@ pub(crate) struct LoadedModel {
     /// Made when first needed: a large vocabulary takes a second.
     grammars: OnceLock<Result<Grammars, GrammarError>>,
     /// Constraints in their first state, by what they were made from, the most recently used last:
-    /// clients send the same schemas again and again.
-    compiled: Mutex<RecentlyUsed<Box<dyn Constraint>>>,
+    /// clients send the same schemas again and again. None where schemas were only checked.
+    compiled: Mutex<RecentlyUsed<Option<Box<dyn Constraint>>>>,
 }
 
 /// Constraints that are kept.
@@ -140,29 +140,45 @@ impl LoadedModel {
         let key: [u8; 32] = Sha256::digest(key).into();
         let kept = || self.compiled.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some(made) = kept().use_again(&key) {
-            return Ok(Some(made));
+            return Ok(made);
         }
         let made = self.compile(generation)?;
         kept().add(key, made.clone());
-        Ok(Some(made))
+        Ok(made)
     }
 
-    fn compile(&self, generation: &Generation) -> Result<Box<dyn Constraint>, ApiError> {
+    fn compile(&self, generation: &Generation) -> Result<Option<Box<dyn Constraint>>, ApiError> {
         let grammars = self.grammars()?;
-        let (field, made) = match (generation.tools.forced(), &generation.output) {
-            (Some(tools), _) => {
-                let (_, format) = self.template()?;
-                let schemas: Vec<ToolSchema<'_>> = tools
-                    .into_iter()
-                    .map(|tool| ToolSchema { name: &tool.name, parameters: &tool.parameters })
-                    .collect();
-                let (syntax, parallel) = (format.call_syntax(), generation.tools.parallel);
-                ("tools", grammars.tool_calls(&syntax, &schemas, parallel))
+        let parallel = generation.tools.parallel;
+        let (field, made) = match generation.answer_rule() {
+            AnswerRule::Free => {
+                let tools = schemas(generation.tools.offered());
+                ("tools", grammars.check_strict(&tools).map(|()| None))
             }
-            (None, OutputRule::JsonSchema(schema)) => {
-                ("response_format", grammars.json_schema(schema))
+            AnswerRule::Calls(tools) => {
+                let syntax = self.template()?.1.call_syntax();
+                ("tools", grammars.tool_calls(&syntax, &schemas(tools), parallel).map(Some))
             }
-            (None, _) => ("response_format", grammars.json_object()),
+            AnswerRule::Json(rule) => {
+                let JsonAnswer { schema, strictness } = answer(&rule);
+                (rule.field, grammars.json_schema_with(schema, strictness).map(Some))
+            }
+            AnswerRule::CallsOrJson(tools, rule) => {
+                let syntax = self.template()?.1.marked_call_syntax();
+                let tools = schemas(tools);
+                let made = grammars.tool_calls_or_json(&syntax, &tools, parallel, answer(&rule));
+                if let Err(GrammarError::MissingToken { .. }) = made {
+                    let message = format!(
+                        "{} has no marker that tells calls from other JSON, so an answer cannot be either; send tools or {}, or force or forbid calls by tool_choice",
+                        self.id, rule.field
+                    );
+                    return Err(ApiError::invalid("tools", message));
+                }
+                let JsonAnswer { schema, strictness } = answer(&rule);
+                let is_answer = || grammars.json_schema_with(schema, strictness).is_err();
+                let field = if made.is_err() && is_answer() { rule.field } else { "tools" };
+                (field, made.map(Some))
+            }
         };
         made.map_err(|error| match error {
             GrammarError::Busy { .. } => {
@@ -173,11 +189,16 @@ impl LoadedModel {
     }
 
     /// How the text of answers to a prompt is read.
-    pub fn reading(&self, generation: &Generation, prompt: &[u32]) -> Reading {
+    pub fn output_reader(&self, generation: &Generation, prompt: &[u32]) -> OutputReader {
         let chat = matches!(generation.prompt, Prompt::Chat(_));
         let format = self.format.unwrap_or(ToolFormat::Generic);
-        let tools: Vec<String> =
-            generation.tools.offered().iter().map(|tool| tool.name.clone()).collect();
+        let rule = generation.answer_rule();
+        let tools: Vec<String> = match rule {
+            // Nothing of an answer by a schema is a call, whatever it looks like.
+            AnswerRule::Json(_) => Vec::new(),
+            _ => generation.tools.offered().iter().map(|tool| tool.name.clone()).collect(),
+        };
+        let json_answer = matches!(rule, AnswerRule::CallsOrJson(..));
         let tokenizer = self.service.text().map(|text| &text.tokenizer);
         let reasoning = match tokenizer {
             Some(tokenizer) if chat && generation.split_reasoning => {
@@ -191,34 +212,61 @@ impl LoadedModel {
         let show_special =
             parses && tokenizer.is_some_and(|tokenizer| format.needs_special_tokens(tokenizer));
         let parallel_calls = generation.tools.parallel;
-        let options = ParserOptions { tools, parallel_calls, reasoning };
-        Reading { format, options, show_special }
+        let options = ParserOptions { tools, parallel_calls, json_answer, reasoning };
+        OutputReader { format, options, show_special }
     }
+}
+
+/// The schemas of tools.
+fn schemas<'a>(tools: impl IntoIterator<Item = &'a Tool>) -> Vec<ToolSchema<'a>> {
+    let schema = |tool: &'a Tool| ToolSchema {
+        name: &tool.name,
+        parameters: &tool.parameters,
+        strictness: strictness(tool.strict),
+    };
+    tools.into_iter().map(schema).collect()
+}
+
+fn answer(rule: &JsonRule) -> JsonAnswer<'_> {
+    JsonAnswer { schema: &rule.schema, strictness: strictness(rule.strict) }
+}
+
+fn strictness(strict: bool) -> SchemaStrictness {
+    if strict { SchemaStrictness::Strict } else { SchemaStrictness::Relaxed }
 }
 
 /// What a constraint is made from.
 fn constraint_key(generation: &Generation) -> Option<String> {
-    let Generation { tools, output, .. } = generation;
-    match (tools.forced(), output) {
-        (Some(forced), _) => {
-            let forced: Vec<Value> = forced.into_iter().map(Tool::openai).collect();
-            Some(format!("calls {} {}", tools.parallel, Value::Array(forced)))
+    let parallel = generation.tools.parallel;
+    let facts = |tools: Vec<&Tool>| -> Value {
+        tools.iter().map(|tool| json!([tool.name, tool.parameters, tool.strict])).collect()
+    };
+    Some(match generation.answer_rule() {
+        AnswerRule::Free => {
+            let strict = generation.tools.offered().iter().filter(|tool| tool.strict);
+            let strict: Vec<&Tool> = strict.collect();
+            if strict.is_empty() {
+                return None;
+            }
+            format!("check {}", facts(strict))
         }
-        (None, OutputRule::Free) => None,
-        (None, OutputRule::JsonObject) => Some("object".to_string()),
-        (None, OutputRule::JsonSchema(schema)) => Some(format!("schema {schema}")),
-    }
+        AnswerRule::Calls(tools) => format!("calls {parallel} {}", facts(tools)),
+        AnswerRule::Json(rule) => format!("json {} {}", rule.strict, rule.schema),
+        AnswerRule::CallsOrJson(tools, rule) => {
+            format!("either {parallel} {} {} {}", facts(tools), rule.strict, rule.schema)
+        }
+    })
 }
 
 /// How the text of answers is read.
-pub(crate) struct Reading {
+pub(crate) struct OutputReader {
     format: ToolFormat,
     options: ParserOptions,
     /// Whether special tokens have to be in the text, because they mark calls.
     pub show_special: bool,
 }
 
-impl Reading {
+impl OutputReader {
     /// What reads the text of one answer.
     pub fn output(&self, state: &Arc<State>) -> Output {
         let state = state.clone();

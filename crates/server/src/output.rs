@@ -1,4 +1,4 @@
-//! From a model's text to what clients are told: text, thoughts, calls of functions.
+//! Splits a model's text into the events that clients get: text, reasoning, tool calls.
 
 use crate::running::{TokenInfo, UpdateEvent};
 use pianola_text::{OutputParser, Piece};
@@ -29,7 +29,7 @@ impl Output {
             });
             match text {
                 Some(logprobs) => logprobs.push(info),
-                // Its text is held back, or is none of the answer's.
+                // Its text is held back, or is markup.
                 None => {
                     let (text, logprobs) = (String::new(), vec![info]);
                     events.push(UpdateEvent::Text { text, logprobs });

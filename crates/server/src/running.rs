@@ -4,27 +4,27 @@
 //! Generation ─► prompt tokens ─► Service::submit_to ──events──► Running::next ─► updates
 //! ```
 //!
-//! Dropping it cancels its requests.
+//! At most as many of its answers as the model has lanes are with the engine at once. Dropping it cancels
+//! them.
 
+use crate::answer_sink::{AnswerSender, Message, sink};
 use crate::call::Call;
 use crate::error::ApiError;
-use crate::generation::{Generation, Prompt};
+use crate::generation::{Generation, Prompt, Tools};
 use crate::model::LoadedModel;
 use crate::output::Output;
+use crate::parts::{AdmittedParts, RETRY};
 use crate::reply::{self, ClientGone, Writer};
 use hyper::body::Bytes;
-use pianola_engine::{
-    Answer, Constraint, EngineError, Event, EventSink, Finish, RequestId, Timing, TokenLogProbs,
-    Usage,
-};
+use pianola_engine::{Constraint, EngineError, Finish, Timing, Usage};
 use pianola_text::{Conversation, SpecialTokens};
 use std::collections::VecDeque;
-use std::ops::ControlFlow;
 use std::sync::Arc;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// Something new of one of the choices.
+/// Something new of one of the answers.
 pub(crate) struct Update {
+    /// Number of the answer: those to the first prompt come first.
     pub choice: usize,
     pub event: UpdateEvent,
 }
@@ -80,47 +80,59 @@ pub(crate) struct End {
     pub timing: Timing,
 }
 
-enum Message {
-    Token { id: u32, text: String, info: Option<TokenInfo> },
-    Finished(Answer),
-    Failed(ApiError),
-}
-
 /// A generation under way.
 pub(crate) struct Running {
     call: Arc<Call>,
     model: Arc<LoadedModel>,
     generation: Generation,
-    prompt: Vec<u32>,
+    prompts: Vec<EncodedPrompt>,
     messages: UnboundedReceiver<(usize, Message)>,
-    /// For sinks; none once all choices are submitted, so that the end of the sinks is noticed.
-    sender: Option<UnboundedSender<(usize, Message)>>,
+    /// For sinks.
+    sender: UnboundedSender<(usize, Message)>,
     constraint: Option<Box<dyn Constraint>>,
     show_special: bool,
-    ids: Vec<RequestId>,
-    /// Choices that have ended.
+    admitted: AdmittedParts,
+    /// Answers that the engine has still to be asked for.
+    waiting: VecDeque<usize>,
+    /// Answers that have ended.
     ended: usize,
     outputs: Vec<Output>,
     /// Updates that one message gave besides the first.
     pending: VecDeque<Update>,
 }
 
+struct EncodedPrompt {
+    tokens: Vec<u32>,
+    /// Whether its first answer has begun: the others then share the pages of the prompt.
+    begun: bool,
+}
+
 /// The tokens of a prompt.
-pub(crate) fn encode(model: &LoadedModel, generation: &Generation) -> Result<Vec<u32>, ApiError> {
-    match &generation.prompt {
+pub(crate) fn encode(
+    model: &LoadedModel,
+    prompt: &Prompt,
+    tools: &Tools,
+) -> Result<Vec<u32>, ApiError> {
+    match prompt {
         Prompt::Tokens(tokens) => Ok(tokens.clone()),
         Prompt::Text(text) => {
             Ok(model.text()?.tokenizer.encode_prompt(text, SpecialTokens::Parse)?)
         }
         Prompt::Chat(conversation) => {
-            let tools = generation.tools.for_template();
+            let tools = tools.for_template();
             model.render(Conversation { tools, ..conversation.clone() })
         }
     }
 }
 
+/// The tokens of all prompts of a generation.
+fn encode_all(model: &LoadedModel, generation: &Generation) -> Result<Vec<Vec<u32>>, ApiError> {
+    let all = std::iter::once(&generation.prompt).chain(&generation.further_prompts);
+    all.map(|prompt| encode(model, prompt, &generation.tools)).collect()
+}
+
 impl Running {
-    /// Renders the prompt, compiles the constraint and submits the first choice. What is wrong with
+    /// Renders the prompts, compiles the constraint and submits the first answer. What is wrong with
     /// the request is said here.
     pub async fn start(
         call: Arc<Call>,
@@ -128,33 +140,33 @@ impl Running {
         generation: Generation,
     ) -> Result<Running, ApiError> {
         let permit = call.state.preparing.clone().acquire_owned().await;
-        // Long prompts and schemas take milliseconds, which other connections shall not wait for.
+        // Long prompts and schemas take milliseconds and would block other connections.
         let prepared = tokio::task::spawn_blocking(move || {
             // Held to the end, also where the client has gone meanwhile.
             let _permit = permit;
-            let prompt = encode(&model, &generation)?;
+            let prompts = encode_all(&model, &generation)?;
             let constraint = model.constraint(&generation)?;
-            Ok::<_, ApiError>((model, generation, prompt, constraint))
+            Ok::<_, ApiError>((model, generation, prompts, constraint))
         });
-        let (model, generation, prompt, constraint) =
+        let (model, generation, prompts, constraint) =
             prepared.await.map_err(|_| internal("the prompt could not be prepared"))??;
         let (sender, messages) = unbounded_channel();
-        let reading = model.reading(&generation, &prompt);
-        let outputs: Vec<Output> =
-            (0..generation.choices).map(|_| reading.output(&call.state)).collect();
-        let show_special = reading.show_special;
+        let reader = model.output_reader(&generation, &prompts[0]);
+        let answers = prompts.len() * generation.choices;
+        let encoded = |tokens| EncodedPrompt { tokens, begun: false };
         let mut running = Running {
+            admitted: AdmittedParts::new(model.clone(), model.service().info().lanes),
+            outputs: (0..answers).map(|_| reader.output(&call.state)).collect(),
+            show_special: reader.show_special,
+            prompts: prompts.into_iter().map(encoded).collect(),
+            waiting: (1..answers).collect(),
             call,
             model,
             generation,
-            prompt,
             messages,
-            sender: Some(sender),
+            sender,
             constraint,
-            show_special,
-            ids: Vec::new(),
             ended: 0,
-            outputs,
             pending: VecDeque::new(),
         };
         running.submit(0)?;
@@ -166,9 +178,9 @@ impl Running {
         &self.model
     }
 
-    /// Answers to come.
-    pub fn choices(&self) -> usize {
-        self.generation.choices
+    /// Answers to come, for all prompts.
+    pub fn answers(&self) -> usize {
+        self.outputs.len()
     }
 
     /// Whether log probabilities were asked for.
@@ -176,9 +188,9 @@ impl Running {
         self.generation.logprobs.is_some()
     }
 
-    /// Tokens of the prompt.
+    /// Tokens of the first prompt.
     pub fn prompt_tokens(&self) -> usize {
-        self.prompt.len()
+        self.prompts[0].tokens.len()
     }
 
     /// The next update of an answer that is streamed as server-sent events. Ends early where the client
@@ -203,28 +215,56 @@ impl Running {
         }
     }
 
-    fn submit(&mut self, choice: usize) -> Result<(), ApiError> {
-        let mut request = self.generation.request(self.prompt.clone(), choice);
+    /// Submits an answer; false where the queue is full.
+    fn submit(&mut self, answer: usize) -> Result<bool, ApiError> {
+        let (prompt, choice) = self.place(answer);
+        let mut request = self.generation.request(self.prompts[prompt].tokens.clone(), choice);
         request.constraint.clone_from(&self.constraint);
         request.show_special = self.show_special;
         request.tenant = self.call.tenant;
-        let last = choice + 1 == self.generation.choices;
-        let sender = if last { self.sender.take() } else { self.sender.clone() };
-        let sender = sender.ok_or_else(|| internal("a choice was submitted twice"))?;
-        let sink = sink(choice, sender);
-        self.ids.push(self.model.service().submit_to(request, sink)?);
-        Ok(())
+        let sink = sink(AnswerSender::new(answer, self.sender.clone()));
+        self.admitted.admit(answer, |service| service.submit_to(request, sink))
     }
 
-    /// The next update; none after the end of all choices.
+    /// The prompt of an answer, and its number among the answers to that.
+    fn place(&self, answer: usize) -> (usize, usize) {
+        (answer / self.generation.choices, answer % self.generation.choices)
+    }
+
+    /// The next answer to submit.
+    fn next_ready(&self) -> Option<usize> {
+        let is_ready = |answer: usize| {
+            let (prompt, choice) = self.place(answer);
+            choice == 0 || self.prompts[prompt].begun
+        };
+        self.waiting.iter().copied().find(|&answer| is_ready(answer))
+    }
+
+    /// Submits answers while there is room for them.
+    fn feed(&mut self) {
+        while self.admitted.has_room()
+            && let Some(answer) = self.next_ready()
+        {
+            match self.submit(answer) {
+                Ok(true) => self.waiting.retain(|&other| other != answer),
+                Ok(false) => return,
+                Err(error) => return self.fail(answer, error),
+            }
+        }
+    }
+
+    /// The next update; none after the end of all answers.
     pub async fn next(&mut self) -> Option<Update> {
         loop {
+            self.feed();
             if let Some(update) = self.pending.pop_front() {
                 return Some(update);
             }
-            if self.ended == self.generation.choices {
+            if self.ended == self.answers() {
                 return None;
             }
+            // Room in the queue may come without a word of the engine.
+            let queue_is_full = self.admitted.has_room() && self.next_ready().is_some();
             let message = tokio::select! {
                 biased;
                 message = self.messages.recv() => message,
@@ -232,9 +272,10 @@ impl Running {
                     self.fail(0, ApiError::going_down());
                     continue;
                 }
+                () = tokio::time::sleep(RETRY), if queue_is_full => continue,
             };
             match message {
-                Some((choice, message)) => self.take(choice, message),
+                Some((answer, message)) => self.take(answer, message),
                 // The engine ended without a word.
                 None => self.fail(0, EngineError::Stopped.into()),
             }
@@ -242,15 +283,9 @@ impl Running {
     }
 
     fn take(&mut self, choice: usize, message: Message) {
-        // The others share the pages of the first one's prompt, once it is processed.
-        let begun = matches!(message, Message::Token { .. } | Message::Finished(_));
-        if choice == 0 && begun && self.ids.len() < self.generation.choices {
-            for other in self.ids.len()..self.generation.choices {
-                if let Err(error) = self.submit(other) {
-                    self.fail(other, error);
-                    return;
-                }
-            }
+        if matches!(message, Message::Token { .. } | Message::Finished(_)) {
+            let (prompt, _) = self.place(choice);
+            self.prompts[prompt].begun = true;
         }
         match message {
             Message::Token { id, text, info } => {
@@ -263,6 +298,7 @@ impl Running {
             }
             Message::Finished(answer) => {
                 self.ended += 1;
+                self.admitted.end(choice);
                 let (events, called) = self.outputs[choice].finish();
                 self.pending.extend(events.into_iter().map(|event| Update { choice, event }));
                 let end = End {
@@ -279,6 +315,10 @@ impl Running {
                 self.push(choice, UpdateEvent::End(Box::new(end)));
             }
             Message::Failed(error) => self.fail(choice, error),
+            Message::Dropped if self.admitted.is_lost(choice) => {
+                self.fail(choice, EngineError::Stopped.into());
+            }
+            Message::Dropped => {}
         }
     }
 
@@ -286,48 +326,17 @@ impl Running {
         self.pending.push_back(Update { choice, event });
     }
 
-    /// One failure ends all choices.
+    /// One failure ends all answers.
     fn fail(&mut self, choice: usize, error: ApiError) {
-        self.ended = self.generation.choices;
+        self.waiting.clear();
+        self.admitted.cancel();
+        self.ended = self.answers();
         self.push(choice, UpdateEvent::Failed(error));
-    }
-}
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Does nothing for those that are over.
-        self.ids.iter().for_each(|&id| self.model.service().cancel(id));
     }
 }
 
 fn internal(message: &str) -> ApiError {
     ApiError::new(crate::error::ErrorKind::Internal, message)
-}
-
-/// Called on the engine's thread; what it sends is taken by [`Running::next`].
-fn sink(choice: usize, messages: UnboundedSender<(usize, Message)>) -> EventSink {
-    Box::new(move |event| {
-        let message = match event {
-            Event::Prompt if messages.is_closed() => return ControlFlow::Break(()),
-            Event::Prompt => return ControlFlow::Continue(()),
-            Event::Token(token) => Message::Token {
-                id: token.id,
-                text: token.text.to_string(),
-                info: token.logprobs.map(|found| info(token.id, found)),
-            },
-            Event::Finished(answer) => Message::Finished(answer),
-            Event::Failed(error) => Message::Failed(error.into()),
-            Event::Embedding(_) => return ControlFlow::Continue(()),
-        };
-        match messages.send((choice, message)) {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(_) => ControlFlow::Break(()),
-        }
-    })
-}
-
-fn info(token: u32, found: TokenLogProbs<'_>) -> TokenInfo {
-    TokenInfo { token, logprob: found.sampled, top: found.top.to_vec() }
 }
 
 /// Updates for tests.

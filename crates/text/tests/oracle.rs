@@ -4,10 +4,12 @@
 
 mod corpus;
 mod golden;
+mod models;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::str::FromStr;
 
+use models::models;
 use pianola_formats::Gguf;
 use pianola_text::{
     ChatTemplate, Conversation, Error, Message, SpecialTokens, TemplateOrigin, Tokenizer,
@@ -17,21 +19,6 @@ use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 use tokenizers::{NormalizedString, Normalizer, Tokenizer as Reference};
 use unicode_normalization::UnicodeNormalization;
-
-/// The folder of models, or `None` where the tests were told to do without.
-fn models() -> Option<PathBuf> {
-    match std::env::var("PIANOLA_TEST_MODELS") {
-        Ok(skip) if skip == "skip" => {
-            eprintln!("skipped: PIANOLA_TEST_MODELS=skip");
-            None
-        }
-        Ok(folder) => Some(PathBuf::from(folder)),
-        Err(_) => panic!(
-            "PIANOLA_TEST_MODELS is not set: run scripts/test, which fetches the vocabularies, \
-             or set it to `skip`"
-        ),
-    }
-}
 
 fn gguf(folder: &Path, name: &str) -> Tokenizer {
     let path = folder.join(name);

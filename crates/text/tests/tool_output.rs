@@ -16,6 +16,7 @@ fn options() -> ParserOptions {
     ParserOptions {
         tools: vec!["get_weather".into(), "add".into(), "now".into()],
         parallel_calls: true,
+        json_answer: false,
         reasoning: ReasoningMode::Tagged,
     }
 }
@@ -387,5 +388,25 @@ proptest! {
             let expected = if text.is_empty() { String::new() } else { format!("«{text}»") };
             prop_assert_eq!(short(&whole), expected);
         }
+    }
+}
+
+/// Where the answer is calls or JSON by a schema, JSON is never a call, whatever it looks like.
+#[test]
+fn an_answer_by_a_schema_is_no_call() {
+    let json = ParserOptions { json_answer: true, ..options() };
+    let call = r#"{"name": "add", "parameters": {"a": 1}}"#;
+    let quoted = r#"{"text": "<tool_call>\n{\"name\": \"add\"} [TOOL_CALLS]add[ARGS]{} ```json"}"#;
+    let spelled =
+        "[[\"<tool_call>\", \"```json\\n\"]]\n<tool_call>{\"name\": \"now\", \"arguments\": {}}";
+    for format in FORMATS {
+        for text in [call, quoted, spelled, "[", "\"```\""] {
+            check(format, &json, text, &format!("«{text}»"));
+        }
+        let syntax = format.marked_call_syntax();
+        let (open, close) = if syntax.list { ("[", "]") } else { ("", "") };
+        let object = format!(r#"{{"name": "add", "{}": {{"a": 1}}}}"#, syntax.arguments_key);
+        let marked = format!("{}{open}{object}{close}{}", syntax.begin, syntax.end);
+        check(format, &json, &marked, r#"@add{"a": 1}."#);
     }
 }

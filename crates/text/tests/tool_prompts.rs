@@ -1,27 +1,15 @@
 //! Conversations with tools through the templates of real models, which are third-party data and
 //! not in this repository: scripts/test fetches them and names their folder in PIANOLA_TEST_MODELS.
 
-use std::path::{Path, PathBuf};
+mod models;
+
+use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
+use models::models;
 use pianola_formats::Gguf;
 use pianola_text::{ChatTemplate, Conversation, Message, Tokenizer, ToolFormat};
 use serde_json::{Value, json};
-
-/// The folder of models, or `None` where the tests were told to do without.
-fn models() -> Option<PathBuf> {
-    match std::env::var("PIANOLA_TEST_MODELS") {
-        Ok(skip) if skip == "skip" => {
-            eprintln!("skipped: PIANOLA_TEST_MODELS=skip");
-            None
-        }
-        Ok(folder) => Some(PathBuf::from(folder)),
-        Err(_) => panic!(
-            "PIANOLA_TEST_MODELS is not set: run scripts/test, which fetches the vocabularies, \
-             or set it to `skip`"
-        ),
-    }
-}
 
 struct Family {
     name: &'static str,

@@ -98,8 +98,8 @@ impl<'a> Siblings<'a> {
         }
     }
 
-    /// Whether objects of so many properties have as many different ones: a grammar does not know
-    /// whether a key that the schema does not name was written before.
+    /// Whether `minProperties` can be enforced: a grammar does not know whether a key that the schema
+    /// does not name was written before.
     pub(super) fn distinct_properties(&self, at_least: &Value) -> bool {
         let required = self.0.get("required").and_then(Value::as_array).map_or(0, Vec::len);
         at_least.as_u64().is_none_or(|at_least| at_least <= required as u64 + 1)

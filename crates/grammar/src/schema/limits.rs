@@ -13,6 +13,8 @@ const MAX_PROPERTIES: usize = 2_000;
 const MAX_BYTES: usize = 512 << 10;
 /// Nesting of all definitions together: the compiler goes into one when it meets a reference.
 const MAX_LEVELS: usize = 4_000;
+/// Schemas once references are followed: a definition inside of another is made once for each.
+const MAX_EXPANDED: usize = 40_000;
 /// Alternatives times values: the compiler copies what alternatives are combined with.
 const MAX_WORK: usize = 4_000_000;
 
@@ -76,6 +78,15 @@ fn count_properties(schema: &Value) -> usize {
     };
     let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
     named.map_or(0, Map::len) + required.filter(|key| !is_named(key)).count()
+}
+
+/// Checks how many schemas have been made from the author's.
+pub(super) fn check_expanded(made: usize) -> Result<(), GrammarError> {
+    if made > MAX_EXPANDED {
+        let unit = "schemas or more once its references are followed";
+        return Err(too_large(made, unit, MAX_EXPANDED));
+    }
+    Ok(())
 }
 
 /// Levels of nesting.

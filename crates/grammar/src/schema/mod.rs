@@ -1,4 +1,4 @@
-//! JSON schemas as strangers write them, made into ones that the compiler enforces in full.
+//! Normalises JSON schemas from requests into ones that the compiler enforces in full.
 //!
 //! The result has only keywords that are enforced, and references only to its own `$defs`. Everything
 //! else was an annotation, was rewritten, was refused, or was relaxed.
@@ -30,6 +30,16 @@ pub enum SchemaStrictness {
     Relaxed,
     /// Types, properties, items and alternatives only: no patterns, formats, bounds or lengths.
     Structure,
+}
+
+impl SchemaStrictness {
+    /// What applies in the second attempt to compile, where `fallback` is set.
+    pub(crate) fn with(self, fallback: bool) -> SchemaStrictness {
+        match (self, fallback) {
+            (SchemaStrictness::Relaxed, true) => SchemaStrictness::Structure,
+            (strictness, _) => strictness,
+        }
+    }
 }
 
 /// A schema that the compiler takes.
@@ -69,7 +79,7 @@ pub(crate) fn normalise(
     limits::check(schema)?;
     let references = References::new(schema);
     let multiples = Multiples::default();
-    let mut normaliser = Normaliser { strictness, references, multiples, depth: 0 };
+    let mut normaliser = Normaliser { strictness, references, multiples, depth: 0, made: 0 };
     let mut value = normaliser.schema(schema, "#")?;
     let mut definitions = Map::new();
     let mut levels = limits::depth(&value);
@@ -105,10 +115,14 @@ struct Normaliser<'a> {
     references: References<'a>,
     multiples: Multiples,
     depth: usize,
+    /// Schemas made so far, definitions included.
+    made: usize,
 }
 
 impl<'a> Normaliser<'a> {
     fn schema(&mut self, schema: &'a Value, place: &str) -> Result<Value, GrammarError> {
+        self.made += 1;
+        limits::check_expanded(self.made)?;
         match schema {
             Value::Bool(_) => Ok(schema.clone()),
             Value::Object(map) => {
@@ -204,6 +218,13 @@ impl<'a> Normaliser<'a> {
         let Value::String(reference) = value else {
             return Err(invalid(place, "`$ref` is a text".into()));
         };
+        if self.references.leads_nowhere(reference) {
+            let problem = format!(
+                "`$ref` {reference:?} leads back to itself, or over more than {} references that say nothing else; refer to the definition itself",
+                references::MAX_HOPS
+            );
+            return Err(invalid(place, problem));
+        }
         match self.references.name(reference) {
             Some(name) => Ok(Some(Value::from(format!("#/$defs/{name}")))),
             None => {

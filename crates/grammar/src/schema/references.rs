@@ -3,12 +3,16 @@
 use serde_json::Value;
 use std::collections::HashMap;
 
+/// References that lead to nothing but a further one, in a row.
+pub(super) const MAX_HOPS: usize = 32;
+
 /// The places that a schema refers to, each of which becomes a definition with a number.
 pub(super) struct References<'a> {
     root: &'a Value,
-    /// Reference and definition, in the order they were met.
+    /// Reference as it was first spelled, and definition, in the order they were met.
     met: Vec<(String, &'a Value)>,
-    numbers: HashMap<String, usize>,
+    /// By the target's address: one place has many spellings (`#/a%62`, `#/ab`).
+    numbers: HashMap<*const Value, usize>,
     taken: usize,
 }
 
@@ -19,19 +23,30 @@ impl<'a> References<'a> {
 
     /// The name of the definition of a reference; none if it leads out of the schema or nowhere.
     pub(super) fn name(&mut self, reference: &str) -> Option<String> {
-        if let Some(&number) = self.numbers.get(reference) {
-            return Some(name(number));
-        }
         let target = self.target(reference)?;
-        let number = self.met.len();
-        self.numbers.insert(reference.into(), number);
-        self.met.push((reference.into(), target));
+        let next = self.met.len();
+        let number = *self.numbers.entry(std::ptr::from_ref(target)).or_insert(next);
+        if number == next {
+            self.met.push((reference.into(), target));
+        }
         Some(name(number))
     }
 
-    /// The place that a reference leads to.
+    /// The place that a reference leads to: a JSON pointer (RFC 6901) in a URI's fragment.
     pub(super) fn target(&self, reference: &str) -> Option<&'a Value> {
         self.root.pointer(&decode_percent(reference.strip_prefix('#')?)?)
+    }
+
+    /// Whether a reference leads to references only, more than [`MAX_HOPS`] of them or in a circle.
+    pub(super) fn leads_nowhere(&self, reference: &str) -> bool {
+        let mut next = Some(reference);
+        for _ in 0..=MAX_HOPS {
+            let Some(target) = next.and_then(|reference| self.target(reference)) else {
+                return false;
+            };
+            next = target.get("$ref").and_then(Value::as_str);
+        }
+        next.is_some()
     }
 
     /// The next definition that is still to be made, by name, schema and place.
@@ -60,8 +75,8 @@ fn decode_percent(text: &str) -> Option<String> {
     while let Some(byte) = rest.next() {
         bytes.push(match byte {
             b'%' => {
-                let digits = [rest.next()?, rest.next()?];
-                u8::from_str_radix(std::str::from_utf8(&digits).ok()?, 16).ok()?
+                let mut digit = || (rest.next()? as char).to_digit(16);
+                (digit()? * 16 + digit()?) as u8
             }
             byte => byte,
         });

@@ -5,6 +5,7 @@
 //! message_delta, message_stop
 //! ```
 
+use crate::block_stream::BlockEvents;
 use crate::blocks::{Block, BlockEvent, Blocks};
 use crate::error::{ApiError, Dialect};
 use crate::reply;
@@ -15,16 +16,16 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 /// What keeps a connection open while a long prompt is processed.
-pub(super) const PING: &str = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
+const PING: &str = "event: ping\ndata: {\"type\":\"ping\"}\n\n";
 
 /// What is known of an answer before it comes.
-pub(super) struct Head {
+pub(super) struct MessageHead {
     pub id: String,
     pub model: String,
     pub prompt_tokens: usize,
 }
 
-impl Head {
+impl MessageHead {
     fn message(&self, content: Value, usage: Value) -> Value {
         json!({
             "id": self.id, "type": "message", "role": "assistant", "model": self.model,
@@ -56,7 +57,7 @@ fn stop_reason(end: &End) -> &'static str {
     }
 }
 
-/// What clients send back with thoughts. It proves nothing here, where thoughts of others are as good.
+/// The signature of reasoning, which clients send back with it. It is not verified here.
 fn signature(thoughts: &str) -> String {
     STANDARD.encode(Sha256::digest(thoughts.as_bytes()))
 }
@@ -72,7 +73,7 @@ fn empty(block: &Block) -> Value {
     }
 }
 
-/// A whole block. A call that was cut off has no input that could be told, and is left out: the reason
+/// A whole block. A call that was cut off has no valid input and is left out: the reason
 /// for the end of the answer says why.
 fn whole(block: &Block) -> Option<Value> {
     match block {
@@ -89,7 +90,7 @@ fn whole(block: &Block) -> Option<Value> {
 }
 
 /// A whole answer.
-pub(super) fn message(head: &Head, blocks: &[Block], end: &End) -> Value {
+pub(super) fn message(head: &MessageHead, blocks: &[Block], end: &End) -> Value {
     let content = blocks.iter().filter_map(whole).collect();
     let mut message = head.message(content, end_usage(end));
     message["stop_reason"] = stop_reason(end).into();
@@ -97,35 +98,45 @@ pub(super) fn message(head: &Head, blocks: &[Block], end: &End) -> Value {
     message
 }
 
-/// An error after the answer has begun.
-pub(super) fn failure(error: &ApiError, request: &str) -> String {
-    reply::named_event("error", &error.body(Dialect::Anthropic, request))
-}
-
 /// Writes the events of a streamed answer.
-pub(super) struct Events {
-    head: Head,
+pub(super) struct MessageEvents {
+    head: MessageHead,
+    /// The `x-request-id`, which errors repeat.
+    request_id: String,
     blocks: Blocks,
 }
 
-impl Events {
-    pub fn new(head: Head) -> Events {
-        Events { head, blocks: Blocks::default() }
-    }
-
-    /// What comes before anything is known of the answer. How much of the prompt was cached is told at
-    /// the end.
-    pub fn start(&self) -> String {
+impl BlockEvents for MessageEvents {
+    /// How much of the prompt was cached is only known at the end.
+    fn start(&mut self) -> String {
         let message = self.head.message(json!([]), usage(self.head.prompt_tokens, 0, 0));
         event("message_start", json!({ "message": message })) + PING
     }
 
-    pub fn push(&mut self, update: UpdateEvent) -> String {
+    fn idle(&mut self) -> String {
+        PING.into()
+    }
+
+    fn push(&mut self, update: UpdateEvent) -> String {
         let events = self.blocks.push(update);
         events.into_iter().map(|event| self.block_event(event)).collect()
     }
 
-    pub fn end(&mut self, end: &End) -> String {
+    async fn end(&mut self, end: &End) -> String {
+        self.last(end)
+    }
+
+    fn fail(&mut self, error: &ApiError) -> String {
+        reply::named_event("error", &error.body(Dialect::Anthropic, &self.request_id))
+    }
+}
+
+impl MessageEvents {
+    pub fn new(head: MessageHead, request_id: &str) -> MessageEvents {
+        MessageEvents { head, request_id: request_id.to_string(), blocks: Blocks::default() }
+    }
+
+    fn last(&mut self, end: &End) -> String {
         let closed = self.blocks.close();
         let mut text = closed.map(|closed| self.block_event(closed)).unwrap_or_default();
         let delta = json!({ "stop_reason": stop_reason(end), "stop_sequence": end.stop_text });

@@ -7,7 +7,7 @@ use pianola_text::Message;
 use serde_json::Value;
 
 /// What Claude Code's system prompt begins with: a line for Anthropic's accounting that differs in every
-/// request, so that nothing of the prompt would be found in the prefix cache.
+/// request, so that the prefix cache would never match.
 const BILLING: &str = "x-anthropic-billing-header:";
 
 /// Reads `system` and `messages`.
@@ -139,7 +139,7 @@ fn read_assistant(content: &Value, name: &str) -> Result<Message, ApiError> {
         match kind.as_str() {
             "text" => texts.push(block.required_text("text")?),
             "thinking" => parts.reasoning.push_str(block.required_text("thinking")?),
-            // Nobody but who wrote it can read it.
+            // Encrypted by Anthropic.
             "redacted_thinking" => {}
             "tool_use" => {
                 let input = block.value("input").map_or("{}".to_string(), Value::to_string);

@@ -4,13 +4,15 @@ mod events;
 mod messages;
 mod request;
 
+use crate::block_stream::stream_blocks;
 use crate::blocks;
 use crate::call::Call;
 use crate::error::{ApiError, ErrorKind};
 use crate::fields::Fields;
+use crate::generation::Generation;
 use crate::reply::{self, Reply};
-use crate::running::{self, Running, UpdateEvent};
-use events::{Events, Head};
+use crate::running::{self, Running};
+use events::{MessageEvents, MessageHead};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -21,13 +23,16 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
     request::read_length(&fields, &mut generation)?;
     let stream = fields.flag("stream")?.unwrap_or(false);
     let running = call.generate(fields.text("model")?, generation).await?;
-    let head = Head {
+    let head = MessageHead {
         id: call.state.fresh_id("msg_"),
         model: running.model().id.clone(),
         prompt_tokens: running.prompt_tokens(),
     };
     match stream {
-        true => Ok(stream_answer(call.clone(), running, head)),
+        true => {
+            let events = MessageEvents::new(head, &call.id);
+            Ok(stream_blocks(call.clone(), running, events))
+        }
         false => whole_answer(running, &head).await,
     }
 }
@@ -37,36 +42,15 @@ pub(crate) async fn count_tokens(call: &Arc<Call>, body: &Value) -> Result<Reply
     let fields = Fields::of(body, "")?;
     let generation = request::read(&fields)?;
     let model = call.model(fields.text("model")?).await?;
-    // Long prompts take milliseconds, which other connections shall not wait for.
-    let counting = tokio::task::spawn_blocking(move || running::encode(&model, &generation));
+    // Long prompts take milliseconds and would block other connections.
+    let Generation { prompt, tools, .. } = generation;
+    let counting = tokio::task::spawn_blocking(move || running::encode(&model, &prompt, &tools));
     let failed = |_| ApiError::new(ErrorKind::Internal, "the prompt could not be prepared");
     let tokens = counting.await.map_err(failed)??;
     Ok(reply::ok(&json!({ "input_tokens": tokens.len() })))
 }
 
-async fn whole_answer(mut running: Running, head: &Head) -> Result<Reply, ApiError> {
+async fn whole_answer(mut running: Running, head: &MessageHead) -> Result<Reply, ApiError> {
     let (blocks, end) = blocks::collect(&mut running).await?;
     Ok(reply::ok(&events::message(head, blocks.list(), &end)))
-}
-
-fn stream_answer(call: Arc<Call>, mut running: Running, head: Head) -> Reply {
-    reply::stream("text/event-stream", move |writer| async move {
-        let mut events = Events::new(head);
-        writer.send(events.start()).await?;
-        while let Some(update) = running.next_or_send(&writer, || events::PING).await? {
-            match update.event {
-                UpdateEvent::Failed(error) => {
-                    call.set_error(&error);
-                    return writer.send(events::failure(&error, &call.id)).await;
-                }
-                UpdateEvent::End(end) => {
-                    writer.send(events.end(&end)).await?;
-                    call.set_complete();
-                    return Ok(());
-                }
-                event => writer.send(events.push(event)).await?,
-            }
-        }
-        Ok(())
-    })
 }

@@ -3,7 +3,7 @@
 use super::messages;
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::generation::{Generation, OutputRule, Prompt, ToolChoice, Tools};
+use crate::generation::{Generation, JsonRule, OutputRule, Prompt, ToolChoice, Tools};
 use crate::openai;
 use pianola_text::Conversation;
 use serde_json::json;
@@ -60,12 +60,16 @@ fn refuse(fields: &Fields<'_>) -> Result<(), ApiError> {
 fn wants_thinking(fields: &Fields<'_>) -> Result<bool, ApiError> {
     match fields.object("thinking")? {
         None => Ok(false),
-        Some(thinking) => Ok(thinking.required_text("type")? != "disabled"),
+        Some(thinking) => match thinking.required_text("type")? {
+            "enabled" | "adaptive" => Ok(true),
+            "disabled" => Ok(false),
+            _ => Err(thinking.wrong("type", "enabled, adaptive or disabled")),
+        },
     }
 }
 
 /// Tools of other types than `custom` run on Anthropic's servers or are known to its models only:
-/// the model is not told of them.
+/// they are left out of the prompt.
 fn read_tools(fields: &Fields<'_>) -> Result<Tools, ApiError> {
     let mut list = Vec::new();
     for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
@@ -100,7 +104,7 @@ fn read_format(fields: &Fields<'_>) -> Result<OutputRule, ApiError> {
     match format.required_text("type")? {
         "json_schema" => {
             let schema = format.value("schema").ok_or_else(|| format.missing("schema"))?;
-            Ok(OutputRule::JsonSchema(schema.clone()))
+            Ok(OutputRule::JsonSchema(JsonRule::strict("output_config.format", schema.clone())))
         }
         _ => Err(format.wrong("type", "json_schema")),
     }
@@ -174,6 +178,10 @@ mod tests {
         assert_eq!(found.tools.list[0].parameters["type"], "object");
         assert!(!thinks(&request(json!({})).unwrap()));
         assert!(!thinks(&request(json!({ "thinking": { "type": "disabled" } })).unwrap()));
+        let enabled = json!({ "thinking": { "type": "enabled", "budget_tokens": 1024 } });
+        assert!(thinks(&request(enabled).unwrap()));
+        let unknown = error(json!({ "thinking": { "type": "loud" } }));
+        assert_eq!(unknown.param.as_deref(), Some("thinking.type"));
     }
 
     #[test]
@@ -187,6 +195,10 @@ mod tests {
         let named = choice(json!({ "type": "tool", "name": "f" })).unwrap();
         assert_eq!((named.choice, named.parallel), (ToolChoice::Named("f".into()), true));
         assert_eq!(choice(json!({ "type": "none" })).unwrap().choice, ToolChoice::None);
+        let auto = choice(json!({ "type": "auto", "disable_parallel_tool_use": true })).unwrap();
+        assert_eq!((auto.choice, auto.parallel), (ToolChoice::Auto, false));
+        let wrong = choice(json!({ "type": "always" })).err().unwrap();
+        assert_eq!(wrong.param.as_deref(), Some("tool_choice.type"));
         let unknown = choice(json!({ "type": "tool", "name": "g" })).err().unwrap();
         assert!(unknown.message.contains("'g'"));
     }
@@ -196,7 +208,10 @@ mod tests {
         let schema = json!({ "type": "object" });
         let format = json!({ "type": "json_schema", "schema": schema });
         let found = request(json!({ "output_config": { "format": format } })).unwrap();
-        assert_eq!(found.output, OutputRule::JsonSchema(schema));
+        assert_eq!(
+            found.output,
+            OutputRule::JsonSchema(JsonRule::strict("output_config.format", schema))
+        );
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub(super) enum Form {
 }
 
 /// What a request says besides its prompt.
-pub(super) struct Asked {
+pub(super) struct OllamaRequest {
     form: Form,
     /// The model's name as the client wrote it.
     name: Option<String>,
@@ -34,9 +34,9 @@ pub(super) struct Asked {
     load_time: Duration,
 }
 
-impl Asked {
-    pub fn read(fields: &Fields<'_>, form: Form) -> Result<Asked, ApiError> {
-        Ok(Asked {
+impl OllamaRequest {
+    pub fn read(fields: &Fields<'_>, form: Form) -> Result<OllamaRequest, ApiError> {
+        Ok(OllamaRequest {
             form,
             name: fields.text("model")?.map(str::to_string),
             stream: fields.flag("stream")?.unwrap_or(true),
@@ -73,7 +73,7 @@ impl Asked {
                 id
             }
         };
-        let mut line = Head::new(&self, &id).line(Part::default());
+        let mut line = LineHead::new(&self, &id).line(Part::default());
         line["done"] = true.into();
         line["done_reason"] = if unload { "unload" } else { "load" }.into();
         Ok(reply::ok(&line))
@@ -88,7 +88,7 @@ impl Asked {
     ) -> Result<Reply, ApiError> {
         let running = Running::start(call.clone(), model, generation).await?;
         keep::apply(call, &running.model().id, self.keep);
-        let head = Head::new(&self, &running.model().id);
+        let head = LineHead::new(&self, &running.model().id);
         match self.stream {
             true => Ok(stream_answer(call.clone(), running, head)),
             false => whole_answer(running, &head).await,
@@ -97,7 +97,7 @@ impl Asked {
 }
 
 /// What all lines of an answer have in common.
-struct Head {
+struct LineHead {
     form: Form,
     model: String,
     started: Instant,
@@ -113,13 +113,13 @@ struct Part {
     logprobs: Vec<Value>,
 }
 
-impl Head {
-    fn new(asked: &Asked, id: &str) -> Head {
-        Head {
-            form: asked.form,
-            model: asked.name.clone().filter(|name| !name.is_empty()).unwrap_or(id.to_string()),
-            started: asked.started,
-            load_time: asked.load_time,
+impl LineHead {
+    fn new(request: &OllamaRequest, id: &str) -> LineHead {
+        LineHead {
+            form: request.form,
+            model: request.name.clone().filter(|name| !name.is_empty()).unwrap_or(id.to_string()),
+            started: request.started,
+            load_time: request.load_time,
         }
     }
 
@@ -177,7 +177,7 @@ impl Head {
     }
 }
 
-/// Puts updates together to parts: a call is told once it is whole, as Ollama does.
+/// Puts updates together to parts: a call is sent once it is complete, as Ollama does.
 struct Parts {
     model: Arc<LoadedModel>,
     /// Id, name and arguments so far of the call under way.
@@ -250,7 +250,7 @@ impl Part {
     }
 }
 
-async fn whole_answer(mut running: Running, head: &Head) -> Result<Reply, ApiError> {
+async fn whole_answer(mut running: Running, head: &LineHead) -> Result<Reply, ApiError> {
     let mut parts = Parts::new(&running);
     let mut whole = Part::default();
     while let Some(Update { event, .. }) = running.next().await {
@@ -266,7 +266,7 @@ async fn whole_answer(mut running: Running, head: &Head) -> Result<Reply, ApiErr
     Err(ApiError::new(crate::error::ErrorKind::Internal, "the answer has no end"))
 }
 
-fn stream_answer(call: Arc<Call>, running: Running, head: Head) -> Reply {
+fn stream_answer(call: Arc<Call>, running: Running, head: LineHead) -> Reply {
     reply::stream("application/x-ndjson", move |writer| async move {
         write_lines(&call, running, &head, &writer).await?;
         call.set_complete();
@@ -277,22 +277,13 @@ fn stream_answer(call: Arc<Call>, running: Running, head: Head) -> Reply {
 async fn write_lines(
     call: &Call,
     mut running: Running,
-    head: &Head,
+    head: &LineHead,
     writer: &Writer,
 ) -> Result<(), ClientGone> {
     let mut parts = Parts::new(&running);
-    loop {
-        let update = tokio::select! {
-            biased;
-            () = writer.closed() => return Err(ClientGone),
-            update = running.next() => update,
-            // A line without text keeps the connection open while a long prompt is processed.
-            () = tokio::time::sleep(reply::COMMENT_EVERY) => {
-                writer.send(line(&head.line(Part::default()))).await?;
-                continue;
-            }
-        };
-        let Some(Update { event, .. }) = update else { return Ok(()) };
+    // A line without text keeps the connection open while a long prompt is processed.
+    let idle = || line(&head.line(Part::default()));
+    while let Some(Update { event, .. }) = running.next_or_send(writer, idle).await? {
         match event {
             UpdateEvent::Failed(error) => {
                 call.set_error(&error);
@@ -310,6 +301,7 @@ async fn write_lines(
             }
         }
     }
+    Ok(())
 }
 
 /// A line of a stream.

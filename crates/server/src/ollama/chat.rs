@@ -16,17 +16,17 @@ use std::sync::Arc;
 pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiError> {
     let fields = Fields::of(body, "")?;
     let messages = fields.list("messages")?.unwrap_or_default();
-    let mut asked = answer::Asked::read(&fields, Form::Chat)?;
+    let mut request = answer::OllamaRequest::read(&fields, Form::Chat)?;
     if messages.is_empty() {
-        return asked.load_or_unload(call).await;
+        return request.load_or_unload(call).await;
     }
     let mut conversation = Conversation::new(read_messages(messages)?);
     options::read_think(&fields, &mut conversation)?;
     let mut generation = options::generation(Prompt::Chat(conversation));
     options::read(&fields, &mut generation)?;
     generation.tools = openai::read_tools(&fields)?;
-    let model = asked.model(call, &fields).await?;
-    asked.answer(call, model, generation).await
+    let model = request.model(call, &fields).await?;
+    request.answer(call, model, generation).await
 }
 
 /// Messages, by way of OpenAI's form.

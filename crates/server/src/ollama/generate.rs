@@ -18,16 +18,16 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
     let fields = Fields::of(body, "")?;
     refuse_impossible(&fields)?;
     let prompt = fields.text("prompt")?.unwrap_or_default();
-    let mut asked = answer::Asked::read(&fields, Form::Generate)?;
+    let mut request = answer::OllamaRequest::read(&fields, Form::Generate)?;
     if prompt.is_empty() {
-        return asked.load_or_unload(call).await;
+        return request.load_or_unload(call).await;
     }
     let mut generation = options::generation(Prompt::Text(prompt.to_string()));
     options::read(&fields, &mut generation)?;
-    let model = asked.model(call, &fields).await?;
+    let model = request.model(call, &fields).await?;
     generation.prompt = read_prompt(&fields, prompt, &model)?;
     generation.split_reasoning = matches!(generation.prompt, Prompt::Chat(_));
-    asked.answer(call, model, generation).await
+    request.answer(call, model, generation).await
 }
 
 /// Fields that would change the answer and cannot be followed.
@@ -52,19 +52,24 @@ fn refuse_impossible(fields: &Fields<'_>) -> Result<(), ApiError> {
 fn read_prompt(fields: &Fields<'_>, prompt: &str, model: &LoadedModel) -> Result<Prompt, ApiError> {
     let system = fields.text("system")?.filter(|system| !system.is_empty());
     let raw = fields.flag("raw")?.unwrap_or(false);
+    let mut conversation = Conversation::new(Vec::new());
+    options::read_think(fields, &mut conversation)?;
     if raw || model.text()?.template.is_none() {
-        return match system {
-            None => Ok(Prompt::Text(prompt.to_string())),
-            Some(_) => Err(ApiError::invalid(
-                "system",
-                "system needs a chat template, and none is used (raw: true, or the model has none); put it into the prompt",
-            )),
+        let needs_template = |field: &str, instead: &str| {
+            let message = format!(
+                "{field} needs a chat template, and none is used (raw: true, or the model has none); {instead}"
+            );
+            Err(ApiError::invalid(field, message))
+        };
+        return match (system, conversation.extra.get("enable_thinking")) {
+            (Some(_), _) => needs_template("system", "put it into the prompt"),
+            (None, Some(Value::Bool(true))) => needs_template("think", "leave it out"),
+            (None, _) => Ok(Prompt::Text(prompt.to_string())),
         };
     }
     let mut messages: Vec<Message> =
         system.into_iter().map(|text| Message::new("system", text)).collect();
     messages.push(Message::new("user", prompt));
-    let mut conversation = Conversation::new(messages);
-    options::read_think(fields, &mut conversation)?;
+    conversation.messages = messages;
     Ok(Prompt::Chat(conversation))
 }

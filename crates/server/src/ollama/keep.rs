@@ -70,7 +70,7 @@ pub(super) fn apply(call: &Call, id: &str, keep: Option<Duration>) {
 pub(super) async fn unload(call: &Call, id: String) {
     let hub = call.state.hub.clone();
     hub.set_idle(&id, Duration::ZERO);
-    // Freeing gigabytes takes a while, which other connections shall not wait for.
+    // Freeing gigabytes takes a while and would block other connections.
     let _ = tokio::task::spawn_blocking(move || hub.unload(&id)).await;
 }
 

@@ -2,7 +2,7 @@
 
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::generation::{Generation, OutputRule, Prompt};
+use crate::generation::{Generation, JsonRule, OutputRule, Prompt};
 use crate::model::LoadedModel;
 use crate::openai;
 use pianola_engine::PenaltyScope;
@@ -52,7 +52,7 @@ fn read_options(options: &Fields<'_>, generation: &mut Generation) -> Result<(),
         sampling.penalty_window = usize::try_from(window).unwrap_or(usize::MAX);
     }
     openai::check_ranges(options, sampling)?;
-    // 0, -1 (no limit) and -2 (until the context is full) are alike: the context is never shifted.
+    // 0, -1 (no limit) and -2 (until the context is full) mean the same here: the context is never shifted.
     let most = options.integer("num_predict")?.filter(|&most| most > 0);
     generation.max_tokens = most.and_then(|most| usize::try_from(most).ok());
     generation.stop = openai::read_stops(options, "stop")?;
@@ -83,7 +83,9 @@ fn read_format(fields: &Fields<'_>) -> Result<OutputRule, ApiError> {
         None => Ok(OutputRule::Free),
         Some(Value::String(format)) if format.is_empty() => Ok(OutputRule::Free),
         Some(Value::String(format)) if format == "json" => Ok(OutputRule::JsonObject),
-        Some(schema @ Value::Object(_)) => Ok(OutputRule::JsonSchema(schema.clone())),
+        Some(schema @ Value::Object(_)) => {
+            Ok(OutputRule::JsonSchema(JsonRule::strict("format", schema.clone())))
+        }
         Some(_) => Err(fields.wrong("format", "\"json\" or a JSON schema")),
     }
 }

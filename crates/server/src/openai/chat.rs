@@ -25,7 +25,7 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
         None => false,
     };
     let running = call.generate(fields.text("model")?, generation).await?;
-    let head = Head {
+    let head = ChatHead {
         id: call.state.fresh_id("chatcmpl-"),
         created: now(),
         model: running.model().clone(),
@@ -53,6 +53,7 @@ fn read(call: &Call, fields: &Fields<'_>) -> Result<Generation, ApiError> {
     } else if fields.count("top_logprobs")?.is_some_and(|top| top > 0) {
         return Err(fields.wrong("logprobs", "true where top_logprobs is given"));
     }
+    tools::refuse_functions(fields)?;
     generation.tools = tools::read(fields)?;
     generation.output = tools::read_format(fields)?;
     Ok(generation)
@@ -82,6 +83,11 @@ pub(crate) fn read_message(message: &Value, name: &str) -> Result<Message, ApiEr
     };
     if content.is_null() && !["assistant", "tool"].contains(&role) {
         return Err(fields.missing("content"));
+    }
+    if fields.value("function_call").is_some() {
+        let name = fields.name("function_call");
+        let message = format!("{name} is not supported here: use tool_calls, its successor");
+        return Err(ApiError::invalid(name, message));
     }
     let mut other = Map::new();
     if let Some(thoughts) = fields.text("reasoning_content")? {
@@ -130,13 +136,13 @@ pub(crate) fn read_parts(parts: &[Value], name: &str) -> Result<Value, ApiError>
 }
 
 /// What all parts of an answer have in common.
-struct Head {
+struct ChatHead {
     id: String,
     created: u64,
     model: Arc<LoadedModel>,
 }
 
-impl Head {
+impl ChatHead {
     fn chunk(&self, choices: Value) -> Value {
         json!({
             "id": self.id, "object": "chat.completion.chunk", "created": self.created,
@@ -197,7 +203,7 @@ struct Choice {
     end: Option<Box<End>>,
 }
 
-async fn whole_answer(mut running: Running, head: &Head) -> Result<Reply, ApiError> {
+async fn whole_answer(mut running: Running, head: &ChatHead) -> Result<Reply, ApiError> {
     let wants_logprobs = running.wants_logprobs();
     let mut choices: Vec<Choice> = Vec::new();
     while let Some(Update { choice, event }) = running.next().await {
@@ -259,7 +265,7 @@ async fn whole_answer(mut running: Running, head: &Head) -> Result<Reply, ApiErr
     })))
 }
 
-fn stream_answer(call: Arc<Call>, running: Running, head: Head, include_usage: bool) -> Reply {
+fn stream_answer(call: Arc<Call>, running: Running, head: ChatHead, include_usage: bool) -> Reply {
     reply::stream("text/event-stream", move |writer| async move {
         let mut chunks = Chunks { head, writer, begun: Vec::new(), usage: Usage::default() };
         if chunks.write_all(&call, running, include_usage).await? {
@@ -272,7 +278,7 @@ fn stream_answer(call: Arc<Call>, running: Running, head: Head, include_usage: b
 
 /// Writes the chunks of a streamed answer.
 struct Chunks {
-    head: Head,
+    head: ChatHead,
     writer: Writer,
     /// Choices whose role was sent.
     begun: Vec<bool>,

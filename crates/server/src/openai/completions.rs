@@ -31,41 +31,37 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
     if prompts.len() > most {
         return Err(fields.wrong("prompt", &format!("a list of at most {most} prompts")));
     }
+    let echo = fields.flag("echo")?.unwrap_or(false);
+    let echoed = if echo { prompts.clone() } else { Vec::new() };
+    let mut prompts = prompts.into_iter().map(|prompt| match prompt {
+        TextOrTokens::Text(text) => Prompt::Text(text),
+        TextOrTokens::Tokens(tokens) => Prompt::Tokens(tokens),
+    });
+    let first = prompts.next().ok_or_else(|| fields.missing("prompt"))?;
+    let mut generation =
+        Generation { further_prompts: prompts.collect(), ..Generation::new(first) };
+    sampling::read(call, &fields, &mut generation)?;
+    generation.max_tokens = generation.max_tokens.or(Some(DEFAULT_TOKENS));
+    generation.logprobs = fields.count("logprobs")?;
+    generation.split_reasoning = false;
+    generation.ignore_end = fields.flag("ignore_eos")?.unwrap_or(false);
+    generation.token_ids = fields.flag("return_token_ids")?.unwrap_or(false);
+    if generation.logprobs.is_some_and(|top| top > sampling::MAX_LOGPROBS) {
+        return Err(fields.wrong("logprobs", &format!("between 0 and {}", sampling::MAX_LOGPROBS)));
+    }
+    let choices = generation.choices;
+    let running = call.generate(fields.text("model")?, generation).await?;
     let include_usage = match fields.object("stream_options")? {
         Some(options) => options.flag("include_usage")?.unwrap_or(false),
         None => false,
     };
-    let mut running = Vec::with_capacity(prompts.len());
-    let mut echoes = Vec::with_capacity(prompts.len());
-    let echo = fields.flag("echo")?.unwrap_or(false);
-    for prompt in prompts {
-        let echoed = echo.then(|| prompt.clone());
-        let mut generation = Generation::new(match prompt {
-            TextOrTokens::Text(text) => Prompt::Text(text),
-            TextOrTokens::Tokens(tokens) => Prompt::Tokens(tokens),
-        });
-        sampling::read(call, &fields, &mut generation)?;
-        generation.max_tokens = generation.max_tokens.or(Some(DEFAULT_TOKENS));
-        generation.logprobs = fields.count("logprobs")?;
-        generation.split_reasoning = false;
-        generation.ignore_end = fields.flag("ignore_eos")?.unwrap_or(false);
-        generation.token_ids = fields.flag("return_token_ids")?.unwrap_or(false);
-        if generation.logprobs.is_some_and(|top| top > sampling::MAX_LOGPROBS) {
-            return Err(
-                fields.wrong("logprobs", &format!("between 0 and {}", sampling::MAX_LOGPROBS))
-            );
-        }
-        let started = call.generate(fields.text("model")?, generation).await?;
-        echoes.push(match echoed {
-            Some(TextOrTokens::Text(text)) => text,
-            Some(TextOrTokens::Tokens(tokens)) => {
-                started.model().text()?.tokenizer.decode(&tokens, true)
-            }
-            None => String::new(),
-        });
-        running.push(started);
-    }
-    let completion = Completion { id: call.state.fresh_id("cmpl-"), created: now(), echoes };
+    let echo = |prompt| match prompt {
+        TextOrTokens::Text(text) => Ok(text),
+        TextOrTokens::Tokens(tokens) => Ok(running.model().text()?.tokenizer.decode(&tokens, true)),
+    };
+    let echoes = echoed.into_iter().map(echo).collect::<Result<Vec<String>, ApiError>>()?;
+    let (id, model) = (call.state.fresh_id("cmpl-"), running.model().id.clone());
+    let completion = Completion { id, created: now(), model, choices, echoes };
     match stream {
         true => Ok(stream_answer(call.clone(), running, completion, include_usage)),
         false => whole_answer(running, &completion).await,
@@ -84,16 +80,29 @@ fn read_prompts(fields: &Fields<'_>) -> Result<Vec<TextOrTokens>, ApiError> {
 struct Completion {
     id: String,
     created: u64,
-    /// What each prompt's answers begin with.
+    model: String,
+    /// Answers to each prompt.
+    choices: usize,
+    /// What each prompt's answers begin with, where that was asked for.
     echoes: Vec<String>,
 }
 
 impl Completion {
-    fn object(&self, model: &str, choices: Value) -> Value {
+    fn object(&self, choices: Value) -> Value {
         json!({
-            "id": self.id, "object": "text_completion", "created": self.created, "model": model,
-            "system_fingerprint": null, "choices": choices,
+            "id": self.id, "object": "text_completion", "created": self.created,
+            "model": self.model, "system_fingerprint": null, "choices": choices,
         })
+    }
+
+    /// What an answer begins with.
+    fn echo(&self, answer: usize) -> String {
+        self.echoes.get(answer / self.choices).cloned().unwrap_or_default()
+    }
+
+    /// Whether an answer is its prompt's first, with which the prompt's tokens are counted.
+    fn is_first(&self, answer: usize) -> bool {
+        answer.is_multiple_of(self.choices)
     }
 }
 
@@ -128,100 +137,91 @@ fn add_ids(choice: &mut Value, ids: &mut Vec<u32>) {
     }
 }
 
-async fn whole_answer(all: Vec<Running>, completion: &Completion) -> Result<Reply, ApiError> {
+async fn whole_answer(mut running: Running, completion: &Completion) -> Result<Reply, ApiError> {
     let mut usage = Usage::default();
-    let mut list = Vec::new();
-    let mut model = String::new();
-    for (mut running, echo) in all.into_iter().zip(&completion.echoes) {
-        model.clone_from(&running.model().id);
-        let wants_logprobs = running.wants_logprobs();
-        let first = list.len();
-        let mut texts = vec![(echo.clone(), Vec::new(), None); running.choices()];
-        let mut ids = vec![Vec::new(); running.choices()];
-        while let Some(Update { choice, event }) = running.next().await {
-            let (text, infos, reason) = &mut texts[choice];
-            match event {
-                UpdateEvent::Text { text: more, logprobs } => {
-                    text.push_str(&more);
-                    infos.extend(logprobs);
-                }
-                UpdateEvent::End(end) => {
-                    sampling::add_usage(&mut usage, &end.usage, choice == 0);
-                    *reason = Some(end.reason);
-                }
-                UpdateEvent::TokenId(id) => ids[choice].push(id),
-                UpdateEvent::Failed(error) => return Err(error),
-                _ => {}
+    let wants_logprobs = running.wants_logprobs();
+    let answers = 0..running.answers();
+    let mut texts: Vec<_> =
+        answers.map(|answer| (completion.echo(answer), Vec::new(), None)).collect();
+    let mut ids = vec![Vec::new(); running.answers()];
+    while let Some(Update { choice, event }) = running.next().await {
+        let (text, infos, reason) = &mut texts[choice];
+        match event {
+            UpdateEvent::Text { text: more, logprobs } => {
+                text.push_str(&more);
+                infos.extend(logprobs);
             }
-        }
-        for (choice, (text, infos, reason)) in texts.into_iter().enumerate() {
-            let found = match wants_logprobs {
-                true => logprobs(&running, &infos, &mut echo.chars().count()),
-                false => Value::Null,
-            };
-            let mut item = json!({
-                "index": first + choice, "text": text, "logprobs": found,
-                "finish_reason": reason.map(finish_reason),
-            });
-            add_ids(&mut item, &mut ids[choice]);
-            list.push(item);
+            UpdateEvent::End(end) => {
+                sampling::add_usage(&mut usage, &end.usage, completion.is_first(choice));
+                *reason = Some(end.reason);
+            }
+            UpdateEvent::TokenId(id) => ids[choice].push(id),
+            UpdateEvent::Failed(error) => return Err(error),
+            _ => {}
         }
     }
-    let mut object = completion.object(&model, list.into());
+    let mut list = Vec::new();
+    for (index, (text, infos, reason)) in texts.into_iter().enumerate() {
+        let found = match wants_logprobs {
+            true => logprobs(&running, &infos, &mut completion.echo(index).chars().count()),
+            false => Value::Null,
+        };
+        let reason = reason.map(finish_reason);
+        let mut item =
+            json!({ "index": index, "text": text, "logprobs": found, "finish_reason": reason });
+        add_ids(&mut item, &mut ids[index]);
+        list.push(item);
+    }
+    let mut object = completion.object(list.into());
     object["usage"] = sampling::usage(&usage);
     Ok(reply::ok(&object))
 }
 
 fn stream_answer(
     call: Arc<Call>,
-    all: Vec<Running>,
+    mut running: Running,
     completion: Completion,
     include_usage: bool,
 ) -> Reply {
     reply::stream("text/event-stream", move |writer| async move {
         let mut usage = Usage::default();
-        let (mut first, mut model) = (0, String::new());
-        for (mut running, echo) in all.into_iter().zip(&completion.echoes) {
-            model.clone_from(&running.model().id);
-            let mut offsets = vec![echo.chars().count(); running.choices()];
-            let mut echoes = vec![echo.clone(); running.choices()];
-            let mut ids = vec![Vec::new(); running.choices()];
-            while let Some(update) = running.next_or_comment(&writer).await? {
-                let Update { choice, event } = update;
-                let index = first + choice;
-                let mut chunk = match event {
-                    UpdateEvent::TokenId(id) => {
-                        ids[choice].push(id);
-                        continue;
-                    }
-                    UpdateEvent::Text { text, logprobs: infos } => {
-                        let found = match infos.is_empty() {
-                            true => Value::Null,
-                            false => logprobs(&running, &infos, &mut offsets[choice]),
-                        };
-                        let text = std::mem::take(&mut echoes[choice]) + &text;
-                        json!({ "index": index, "text": text, "logprobs": found, "finish_reason": null })
-                    }
-                    UpdateEvent::End(end) => {
-                        sampling::add_usage(&mut usage, &end.usage, choice == 0);
-                        let reason = finish_reason(end.reason);
-                        let text = std::mem::take(&mut echoes[choice]);
-                        json!({ "index": index, "text": text, "logprobs": null, "finish_reason": reason })
-                    }
-                    UpdateEvent::Failed(error) => {
-                        call.set_error(&error);
-                        let body = error.body(Dialect::OpenAi, &call.id);
-                        return writer.send(reply::event(&body)).await;
-                    }
-                    _ => continue,
-                };
-                add_ids(&mut chunk, &mut ids[choice]);
-                writer.send(reply::event(&completion.object(&model, json!([chunk])))).await?;
-            }
-            first += running.choices();
+        let mut echoes: Vec<_> =
+            (0..running.answers()).map(|answer| completion.echo(answer)).collect();
+        let mut offsets: Vec<_> = echoes.iter().map(|echo| echo.chars().count()).collect();
+        let mut ids = vec![Vec::new(); running.answers()];
+        while let Some(update) = running.next_or_comment(&writer).await? {
+            let Update { choice: index, event } = update;
+            let mut chunk = match event {
+                UpdateEvent::TokenId(id) => {
+                    ids[index].push(id);
+                    continue;
+                }
+                UpdateEvent::Text { text, logprobs: infos } => {
+                    let found = match infos.is_empty() {
+                        true => Value::Null,
+                        false => logprobs(&running, &infos, &mut offsets[index]),
+                    };
+                    let text = std::mem::take(&mut echoes[index]) + &text;
+                    json!({ "index": index, "text": text, "logprobs": found, "finish_reason": null })
+                }
+                UpdateEvent::End(end) => {
+                    sampling::add_usage(&mut usage, &end.usage, completion.is_first(index));
+                    let reason = finish_reason(end.reason);
+                    let text = std::mem::take(&mut echoes[index]);
+                    json!({ "index": index, "text": text, "logprobs": null, "finish_reason": reason })
+                }
+                UpdateEvent::Failed(error) => {
+                    call.set_error(&error);
+                    let body = error.body(Dialect::OpenAi, &call.id);
+                    return writer.send(reply::event(&body)).await;
+                }
+                _ => continue,
+            };
+            add_ids(&mut chunk, &mut ids[index]);
+            writer.send(reply::event(&completion.object(json!([chunk])))).await?;
         }
         if include_usage {
-            let mut chunk = completion.object(&model, json!([]));
+            let mut chunk = completion.object(json!([]));
             chunk["usage"] = sampling::usage(&usage);
             writer.send(reply::event(&chunk)).await?;
         }

@@ -53,7 +53,7 @@ const AT_LEAST_ONE: &str = "a whole number of at least 1";
 /// Most log probabilities of a token, beside its own.
 pub(crate) const MAX_LOGPROBS: usize = 20;
 
-/// Reads temperature, cuts, penalties and seed, which every API calls alike.
+/// Reads temperature, cuts, penalties and seed, which have the same names in every API.
 pub(crate) fn read_numbers(
     fields: &Fields<'_>,
     generation: &mut Generation,

@@ -2,14 +2,15 @@
 
 use crate::error::ApiError;
 use crate::fields::Fields;
-use crate::generation::{OutputRule, Tool, ToolChoice, Tools};
+use crate::generation::{JsonRule, OutputRule, Tool, ToolChoice, Tools};
 use serde_json::{Value, json};
+use std::collections::HashSet;
 
 /// Most functions of a request.
-const MOST_TOOLS: usize = 512;
+const MAX_TOOLS: usize = 512;
 
-/// Reads `tools`, `tool_choice` and `parallel_tool_calls`. Tools of other types than functions are the
-/// client's wishes for services that are not here: the model is not told of them.
+/// Reads `tools`, `tool_choice` and `parallel_tool_calls`. Tools of other types than functions name
+/// services that this server does not have: they are left out of the prompt.
 pub(crate) fn read(fields: &Fields<'_>) -> Result<Tools, ApiError> {
     let mut list = Vec::new();
     for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
@@ -20,12 +21,61 @@ pub(crate) fn read(fields: &Fields<'_>) -> Result<Tools, ApiError> {
         let function = tool.object("function")?.ok_or_else(|| tool.missing("function"))?;
         list.push(read_function(&function)?);
     }
-    let choice = read_choice(fields)?;
     let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
-    checked(fields, Tools { list, choice, parallel })
+    let mut tools = Tools { list, choice: ToolChoice::Auto, parallel };
+    match read_allowed(fields)? {
+        Some(allowed) => {
+            let allowed = allowed.object("allowed_tools")?.unwrap_or(allowed);
+            restrict(&mut tools, &allowed, |tool| {
+                let function = tool.object("function")?;
+                Ok(function.as_ref().unwrap_or(tool).required_text("name")?.to_string())
+            })?;
+        }
+        None => tools.choice = read_choice(fields)?,
+    }
+    checked(fields, tools)
 }
 
-/// Reads `tool_choice`.
+/// `tool_choice` where it is of type `allowed_tools`.
+pub(super) fn read_allowed<'a>(fields: &Fields<'a>) -> Result<Option<Fields<'a>>, ApiError> {
+    match fields.value("tool_choice") {
+        Some(choice) if choice["type"] == "allowed_tools" => fields.object("tool_choice"),
+        _ => Ok(None),
+    }
+}
+
+/// Keeps only the tools that `allowed.tools` lists; `name` reads the name of an entry. `allowed.mode` says
+/// whether one of them has to be called.
+pub(super) fn restrict(
+    tools: &mut Tools,
+    allowed: &Fields<'_>,
+    name: impl Fn(&Fields<'_>) -> Result<String, ApiError>,
+) -> Result<(), ApiError> {
+    let mut names = HashSet::new();
+    let list = allowed.list("tools")?.ok_or_else(|| allowed.missing("tools"))?;
+    for (index, tool) in list.iter().enumerate() {
+        let tool = Fields::of(tool, &allowed.name(&format!("tools[{index}]")))?;
+        if tool.text("type")?.unwrap_or("function") != "function" {
+            continue;
+        }
+        let name = name(&tool)?;
+        if !tools.list.iter().any(|known| known.name == name) {
+            let message =
+                format!("tool_choice allows the function '{name}', which is not in tools");
+            return Err(ApiError::invalid("tool_choice", message));
+        }
+        names.insert(name);
+    }
+    tools.list.retain(|tool| names.contains(&tool.name));
+    tools.choice = match allowed.text("mode")?.unwrap_or("auto") {
+        "auto" => ToolChoice::Auto,
+        "required" => ToolChoice::Required,
+        _ => return Err(allowed.wrong("mode", "auto or required")),
+    };
+    Ok(())
+}
+
+/// Reads `tool_choice` where it is a word or names a function.
 pub(super) fn read_choice(fields: &Fields<'_>) -> Result<ToolChoice, ApiError> {
     let must = "\"none\", \"auto\", \"required\" or an object that names a function";
     Ok(match fields.value("tool_choice") {
@@ -60,13 +110,14 @@ pub(crate) fn read_function_of(function: &Fields<'_>, schema: &str) -> Result<To
         return Err(function.wrong("name", "a name of 1 to 256 bytes"));
     }
     let description = function.text("description")?.map(str::to_string);
-    Ok(Tool { name: name.to_string(), description, parameters })
+    let strict = function.flag("strict")?.unwrap_or(false);
+    Ok(Tool { name: name.to_string(), description, parameters, strict })
 }
 
 /// A choice can only be of tools that there are.
 pub(crate) fn checked(fields: &Fields<'_>, tools: Tools) -> Result<Tools, ApiError> {
-    if tools.list.len() > MOST_TOOLS {
-        return Err(fields.wrong("tools", &format!("a list of at most {MOST_TOOLS} functions")));
+    if tools.list.len() > MAX_TOOLS {
+        return Err(fields.wrong("tools", &format!("a list of at most {MAX_TOOLS} functions")));
     }
     match &tools.choice {
         ToolChoice::Required if tools.list.is_empty() => {
@@ -86,15 +137,96 @@ pub(super) fn read_format(fields: &Fields<'_>) -> Result<OutputRule, ApiError> {
     match format.required_text("type")? {
         "text" => Ok(OutputRule::Free),
         "json_object" => Ok(match format.value("schema") {
-            Some(schema) => OutputRule::JsonSchema(schema.clone()),
+            Some(schema) => {
+                OutputRule::JsonSchema(JsonRule::strict("response_format", schema.clone()))
+            }
             None => OutputRule::JsonObject,
         }),
         "json_schema" => {
             let named =
                 format.object("json_schema")?.ok_or_else(|| format.missing("json_schema"))?;
-            let schema = named.value("schema").ok_or_else(|| named.missing("schema"))?;
-            Ok(OutputRule::JsonSchema(schema.clone()))
+            read_schema("response_format", &named)
         }
         _ => Err(format.wrong("type", "text, json_object or json_schema")),
+    }
+}
+
+/// Reads `schema` and `strict`. With `strict: false` OpenAI promises no more than its best; here the answer
+/// is valid by what a grammar can state of the schema. Absent, the answer has to be valid.
+pub(super) fn read_schema(
+    field: &'static str,
+    fields: &Fields<'_>,
+) -> Result<OutputRule, ApiError> {
+    let schema = fields.value("schema").ok_or_else(|| fields.missing("schema"))?.clone();
+    let strict = fields.flag("strict")?.unwrap_or(true);
+    Ok(OutputRule::JsonSchema(JsonRule { field, schema, strict }))
+}
+
+/// Refuses `functions` and `function_call`, which `tools` and `tool_choice` have replaced.
+pub(super) fn refuse_functions(fields: &Fields<'_>) -> Result<(), ApiError> {
+    for (field, instead) in [("functions", "tools"), ("function_call", "tool_choice")] {
+        let harmless = |value: &Value| match value {
+            Value::Array(functions) => functions.is_empty(),
+            Value::String(choice) => choice == "none" || choice == "auto",
+            _ => false,
+        };
+        if fields.value(field).is_some_and(|value| !harmless(value)) {
+            let message = format!("{field} is not supported here: use {instead}, its successor");
+            return Err(ApiError::invalid(field, message));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tools(choice: Value) -> Result<Tools, ApiError> {
+        let function = |name: &str, strict: Value| json!({ "type": "function", "function": { "name": name, "strict": strict } });
+        let tools = [function("f", true.into()), function("g", Value::Null)];
+        read(&Fields::of(&json!({ "tools": tools, "tool_choice": choice }), "").unwrap())
+    }
+
+    #[test]
+    fn strictness_is_read() {
+        let tools = tools(Value::Null).unwrap();
+        assert!(tools.list[0].strict && !tools.list[1].strict);
+        let format = |strict: Value| {
+            let named = json!({ "name": "n", "schema": { "type": "integer" }, "strict": strict });
+            let body =
+                json!({ "response_format": { "type": "json_schema", "json_schema": named } });
+            match read_format(&Fields::of(&body, "").unwrap()).unwrap() {
+                OutputRule::JsonSchema(rule) => rule.strict,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(format(Value::Null) && format(true.into()) && !format(false.into()));
+    }
+
+    #[test]
+    fn tools_may_be_allowed() {
+        let choice = |mode: &str, name: &str| {
+            let tool = json!({ "type": "function", "function": { "name": name } });
+            tools(
+                json!({ "type": "allowed_tools", "allowed_tools": { "mode": mode, "tools": [tool] } }),
+            )
+        };
+        let found = choice("required", "g").unwrap();
+        assert_eq!((found.list.len(), found.list[0].name.as_str()), (1, "g"));
+        assert_eq!(found.choice, ToolChoice::Required);
+        assert_eq!(choice("auto", "f").unwrap().choice, ToolChoice::Auto);
+        assert!(choice("auto", "h").unwrap_err().message.contains("'h'"));
+        assert!(choice("never", "f").unwrap_err().message.contains("mode"));
+    }
+
+    #[test]
+    fn the_old_form_of_tools_is_refused_by_name() {
+        let refused = |body: Value| refuse_functions(&Fields::of(&body, "").unwrap()).err();
+        let functions = refused(json!({ "functions": [{ "name": "f" }] })).unwrap();
+        assert_eq!(functions.param.as_deref(), Some("functions"));
+        assert!(functions.message.contains("tools"));
+        assert!(refused(json!({ "function_call": { "name": "f" } })).is_some());
+        assert!(refused(json!({ "functions": [], "function_call": "auto" })).is_none());
     }
 }

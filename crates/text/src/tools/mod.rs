@@ -14,6 +14,7 @@
 
 mod adapt;
 mod content;
+mod expected;
 mod markers;
 mod object;
 mod parser;
@@ -95,6 +96,19 @@ impl ToolFormat {
         let markers = markers::markers(self).iter().map(|marker| marker.open).chain([piece::THINK]);
         let mut ids = markers.filter_map(|marker| tokenizer.id_of(marker));
         ids.any(|id| tokenizer.is_special(id))
+    }
+
+    /// The literal text around calls where JSON of another kind may stand in their place: it begins
+    /// with a marker that no JSON begins with.
+    pub fn marked_call_syntax(self) -> CallSyntax {
+        let bare = self.call_syntax();
+        match self {
+            ToolFormat::Llama3 => {
+                CallSyntax { begin: "<|python_tag|>", begin_special: true, ..bare }
+            }
+            ToolFormat::Gemma => CallSyntax { begin: "```json\n", end: "\n```", ..bare },
+            _ => bare,
+        }
     }
 
     /// The literal text around calls.

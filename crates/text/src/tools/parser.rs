@@ -15,7 +15,8 @@
 //! markup, too: it is text only beside text.
 
 use super::ToolFormat;
-use super::markers::{FENCE_WORDS, Marker, MarkerKind, markers};
+use super::expected::{Expected, Next};
+use super::markers::{Marker, MarkerKind, markers};
 use super::object::{CallObject, Rules, Step};
 use super::piece::{END_THINK, ParserOptions, Piece, ReasoningMode, THINK};
 
@@ -25,7 +26,7 @@ const MAX_HELD_SPACE: usize = 256;
 
 /// Where the parser is in the answer.
 #[derive(Debug)]
-enum State {
+enum ParserState {
     /// White space, and perhaps `<think>`.
     Opening,
     /// `held` may end the reasoning.
@@ -42,25 +43,12 @@ enum State {
     AfterCall,
 }
 
-/// What a marker's opening is followed by.
-#[derive(Debug)]
-enum Expected {
-    FenceWord(String),
-    Json,
-    Name(String),
-    /// A name and the beginning of a tag such as `[ARGS]`.
-    Tag(String, String),
-    /// A name, and the id of the call up to `[ARGS]`.
-    CallId(String),
-    Arguments(String),
-}
-
 /// Splits an answer into text, reasoning and calls as it comes.
 #[derive(Debug)]
 pub struct OutputParser {
     options: ParserOptions,
     format: ToolFormat,
-    state: State,
+    state: ParserState,
     held: String,
     /// Characters to be read, the next one last.
     queue: Vec<char>,
@@ -76,15 +64,17 @@ pub struct OutputParser {
     /// White space that is text only if text follows it.
     gap: Option<String>,
     reasoned: bool,
+    /// Text has been reported.
+    has_text: bool,
 }
 
 impl OutputParser {
     /// A parser for one answer.
     pub fn new(format: ToolFormat, options: ParserOptions) -> OutputParser {
         let state = match options.reasoning {
-            ReasoningMode::Off => State::Start,
-            ReasoningMode::Tagged => State::Opening,
-            ReasoningMode::Open => State::Reasoning,
+            ReasoningMode::Off => ParserState::Start,
+            ReasoningMode::Tagged => ParserState::Opening,
+            ReasoningMode::Open => ParserState::Reasoning,
         };
         OutputParser {
             options,
@@ -100,6 +90,7 @@ impl OutputParser {
             calls: 0,
             gap: Some(String::new()),
             reasoned: false,
+            has_text: false,
         }
     }
 
@@ -116,10 +107,10 @@ impl OutputParser {
     pub fn finish(mut self) -> Vec<Piece> {
         let held = std::mem::take(&mut self.held);
         match &self.state {
-            State::Reasoning => held.chars().for_each(|character| self.think(character)),
-            State::Call(object) if object.has_begun() => self.end_call(),
+            ParserState::Reasoning => held.chars().for_each(|character| self.think(character)),
+            ParserState::Call(object) if object.has_begun() => self.end_call(),
             // An unfinished closing marker.
-            State::AfterCall => {}
+            ParserState::AfterCall => {}
             _ => held.chars().for_each(|character| self.text(character)),
         }
         if self.calls == 0
@@ -132,13 +123,13 @@ impl OutputParser {
 
     fn step(&mut self, character: char) {
         match &mut self.state {
-            State::Opening => self.opening(character),
-            State::Reasoning => self.reasoning(character),
-            State::Start => self.start(character),
-            State::Text => self.scan(character),
-            State::Marker(_) => self.after_marker(character),
-            State::Call(_) => self.call(character),
-            State::AfterCall => self.after_call(character),
+            ParserState::Opening => self.opening(character),
+            ParserState::Reasoning => self.reasoning(character),
+            ParserState::Start => self.start(character),
+            ParserState::Text => self.scan(character),
+            ParserState::Marker(_) => self.after_marker(character),
+            ParserState::Call(_) => self.call(character),
+            ParserState::AfterCall => self.after_call(character),
         }
     }
 
@@ -147,9 +138,9 @@ impl OutputParser {
         let word = self.held.trim_start();
         if word == THINK {
             self.held.clear();
-            self.state = State::Reasoning;
+            self.state = ParserState::Reasoning;
         } else if !THINK.starts_with(word) || self.held.len() > MAX_HELD_SPACE {
-            self.state = State::Start;
+            self.state = ParserState::Start;
             self.requeue();
         }
     }
@@ -164,7 +155,7 @@ impl OutputParser {
             self.held.clear();
             // White space between reasoning and answer belongs to neither.
             self.gap = None;
-            self.state = State::Start;
+            self.state = ParserState::Start;
         }
     }
 
@@ -188,20 +179,20 @@ impl OutputParser {
             return;
         }
         let bare = self.format != ToolFormat::Mistral && matches!(character, '{' | '[');
-        if bare && self.may_call() {
-            self.state = State::Marker(Expected::Json);
+        if bare && !self.options.json_answer && self.may_call() {
+            self.state = ParserState::Marker(Expected::Json);
             self.after_marker(character);
         } else {
-            self.state = State::Text;
+            self.state = ParserState::Text;
             self.scan(character);
         }
     }
 
     fn scan(&mut self, character: char) {
-        if !self.may_call() {
-            return self.text(character);
-        }
         self.held.push(character);
+        if !self.may_call() {
+            return self.release(self.held.chars().count());
+        }
         while !self.held.is_empty() {
             let open = markers(self.format).iter().find(|it| it.open.starts_with(&self.held));
             match open {
@@ -212,7 +203,7 @@ impl OutputParser {
                         return;
                     }
                     self.marker = Some(marker);
-                    self.state = State::Marker(match marker.kind {
+                    self.state = ParserState::Marker(match marker.kind {
                         MarkerKind::Fence => Expected::FenceWord(String::new()),
                         MarkerKind::Tag | MarkerKind::Named => Expected::Json,
                     });
@@ -225,68 +216,38 @@ impl OutputParser {
     }
 
     fn after_marker(&mut self, character: char) {
-        self.held.push(character);
-        let State::Marker(expected) = std::mem::replace(&mut self.state, State::Text) else {
+        let ParserState::Marker(expected) = std::mem::replace(&mut self.state, ParserState::Text)
+        else {
             return;
         };
         let named = self.marker.is_some_and(|marker| marker.kind == MarkerKind::Named);
-        let in_name = |it: char| it.is_alphanumeric() || "_-.:/".contains(it);
-        let next = match (expected, character) {
-            (Expected::FenceWord(word), '\n') => {
-                FENCE_WORDS.contains(&word.trim_end()).then_some(Expected::Json)
+        match expected.next(character, named && !self.in_list) {
+            Next::Call(object) => {
+                self.state = ParserState::Call(object);
+                self.call(character);
             }
-            (Expected::FenceWord(word), _) => {
-                Some(Expected::FenceWord(word + character.encode_utf8(&mut [0; 4])))
-                    .filter(|_| character.is_alphanumeric() || "_ \r".contains(character))
+            Next::List if self.in_list => {
+                self.held.push(character);
+                self.give_up();
             }
-            (Expected::Json, '{') => {
-                self.held.pop();
-                self.state = State::Call(CallObject::new());
-                return self.call(character);
-            }
-            (Expected::Json, '[') if !self.in_list => {
+            Next::List => {
                 self.in_list = true;
-                Some(Expected::Json)
+                self.held.push(character);
+                self.state = ParserState::Marker(Expected::Json);
             }
-            (Expected::Json, _) if character.is_whitespace() => Some(Expected::Json),
-            (Expected::Json, _) if named && !self.in_list && in_name(character) => {
-                Some(Expected::Name(character.into()))
+            Next::Expect(expected) => {
+                self.held.push(character);
+                self.state = ParserState::Marker(expected);
             }
-            (Expected::Name(name), '[') => Some(Expected::Tag(name, "[".into())),
-            (Expected::Name(name), _) if in_name(character) => {
-                Some(Expected::Name(name + character.encode_utf8(&mut [0; 4])))
+            Next::NoCall => {
+                self.held.push(character);
+                self.give_up();
             }
-            (Expected::Tag(name, mut tag), _) => {
-                tag.push(character);
-                match tag.as_str() {
-                    "[ARGS]" => Some(Expected::Arguments(name)),
-                    "[CALL_ID]" => Some(Expected::CallId(name)),
-                    _ if ["[ARGS]", "[CALL_ID]"].iter().any(|it| it.starts_with(&tag)) => {
-                        Some(Expected::Tag(name, tag))
-                    }
-                    _ => None,
-                }
-            }
-            (Expected::CallId(name), '[') => Some(Expected::Tag(name, "[".into())),
-            (Expected::CallId(name), _) if in_name(character) => Some(Expected::CallId(name)),
-            (Expected::Arguments(name), '{') => {
-                self.held.pop();
-                self.state = State::Call(CallObject::named(name));
-                return self.call(character);
-            }
-            (Expected::Arguments(name), _) if character.is_whitespace() => {
-                Some(Expected::Arguments(name))
-            }
-            _ => None,
-        };
-        match next {
-            Some(expected) => self.state = State::Marker(expected),
-            None => self.give_up(),
         }
     }
 
     fn call(&mut self, character: char) {
-        let State::Call(object) = &mut self.state else { return };
+        let ParserState::Call(object) = &mut self.state else { return };
         let unmarked = self.marker.is_none_or(|marker| marker.kind == MarkerKind::Fence);
         let tagged = self.marker.is_some_and(|marker| marker.close.starts_with('<'));
         let names = unmarked.then_some(self.options.tools.as_slice());
@@ -325,7 +286,7 @@ impl OutputParser {
 
     fn end_call(&mut self) {
         self.pieces.push(Piece::CallEnd);
-        self.state = State::AfterCall;
+        self.state = ParserState::AfterCall;
     }
 
     fn after_call(&mut self, character: char) {
@@ -347,7 +308,7 @@ impl OutputParser {
             self.leave_marker();
         } else if character == '{' && between && self.may_call() {
             self.held.pop();
-            self.state = State::Call(CallObject::new());
+            self.state = ParserState::Call(CallObject::new());
             self.call(character);
         } else {
             let separates = matches!(word, "," | ";") && self.may_call();
@@ -381,7 +342,7 @@ impl OutputParser {
     fn leave_marker(&mut self) {
         self.marker = None;
         self.in_list = false;
-        self.state = State::Text;
+        self.state = ParserState::Text;
     }
 
     fn requeue(&mut self) {
@@ -390,7 +351,9 @@ impl OutputParser {
     }
 
     fn may_call(&self) -> bool {
-        !self.options.tools.is_empty() && (self.calls == 0 || self.options.parallel_calls)
+        let in_json = self.options.json_answer && self.has_text;
+        let more = self.calls == 0 || self.options.parallel_calls;
+        !self.options.tools.is_empty() && more && !in_json
     }
 
     fn text(&mut self, character: char) {
@@ -407,6 +370,7 @@ impl OutputParser {
     }
 
     fn append(&mut self, more: &str) {
+        self.has_text |= !more.is_empty();
         match self.pieces.last_mut() {
             _ if more.is_empty() => {}
             Some(Piece::Text(text)) => text.push_str(more),

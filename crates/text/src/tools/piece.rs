@@ -44,6 +44,9 @@ pub struct ParserOptions {
     pub tools: Vec<String>,
     /// Whether calls after the first are calls; else they are text.
     pub parallel_calls: bool,
+    /// Whether the answer is JSON unless it begins with a marker of calls: then nothing inside of the
+    /// JSON is a call.
+    pub json_answer: bool,
     /// Where there may be reasoning.
     pub reasoning: ReasoningMode,
 }

@@ -3,8 +3,8 @@ use crate::error::ErrorKind;
 use crate::running::made::{arguments, call, text};
 use pianola_engine::Usage;
 
-fn head() -> Head {
-    Head { id: "msg_1".into(), model: "m".into(), prompt_tokens: 100 }
+fn head() -> MessageHead {
+    MessageHead { id: "msg_1".into(), model: "m".into(), prompt_tokens: 100 }
 }
 
 fn end(reason: FinishReason, stop_text: Option<&str>) -> End {
@@ -43,10 +43,10 @@ fn parse(stream: &str) -> Vec<(String, Value)> {
 }
 
 fn stream(updates: Vec<UpdateEvent>, last: &End) -> Vec<(String, Value)> {
-    let mut events = Events::new(head());
+    let mut events = MessageEvents::new(head(), "req_1");
     let mut all = events.start();
     updates.into_iter().for_each(|update| all += &events.push(update));
-    all += &events.end(last);
+    all += &events.last(last);
     parse(&all)
 }
 
@@ -172,7 +172,7 @@ fn an_answer_without_anything() {
 #[test]
 fn failures_are_events() {
     let error = ApiError::new(ErrorKind::Unavailable, "the device is lost");
-    let events = parse(&failure(&error, "req_1"));
+    let events = parse(&MessageEvents::new(head(), "req_1").fail(&error));
     assert_eq!(events[0].0, "error");
     assert_eq!(events[0].1["error"]["type"], "overloaded_error");
     assert_eq!(events[0].1["request_id"], "req_1");

@@ -6,7 +6,7 @@
 //! response.completed, response.incomplete or response.failed
 //! ```
 
-use super::object::{self, Head, Outcome};
+use super::object::{self, Outcome, ResponseHead};
 use crate::blocks::{Block, BlockEvent, Blocks};
 use crate::error::ApiError;
 use crate::reply;
@@ -14,23 +14,23 @@ use crate::running::UpdateEvent;
 use serde_json::{Value, json};
 
 /// Writes the events of a streamed answer.
-pub(super) struct Events {
-    head: Head,
+pub(super) struct ResponseEvents {
+    head: ResponseHead,
     blocks: Blocks,
-    /// Events that were written.
+    /// ResponseEvents that were written.
     written: u64,
 }
 
-impl Events {
-    pub fn new(head: Head) -> Events {
-        Events { head, blocks: Blocks::default(), written: 0 }
+impl ResponseEvents {
+    pub fn new(head: ResponseHead) -> ResponseEvents {
+        ResponseEvents { head, blocks: Blocks::default(), written: 0 }
     }
 
     pub fn id(&self) -> &str {
         &self.head.id
     }
 
-    /// What came of the answer.
+    /// The blocks of the answer so far.
     pub fn blocks(&self) -> &Blocks {
         &self.blocks
     }

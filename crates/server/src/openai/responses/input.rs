@@ -1,19 +1,55 @@
 //! `input`: from items to the messages of chat templates.
 
+use super::store::json_bytes;
 use super::tools::flat_name;
 use crate::blocks::{AssistantParts, tool_call};
 use crate::error::{ApiError, ErrorKind};
 use crate::fields::Fields;
 use crate::openai::chat;
 use pianola_text::Message;
+use serde::Serialize;
 use serde_json::{Value, json};
+
+/// Bytes of JSON that an input may still have: put together, with the items that it refers to and the
+/// conversation that it continues, it may be as large as a body.
+pub(super) struct InputBudget {
+    left: usize,
+    most: usize,
+}
+
+impl InputBudget {
+    pub fn new(most: usize) -> InputBudget {
+        InputBudget { left: most, most }
+    }
+
+    /// Takes the bytes of a part.
+    pub fn take(&mut self, part: &impl Serialize) -> Result<(), ApiError> {
+        match self.left.checked_sub(json_bytes(part)) {
+            Some(left) => {
+                self.left = left;
+                Ok(())
+            }
+            None => {
+                let message = format!(
+                    "the input has more than {} bytes with the items that it refers to and the response that it continues; send a shorter one",
+                    self.most
+                );
+                let param = Some("input".to_string());
+                Err(ApiError { param, ..ApiError::new(ErrorKind::TooLarge, message) })
+            }
+        }
+    }
+}
 
 /// Reads `input`; `find` knows the items that may be referred to.
 pub(super) fn read(
     fields: &Fields<'_>,
+    budget: &mut InputBudget,
     find: impl Fn(&str) -> Option<Value>,
 ) -> Result<Vec<Message>, ApiError> {
-    let items = match fields.value("input") {
+    let input = fields.value("input");
+    budget.take(&input)?;
+    let items = match input {
         None => return Ok(Vec::new()),
         Some(Value::String(text)) => return Ok(vec![Message::new("user", text.as_str())]),
         Some(Value::Array(items)) => items,
@@ -32,6 +68,7 @@ pub(super) fn read(
                     let param = Some(name.clone());
                     ApiError { param, ..ApiError::new(ErrorKind::NotFound, message) }
                 })?;
+                budget.take(&found)?;
                 transcript.push(&found, &name)?;
             }
             _ => transcript.push(item, &name)?,
@@ -145,11 +182,14 @@ fn read_reasoning(item: &Fields<'_>) -> Result<String, ApiError> {
 mod tests {
     use super::*;
 
+    const MOST: usize = 2_000;
+
     fn messages(input: Value) -> Result<Vec<Message>, ApiError> {
         let known = json!({ "type": "message", "id": "msg_1", "role": "assistant", "status": "completed",
             "content": [{ "type": "output_text", "text": "Kept.", "annotations": [] }] });
         let body = json!({ "input": input });
-        read(&Fields::of(&body, "")?, |id| (id == "msg_1").then(|| known.clone()))
+        let mut budget = InputBudget::new(MOST);
+        read(&Fields::of(&body, "")?, &mut budget, |id| (id == "msg_1").then(|| known.clone()))
     }
 
     fn roles(messages: &[Message]) -> Vec<&str> {
@@ -203,6 +243,17 @@ mod tests {
         assert_eq!(found[5].content, Value::Null);
         assert_eq!(found[5].other["reasoning_content"], "More.");
         assert_eq!(text(&found[7]), "Kept.");
+    }
+
+    /// A short list of references to one item is a long input.
+    #[test]
+    fn references_count_with_what_they_refer_to() {
+        let references = |count: usize| json!(vec![json!({ "id": "msg_1" }); count]);
+        assert_eq!(messages(references(3)).unwrap().len(), 3);
+        let error = messages(references(50)).unwrap_err();
+        assert!(references(50).to_string().len() < MOST);
+        assert_eq!(error.kind, ErrorKind::TooLarge);
+        assert!(error.message.contains("2000 bytes"), "{}", error.message);
     }
 
     #[test]

@@ -11,6 +11,7 @@ mod request;
 mod store;
 mod tools;
 
+use crate::block_stream::{BlockEvents, stream_blocks};
 use crate::blocks::{self, Blocks};
 use crate::call::Call;
 use crate::error::{ApiError, ErrorKind};
@@ -19,8 +20,9 @@ use crate::model::LoadedModel;
 use crate::reply::{self, Reply};
 use crate::running::{End, Running, UpdateEvent};
 use crate::state::now;
-use events::Events;
-use object::{Head, Outcome};
+use events::ResponseEvents;
+use input::InputBudget;
+use object::{Outcome, ResponseHead};
 use pianola_text::{Message, SpecialTokens};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -32,12 +34,12 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
     let fields = Fields::of(body, "")?;
     let request = request::read(
         &fields,
+        InputBudget::new(call.state.options.limits.body_bytes),
         |id| call.state.responses.get(call.tenant, id),
         |id| call.state.responses.item(call.tenant, id),
     )?;
-    let running = call.generate(fields.text("model")?, request.generation).await;
-    let running = running.map_err(|error| error.renamed("response_format", "text.format"))?;
-    let head = Head {
+    let running = call.generate(fields.text("model")?, request.generation).await?;
+    let head = ResponseHead {
         id: call.state.fresh_id("resp_"),
         created: now(),
         model: running.model().id.clone(),
@@ -50,7 +52,10 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
         history: request.store.then_some(request.history),
     };
     match request.stream {
-        true => Ok(stream_answer(running, head, keeper)),
+        true => {
+            let events = KeptEvents { events: ResponseEvents::new(head), keeper };
+            Ok(stream_blocks(call.clone(), running, events))
+        }
         false => whole_answer(running, &head, keeper).await,
     }
 }
@@ -88,8 +93,8 @@ impl Keeper {
         Outcome { reason: end.reason, usage: end.usage, reasoning_tokens }
     }
 
-    fn keep(self, id: &str, response: &Value, blocks: &Blocks) {
-        if let Some(mut history) = self.history {
+    fn keep(&mut self, id: &str, response: &Value, blocks: &Blocks) {
+        if let Some(mut history) = self.history.take() {
             history.push(blocks.message());
             let kept = KeptResponse { response: response.clone(), history };
             self.call.state.responses.keep(self.call.tenant, id, kept);
@@ -97,7 +102,7 @@ impl Keeper {
     }
 }
 
-/// The tokens of a text. Long ones take milliseconds, which other connections shall not wait for.
+/// The tokens of a text. Long ones take milliseconds and would block other connections.
 async fn count_tokens(model: &Arc<LoadedModel>, text: String) -> usize {
     if text.is_empty() {
         return 0;
@@ -112,8 +117,8 @@ async fn count_tokens(model: &Arc<LoadedModel>, text: String) -> usize {
 
 async fn whole_answer(
     mut running: Running,
-    head: &Head,
-    keeper: Keeper,
+    head: &ResponseHead,
+    mut keeper: Keeper,
 ) -> Result<Reply, ApiError> {
     let (blocks, end) = blocks::collect(&mut running).await?;
     let outcome = keeper.outcome(&blocks, &end).await;
@@ -122,29 +127,34 @@ async fn whole_answer(
     Ok(reply::ok(&response))
 }
 
-fn stream_answer(mut running: Running, head: Head, keeper: Keeper) -> Reply {
-    reply::stream("text/event-stream", move |writer| async move {
-        let call = keeper.call.clone();
-        let mut events = Events::new(head);
-        writer.send(events.start()).await?;
-        while let Some(update) = running.next_or_send(&writer, || events.progress()).await? {
-            match update.event {
-                UpdateEvent::Failed(error) => {
-                    call.set_error(&error);
-                    return writer.send(events.fail(&error)).await;
-                }
-                UpdateEvent::End(end) => {
-                    let outcome = keeper.outcome(events.blocks(), &end).await;
-                    let (text, response) = events.end(&outcome);
-                    // Before the client can ask for it.
-                    keeper.keep(events.id(), &response, events.blocks());
-                    writer.send(text).await?;
-                    call.set_complete();
-                    return Ok(());
-                }
-                event => writer.send(events.push(event)).await?,
-            }
-        }
-        Ok(())
-    })
+/// The events of an answer that is kept once it is whole.
+struct KeptEvents {
+    events: ResponseEvents,
+    keeper: Keeper,
+}
+
+impl BlockEvents for KeptEvents {
+    fn start(&mut self) -> String {
+        self.events.start()
+    }
+
+    fn idle(&mut self) -> String {
+        self.events.progress()
+    }
+
+    fn push(&mut self, update: UpdateEvent) -> String {
+        self.events.push(update)
+    }
+
+    async fn end(&mut self, end: &End) -> String {
+        let outcome = self.keeper.outcome(self.events.blocks(), end).await;
+        let (text, response) = self.events.end(&outcome);
+        // Before the client can ask for it.
+        self.keeper.keep(self.events.id(), &response, self.events.blocks());
+        text
+    }
+
+    fn fail(&mut self, error: &ApiError) -> String {
+        self.events.fail(error)
+    }
 }

@@ -9,7 +9,7 @@ use pianola_engine::Usage;
 use serde_json::{Map, Value, json};
 
 /// What is known of an answer before it comes.
-pub(super) struct Head {
+pub(super) struct ResponseHead {
     pub id: String,
     pub created: u64,
     pub model: String,
@@ -46,7 +46,7 @@ impl Outcome {
     }
 }
 
-impl Head {
+impl ResponseHead {
     /// The response in a state, without output.
     fn response(&self, status: &str) -> Value {
         let mut response = json!({

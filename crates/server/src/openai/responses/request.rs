@@ -1,12 +1,12 @@
 //! The fields of a request.
 
-use super::input;
+use super::input::{self, InputBudget};
 use super::store::KeptResponse;
 use super::tools::{self, Namespaces};
 use crate::error::{ApiError, ErrorKind};
 use crate::fields::Fields;
 use crate::generation::{Generation, OutputRule, Prompt};
-use crate::openai::sampling;
+use crate::openai::{self, sampling};
 use pianola_text::{Conversation, Message};
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
@@ -26,15 +26,20 @@ pub(super) struct Request {
 /// Reads a request; `kept` knows the answers that it may continue, `item` the items that it may refer to.
 pub(super) fn read(
     fields: &Fields<'_>,
+    mut budget: InputBudget,
     kept: impl Fn(&str) -> Option<Arc<KeptResponse>>,
     item: impl Fn(&str) -> Option<Value>,
 ) -> Result<Request, ApiError> {
     refuse(fields)?;
     let mut history = match fields.text("previous_response_id")? {
         None => Vec::new(),
-        Some(id) => kept(id).ok_or_else(|| previous_not_found(id))?.history.clone(),
+        Some(id) => {
+            let kept = kept(id).ok_or_else(|| previous_not_found(id))?;
+            budget.take(&kept.history)?;
+            kept.history.clone()
+        }
     };
-    history.extend(input::read(fields, item)?);
+    history.extend(input::read(fields, &mut budget, item)?);
     let mut messages = Vec::with_capacity(history.len() + 1);
     if let Some(instructions) = fields.text("instructions")?.filter(|text| !text.is_empty()) {
         messages.push(Message::new("system", instructions));
@@ -120,10 +125,7 @@ fn read_format(fields: &Fields<'_>) -> Result<OutputRule, ApiError> {
     match format.required_text("type")? {
         "text" => Ok(OutputRule::Free),
         "json_object" => Ok(OutputRule::JsonObject),
-        "json_schema" => {
-            let schema = format.value("schema").ok_or_else(|| format.missing("schema"))?;
-            Ok(OutputRule::JsonSchema(schema.clone()))
-        }
+        "json_schema" => openai::tools::read_schema("text.format", &format),
         _ => Err(format.wrong("type", "text, json_object or json_schema")),
     }
 }
@@ -158,13 +160,14 @@ fn echo(fields: &Fields<'_>, generation: &Generation) -> Map<String, Value> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generation::JsonRule;
 
     fn request(body: Value) -> Result<Request, ApiError> {
         let kept = |id: &str| {
             let history = vec![Message::new("user", "one"), Message::new("assistant", "1")];
             (id == "resp_1").then(|| Arc::new(KeptResponse { response: json!({}), history }))
         };
-        read(&Fields::of(&body, "")?, kept, |_| None)
+        read(&Fields::of(&body, "")?, InputBudget::new(100_000), kept, |_| None)
     }
 
     fn error(body: Value) -> ApiError {
@@ -224,7 +227,10 @@ mod tests {
         .unwrap();
         assert!(found.stream && !found.store);
         assert_eq!(found.generation.tools.list.len(), 1);
-        assert_eq!(found.generation.output, OutputRule::JsonSchema(json!({ "type": "object" })));
+        assert_eq!(
+            found.generation.output,
+            OutputRule::JsonSchema(JsonRule::strict("text.format", json!({ "type": "object" })))
+        );
         assert_eq!(found.echo["prompt_cache_key"], "k");
         assert_eq!(found.echo["truncation"], "disabled");
         assert!(!conversation(&found).extra.contains_key("enable_thinking"));

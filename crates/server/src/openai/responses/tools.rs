@@ -6,10 +6,10 @@ use crate::generation::{ToolChoice, Tools};
 use crate::openai::tools;
 use std::collections::{HashMap, HashSet};
 
-/// For the name that the model is told of a function: the namespace and its name in there.
+/// The namespace and the name inside of it, by the function's name in the prompt.
 pub(super) type Namespaces = HashMap<String, (String, String)>;
 
-/// What the model calls a function of a namespace.
+/// The name in the prompt of a function of a namespace.
 pub(super) fn flat_name(namespace: Option<&str>, name: &str) -> String {
     match namespace.filter(|namespace| !namespace.is_empty()) {
         Some(namespace) => format!("{namespace}__{name}"),
@@ -17,8 +17,8 @@ pub(super) fn flat_name(namespace: Option<&str>, name: &str) -> String {
     }
 }
 
-/// Reads the functions. Tools of other types are the client's wishes for services that are not here: the
-/// model is not told of them.
+/// Reads the functions. Tools of other types name services that this server does not have: they are
+/// left out of the prompt.
 pub(super) fn read(fields: &Fields<'_>) -> Result<(Tools, Namespaces), ApiError> {
     let mut list = Vec::new();
     let mut namespaces = Namespaces::new();
@@ -56,6 +56,11 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<(Tools, Namespaces), ApiError>
 }
 
 fn read_choice(fields: &Fields<'_>, tools: &mut Tools) -> Result<(), ApiError> {
+    if let Some(allowed) = tools::read_allowed(fields)? {
+        return tools::restrict(tools, &allowed, |tool| {
+            Ok(flat_name(tool.text("namespace")?, tool.required_text("name")?))
+        });
+    }
     let is_object = fields.value("tool_choice").is_some_and(|choice| choice.is_object());
     let Some(choice) = (if is_object { fields.object("tool_choice")? } else { None }) else {
         tools.choice = tools::read_choice(fields)?;
@@ -65,29 +70,14 @@ fn read_choice(fields: &Fields<'_>, tools: &mut Tools) -> Result<(), ApiError> {
         "function" => {
             let (namespace, name) = (choice.text("namespace")?, choice.required_text("name")?);
             tools.choice = ToolChoice::Named(flat_name(namespace, name));
-        }
-        "allowed_tools" => {
-            let mut allowed = HashSet::new();
-            for (index, tool) in choice.list("tools")?.unwrap_or_default().iter().enumerate() {
-                let tool = Fields::of(tool, &choice.name(&format!("tools[{index}]")))?;
-                if let Some(name) = tool.text("name")? {
-                    allowed.insert(flat_name(tool.text("namespace")?, name));
-                }
-            }
-            tools.list.retain(|tool| allowed.contains(&tool.name));
-            tools.choice = match choice.text("mode")?.unwrap_or("auto") {
-                "auto" => ToolChoice::Auto,
-                "required" => ToolChoice::Required,
-                _ => return Err(choice.wrong("mode", "auto or required")),
-            };
+            Ok(())
         }
         other => {
             let message =
                 format!("tool_choice of type {other} is not supported: it is no function");
-            return Err(ApiError::invalid("tool_choice", message));
+            Err(ApiError::invalid("tool_choice", message))
         }
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@ use crate::running::made::{arguments, call, text};
 use pianola_engine::Usage;
 use serde_json::Map;
 
-fn head() -> Head {
+fn head() -> ResponseHead {
     let read = ("files".to_string(), "read".to_string());
-    Head {
+    ResponseHead {
         id: "resp_1".into(),
         created: 5,
         model: "m".into(),
@@ -51,7 +51,7 @@ fn parse(stream: &str) -> Vec<(String, Value)> {
 }
 
 fn stream(updates: Vec<UpdateEvent>, last: &Outcome) -> (Vec<(String, Value)>, Value) {
-    let mut events = Events::new(head());
+    let mut events = ResponseEvents::new(head());
     let mut all = events.start();
     updates.into_iter().for_each(|update| all += &events.push(update));
     let (text, response) = events.end(last);
@@ -102,7 +102,7 @@ fn assemble(events: &[(String, Value)]) -> (Vec<Value>, Vec<Value>) {
 
 #[test]
 fn a_long_wait_is_filled_with_numbered_events() {
-    let mut events = Events::new(head());
+    let mut events = ResponseEvents::new(head());
     let waiting = events.start() + &events.progress() + &events.progress();
     let found = parse(&(waiting + &events.push(text("Hi"))));
     let names: Vec<&str> = found.iter().map(|(name, _)| name.as_str()).take(5).collect();
@@ -174,7 +174,7 @@ fn an_answer_that_was_cut_off() {
 
 #[test]
 fn an_answer_that_failed() {
-    let mut events = Events::new(head());
+    let mut events = ResponseEvents::new(head());
     let mut all = events.start();
     all += &events.push(text("Once"));
     all += &events.fail(&ApiError::new(ErrorKind::Internal, "the kernel failed"));
