@@ -63,7 +63,7 @@ proptest! {
     }
 }
 
-/// A schema whose parser exceeds its limits at the first property.
+/// A schema whose parser exceeds its limits after a few properties.
 fn too_many_properties() -> Value {
     let name = |index: usize| (format!("property_{index}"), json!({ "type": "integer" }));
     let properties: serde_json::Map<String, Value> = (0..1_900).map(name).collect();
@@ -76,7 +76,8 @@ fn rollback_mends_a_failure() {
     let words = smollm2();
     let mut constraint = words.grammars.json_schema(&too_many_properties()).unwrap();
     let first = words.mask(constraint.as_mut());
-    let tokens = words.tokenizer.encode("{\"property_1\":", SpecialTokens::Plain).unwrap();
+    let text: String = (0..20).map(|index| format!("\"property_{index}\":{index},")).collect();
+    let tokens = words.tokenizer.encode(&format!("{{{text}"), SpecialTokens::Plain).unwrap();
     let mut taken = 0;
     for &token in &tokens {
         words.mask(constraint.as_mut());

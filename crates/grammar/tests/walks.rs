@@ -291,7 +291,8 @@ fn calls_or_json() {
             }
             let walked = words.walk(constraint.as_mut(), &mut Random(seed), 300);
             let Some(text) = walked.map(|tokens| words.text(&tokens)) else { continue };
-            if seed % 2 == 0 {
+            // A free walk may begin a call, too.
+            if seed % 2 == 0 || text.starts_with(syntax.begin) {
                 let inner = text.strip_suffix(syntax.end).expect(&text);
                 let object = &inner[inner.find('{').expect(&text)..];
                 check_call(&serde_json::from_str(object).expect(&text), "arguments");

@@ -105,8 +105,10 @@ fn a_model_is_loaded_once_however_many_ask() {
     let body = r#"{"model": "gemma3", "keep_alive": 0}"#;
     server.post("/api/generate", "", body).is(200, "unload");
     server.until("it is unloaded", || state(&server, "gemma3") == "unloaded");
+    let unloaded = || events(&server, "model unloaded", "gemma3");
+    server.until("that is logged", || !unloaded().is_empty());
     // At once, or as soon as the requests before have let go of it.
-    let reason = events(&server, "model unloaded", "gemma3")[0]["reason"].clone();
+    let reason = unloaded()[0]["reason"].clone();
     assert!(reason == "requested" || reason == "idle", "{reason}");
     // Who does not wait is told to come again, and the load goes on.
     let refused = ask(&server, "gemma3", "Prefer: wait=0\r\n");
@@ -141,8 +143,9 @@ fn a_broken_model_unloads_no_other() {
         assert_eq!(refused.header("retry-after"), None, "it fails again until the file changes");
         ask(&server, "half", "").is(503, "half.gguf");
     }
-    assert_eq!(events(&server, "load failed", "broken").len(), 1, "it was tried again");
-    assert_eq!(events(&server, "load failed", "half").len(), 1, "it was tried again");
+    let failures = |model| events(&server, "load failed", model).len();
+    server.until("both are logged", || failures("broken") > 0 && failures("half") > 0);
+    assert_eq!((failures("broken"), failures("half")), (1, 1), "it was tried again");
     assert_eq!(state(&server, "tiny"), "loaded");
     assert!(server.events("model unloaded").is_empty(), "a good model made room");
     let failed = described(&server, "broken");

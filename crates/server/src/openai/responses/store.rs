@@ -151,7 +151,7 @@ mod tests {
         let store = ResponseStore::bounded(2, 1000);
         store.keep(1, "own", kept("own"));
         ["a", "b", "c"].iter().for_each(|id| store.keep(2, id, kept(id)));
-        store.keep(2, "long", kept(&"x".repeat(400)));
+        store.keep(2, "long", kept(&"x".repeat(250)));
         assert!(store.get(1, "own").is_some());
         assert!(store.get(2, "a").is_none() && store.get(2, "long").is_some());
     }
