@@ -21,6 +21,8 @@ const CONNECT: Duration = Duration::from_secs(15);
 /// Asks the hub and whom it redirects to.
 pub(crate) struct Client {
     agent: Agent,
+    /// For this machine itself, which no proxy leads to.
+    direct: Agent,
     hub: Option<Origin>,
     endpoint: String,
     token: Option<String>,
@@ -133,19 +135,20 @@ impl Client {
             true => RootCerts::WebPki,
             false => certificates.iter().map(|c| Certificate::from_der(c).to_owned()).into(),
         };
-        let agent = Agent::config_builder()
-            .tls_config(TlsConfig::builder().root_certs(roots).build())
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .max_idle_connections_per_host(settings.pace.connections)
-            .timeout_connect(Some(CONNECT))
-            .timeout_per_read(Some(settings.pace.stall))
-            .timeout_per_write(Some(settings.pace.stall))
-            .user_agent(concat!("pianola/", env!("CARGO_PKG_VERSION")))
-            .build()
-            .new_agent();
+        let builder = || {
+            Agent::config_builder()
+                .tls_config(TlsConfig::builder().root_certs(roots.clone()).build())
+                .http_status_as_error(false)
+                .max_redirects(0)
+                .max_idle_connections_per_host(settings.pace.connections)
+                .timeout_connect(Some(CONNECT))
+                .timeout_per_read(Some(settings.pace.stall))
+                .timeout_per_write(Some(settings.pace.stall))
+                .user_agent(concat!("pianola/", env!("CARGO_PKG_VERSION")))
+        };
         Client {
-            agent,
+            agent: builder().build().new_agent(),
+            direct: builder().proxy(None).build().new_agent(),
             hub: url::split(&settings.endpoint).map(|(origin, _)| origin),
             endpoint: settings.endpoint.clone(),
             token: settings.token.clone(),
@@ -207,7 +210,8 @@ impl Client {
         origin: &Origin,
         range: Option<(u64, u64)>,
     ) -> Result<ureq::http::Response<Body>, Failure> {
-        let mut request = self.agent.get(url);
+        let agent = if origin.is_loopback() { &self.direct } else { &self.agent };
+        let mut request = agent.get(url);
         // The token is the hub's: whoever it redirects to must not learn it.
         if let Some(token) = self.token.as_ref().filter(|_| self.hub.as_ref() == Some(origin)) {
             request = request.header("authorization", format!("Bearer {token}"));

@@ -9,6 +9,12 @@ pub(crate) struct Origin {
 }
 
 impl Origin {
+    /// Whether it is this machine itself.
+    pub fn is_loopback(&self) -> bool {
+        let address = self.host.trim_matches(['[', ']']).parse::<std::net::IpAddr>();
+        self.host == "localhost" || address.is_ok_and(|address| address.is_loopback())
+    }
+
     /// `host`, with the port where it is not the usual one.
     pub fn authority(&self) -> String {
         match (self.https, self.port) {
@@ -121,6 +127,13 @@ mod tests {
         {
             assert_eq!(origin(wrong), None, "{wrong}");
         }
+    }
+
+    #[test]
+    fn the_machine_itself_is_known() {
+        let own = |url: &str| split(url).unwrap().0.is_loopback();
+        assert!(own("http://127.0.0.2:1/x") && own("http://[::1]/") && own("http://LOCALHOST"));
+        assert!(!own("http://128.0.0.1") && !own("http://localhost.example"));
     }
 
     #[test]

@@ -126,7 +126,10 @@ fn a_store_that_cannot_be_read_is_explained() {
     let found = home.find();
     assert_eq!(found.unreadable.len(), 1);
     let words = found.resolve("ollama:x").unwrap_err().to_string();
-    assert!(words.contains("manifests cannot be read") && words.contains("check that disk"), "{words}");
+    assert!(
+        words.contains("manifests cannot be read") && words.contains("check that disk"),
+        "{words}"
+    );
     let mut found = LocalModels::default();
     found.cannot_read(Path::new("/x"), &io::ErrorKind::PermissionDenied.into());
     assert!(found.unreadable[0].ends_with("allow this user to read it"), "{found:?}");

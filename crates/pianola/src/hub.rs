@@ -1,0 +1,131 @@
+//! Models that are neither in the catalogue nor in the store: of Hugging Face's hub, at an address, and
+//! of other programs on this machine.
+
+use pianola_hub::{Fetched, Hub, HubError, LocalModels, Reference, Report, Repository, Settings};
+use pianola_vulkan::{GpuKind, Instance};
+
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::model::{Located, stem};
+use crate::progress::{self, Progress};
+use crate::store::Store;
+
+/// Whether the hub is asked for what is newest, or only for what is not here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// What is here will do.
+    AnyCopy,
+    /// The newest, if the hub can be reached.
+    Newest,
+}
+
+/// Finds or fetches a model by a name that the store does not know; none where it is no name of the
+/// hub, no address and no model of another program.
+pub fn locate(
+    name: &str,
+    freshness: Freshness,
+    store: &Store,
+    console: Console,
+) -> Result<Option<Located>, Failure> {
+    let settings = match Settings::from_environment() {
+        Ok(settings) => settings,
+        // A plain name needs no hub.
+        Err(error) if name.contains('/') => return Err(error.into()),
+        Err(_) => return Ok(None),
+    };
+    let reference = Reference::parse(name, &settings)?;
+    let hub = Hub::new(settings.clone());
+    let label = name.strip_prefix("hf:").unwrap_or(name).to_string();
+    let mut report = OnProgress(progress::on_stderr(console.quiet));
+    match &reference {
+        Some(Reference::Address(address)) => {
+            let path = hub.fetch_address(address, store.models(), &mut report)?;
+            return Ok(Some(Located { label: stem(&path), path }));
+        }
+        Some(Reference::Repository(repository)) if freshness == Freshness::AnyCopy => {
+            if let Some(found) = hub.cached(repository, memory()) {
+                console.notice(&format!("{repository}: {}, from the hub's cache", found.reason));
+                return Ok(Some(Located { label, path: found.path }));
+            }
+        }
+        _ => {}
+    }
+    if !name.starts_with("hf:") {
+        let found = LocalModels::find(Some(&settings));
+        if let Some(model) = found.resolve(name)? {
+            let (label, path) = (model.full_name(), model.path.clone());
+            console.notice(&format!("{label}: run where it is, {}", path.display()));
+            return Ok(Some(Located { label, path }));
+        }
+    }
+    let Some(Reference::Repository(repository)) = reference else { return Ok(None) };
+    let label = label_of(label, &repository);
+    let path = fetch(&hub, &repository, &mut report)?.path;
+    Ok(Some(Located { label, path }))
+}
+
+/// What to call a model of a repository: as the user did, unless that was by an address.
+fn label_of(given: String, repository: &Repository) -> String {
+    match &repository.choice {
+        _ if !given.contains("://") => given,
+        None => repository.to_string(),
+        Some(choice) => format!("{repository}:{choice}"),
+    }
+}
+
+/// Fetches from the hub; a copy that is here serves where nobody answers.
+fn fetch(hub: &Hub, repository: &Repository, report: &mut OnProgress) -> Result<Fetched, HubError> {
+    let memory = memory();
+    let error = match hub.fetch(repository, memory, report) {
+        Err(error @ HubError::Unreachable { .. }) => error,
+        fetched => return fetched,
+    };
+    match hub.cached(repository, memory) {
+        Some(found) => {
+            report.note(&format!("{error}. The copy in the hub's cache is used"));
+            Ok(found)
+        }
+        None => Err(error),
+    }
+}
+
+/// Bytes that weights may take: of the GPU that `--device auto` would take if it has memory of its own,
+/// else of the machine.
+fn memory() -> Option<u64> {
+    let gpus = Instance::load().and_then(|instance| pianola_vulkan::describe(&instance));
+    let own = gpus
+        .into_iter()
+        .flatten()
+        .filter(|gpu| gpu.kind == GpuKind::Discrete && gpu.missing.is_empty());
+    let local = own.map(|gpu| {
+        gpu.heaps.iter().filter(|heap| heap.device_local).map(|heap| heap.budget).max().unwrap_or(0)
+    });
+    let available = || pianola_cpu::describe().memory.map(|(_, available)| available);
+    // An eighth of what the machine has is left to others.
+    local.max().or_else(|| available().map(|bytes| bytes - bytes / 8))
+}
+
+/// Passes the progress of a fetch on.
+struct OnProgress(Box<dyn Progress>);
+
+impl Report for OnProgress {
+    fn begin(&mut self, stage: &str, total: u64) {
+        self.0.begin(stage, total);
+    }
+
+    fn reach(&mut self, bytes: u64) {
+        self.0.reach(bytes);
+    }
+
+    fn end(&mut self) {
+        self.0.end();
+    }
+
+    fn is_cancelled(&mut self) -> bool {
+        self.0.is_cancelled()
+    }
+
+    fn note(&mut self, line: &str) {
+        self.0.note(line);
+    }
+}
