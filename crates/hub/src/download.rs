@@ -128,19 +128,30 @@ impl Transfer<'_> {
     fn run(&self, watch: &mut dyn Watch) -> Result<(), HubError> {
         const REPORTS: Duration = Duration::from_millis(50);
         let mut cancelled = false;
+        let (reporter, working) = (&thread::current(), &AtomicUsize::new(0));
         thread::scope(|scope| {
-            let mut workers = vec![scope.spawn(|| self.work())];
-            while !workers.iter().all(|worker| worker.is_finished()) {
-                // The others begin once the first has seen that ranges are served.
-                if self.ranges.load(Ordering::Relaxed) && workers.len() == 1 {
-                    let others = self.pace.connections.min(self.table.blocks()).saturating_sub(1);
-                    workers.extend((0..others).map(|_| scope.spawn(|| self.work())));
+            let begin = |count: usize| {
+                for _ in 0..count {
+                    working.fetch_add(1, Ordering::Relaxed);
+                    scope.spawn(move || {
+                        self.work();
+                        working.fetch_sub(1, Ordering::Release);
+                        reporter.unpark();
+                    });
+                }
+            };
+            begin(1);
+            // The others begin once the first has seen that ranges are served.
+            let mut others = self.pace.connections.min(self.table.blocks()).saturating_sub(1);
+            while working.load(Ordering::Acquire) > 0 {
+                if self.ranges.load(Ordering::Relaxed) {
+                    begin(std::mem::take(&mut others));
                 }
                 if !watch.arrived(self.arrived.load(Ordering::Relaxed)) {
                     cancelled = true;
                     self.stop.store(true, Ordering::Relaxed);
                 }
-                thread::park_timeout(REPORTS.min(self.pace.backoff));
+                thread::park_timeout(REPORTS);
             }
         });
         let failure = lock(&self.failure).take();

@@ -35,17 +35,16 @@ pub fn locate(
     };
     let reference = Reference::parse(name, &settings)?;
     let hub = Hub::new(settings.clone());
-    let label = name.strip_prefix("hf:").unwrap_or(name).to_string();
-    let mut report = OnProgress(progress::on_stderr(console.quiet));
+    let mut report = OnProgress { progress: progress::on_stderr(console.quiet), console };
     match &reference {
         Some(Reference::Address(address)) => {
             let path = hub.fetch_address(address, store.models(), &mut report)?;
             return Ok(Some(Located { label: stem(&path), path }));
         }
         Some(Reference::Repository(repository)) if freshness == Freshness::AnyCopy => {
-            if let Some(found) = hub.cached(repository, memory()) {
+            if let Some(found) = hub.cached(repository, memory_for(repository)) {
                 console.notice(&format!("{repository}: {}, from the hub's cache", found.reason));
-                return Ok(Some(Located { label, path: found.path }));
+                return Ok(Some(Located { label: label_of(name, repository), path: found.path }));
             }
         }
         _ => {}
@@ -59,15 +58,14 @@ pub fn locate(
         }
     }
     let Some(Reference::Repository(repository)) = reference else { return Ok(None) };
-    let label = label_of(label, &repository);
     let path = fetch(&hub, &repository, &mut report)?.path;
-    Ok(Some(Located { label, path }))
+    Ok(Some(Located { label: label_of(name, &repository), path }))
 }
 
 /// What to call a model of a repository: as the user did, unless that was by an address.
-fn label_of(given: String, repository: &Repository) -> String {
+fn label_of(given: &str, repository: &Repository) -> String {
     match &repository.choice {
-        _ if !given.contains("://") => given,
+        _ if !given.contains("://") => given.strip_prefix("hf:").unwrap_or(given).to_string(),
         None => repository.to_string(),
         Some(choice) => format!("{repository}:{choice}"),
     }
@@ -75,7 +73,7 @@ fn label_of(given: String, repository: &Repository) -> String {
 
 /// Fetches from the hub; a copy that is here serves where nobody answers.
 fn fetch(hub: &Hub, repository: &Repository, report: &mut OnProgress) -> Result<Fetched, HubError> {
-    let memory = memory();
+    let memory = memory_for(repository);
     let error = match hub.fetch(repository, memory, report) {
         Err(error @ HubError::Unreachable { .. }) => error,
         fetched => return fetched,
@@ -87,6 +85,11 @@ fn fetch(hub: &Hub, repository: &Repository, report: &mut OnProgress) -> Result<
         }
         None => Err(error),
     }
+}
+
+/// Bytes that weights may take, where they decide: not for a file that was asked for.
+fn memory_for(repository: &Repository) -> Option<u64> {
+    if repository.choice.is_none() { memory() } else { None }
 }
 
 /// Bytes that weights may take: of the GPU that `--device auto` would take if it has memory of its own,
@@ -106,26 +109,32 @@ fn memory() -> Option<u64> {
 }
 
 /// Passes the progress of a fetch on.
-struct OnProgress(Box<dyn Progress>);
+struct OnProgress {
+    progress: Box<dyn Progress>,
+    console: Console,
+}
 
 impl Report for OnProgress {
     fn begin(&mut self, stage: &str, total: u64) {
-        self.0.begin(stage, total);
+        self.progress.begin(stage, total);
     }
 
     fn reach(&mut self, bytes: u64) {
-        self.0.reach(bytes);
+        self.progress.reach(bytes);
     }
 
     fn end(&mut self) {
-        self.0.end();
+        self.progress.end();
     }
 
     fn is_cancelled(&mut self) -> bool {
-        self.0.is_cancelled()
+        self.progress.is_cancelled()
     }
 
     fn note(&mut self, line: &str) {
-        self.0.note(line);
+        // Not a note that must be seen, as terms are.
+        if !self.console.quiet {
+            self.progress.note(line);
+        }
     }
 }
