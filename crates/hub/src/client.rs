@@ -144,6 +144,8 @@ impl Client {
                 .timeout_connect(Some(CONNECT))
                 .timeout_per_read(Some(settings.pace.stall))
                 .timeout_per_write(Some(settings.pace.stall))
+                // Sums and ranges are those of the file itself.
+                .accept_encoding("identity")
                 .user_agent(concat!("pianola/", env!("CARGO_PKG_VERSION")))
         };
         Client {

@@ -29,8 +29,10 @@ pub fn locate(
 ) -> Result<Option<Located>, Failure> {
     let settings = match Settings::from_environment() {
         Ok(settings) => settings,
-        // A plain name needs no hub.
-        Err(error) if name.contains('/') => return Err(error.into()),
+        // A plain name and a path need no hub.
+        Err(error) if name.contains('/') && !name.starts_with(['/', '.', '~']) => {
+            return Err(error.into());
+        }
         Err(_) => return Ok(None),
     };
     let reference = Reference::parse(name, &settings)?;
