@@ -228,7 +228,7 @@ fn quantisation(file: &Entry) -> Option<String> {
         let end = stem[at..].find(['-', '.']).map_or(stem.len(), |end| at + end);
         &stem[at..end]
     });
-    words.filter(|word| is_quantisation(word)).last().map(str::to_string)
+    words.rev().find(|word| is_quantisation(word)).map(str::to_string)
 }
 
 fn is_quantisation(word: &str) -> bool {
