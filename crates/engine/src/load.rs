@@ -13,7 +13,7 @@ use crate::split;
 use crate::text::Text;
 use pianola_cpu::ReferenceModel;
 use pianola_formats::{TensorSource, TensorType};
-use pianola_model::{Config, ModelFile, RandomWeights, Shape};
+use pianola_model::{Config, ModelFile, RandomWeights, Shape, VisionTensors};
 use pianola_plan::{
     Ceilings, Device, Graph, KernelTime, Numeric, Plan, PlanOptions, PlayStatistics, Probe,
     WeightSpec,
@@ -49,6 +49,7 @@ pub struct Engine {
     /// Who is told of a request's events.
     pub(crate) sinks: HashMap<RequestId, EventSink>,
     timing: LoadTiming,
+    vision: VisionTensors,
     /// Devices of the plan, by their ids.
     devices: Vec<Arc<dyn Device>>,
 }
@@ -76,6 +77,7 @@ impl Engine {
             Engine::record(name, config, text, plan, file.source(), options, progress)?;
         engine.timing.open = open;
         engine.timing.text = text_seconds;
+        engine.vision = file.vision_tensors();
         Ok(engine)
     }
 
@@ -158,6 +160,7 @@ impl Engine {
             sinks: HashMap::new(),
             executor,
             timing,
+            vision: VisionTensors::default(),
             devices,
         })
     }
@@ -265,6 +268,11 @@ impl Engine {
     /// How long loading took.
     pub fn timing(&self) -> LoadTiming {
         self.timing
+    }
+
+    /// Tensors of the file that were left out because they read pictures.
+    pub fn vision_tensors(&self) -> VisionTensors {
+        self.vision
     }
 
     /// Tokens of context.

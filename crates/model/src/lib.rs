@@ -39,7 +39,7 @@ pub use build::graph;
 pub use config::{Config, Dialect, RopeConfig, RopeScaling};
 pub use error::ModelError;
 pub use family::Family;
-pub use file::ModelFile;
+pub use file::{ModelFile, VisionTensors};
 pub use random::RandomWeights;
 pub use shapes::{SHAPES, Shape, shape};
 pub use subset::{ModelSubset, distinct_layers};

@@ -4,6 +4,7 @@ use std::io;
 use std::path::Path;
 
 use pianola_engine::{EngineError, ErrorKind};
+use pianola_hub::HubError;
 use pianola_model::ModelError;
 use pianola_plan::{DeviceError, PlanError};
 
@@ -205,6 +206,17 @@ impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Failure {
         match error {
             StoreError::Unknown { .. } => Failure::Usage(error.to_string()),
+            _ => Failure::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<HubError> for Failure {
+    fn from(error: HubError) -> Failure {
+        match error {
+            HubError::Name { .. } | HubError::SeveralLocal { .. } | HubError::NoLocal { .. } => {
+                Failure::Usage(error.to_string())
+            }
             _ => Failure::Failed(error.to_string()),
         }
     }

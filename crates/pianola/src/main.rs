@@ -18,6 +18,7 @@ mod commands;
 mod console;
 mod device;
 mod failure;
+mod hub;
 mod input;
 mod interrupt;
 mod model;

@@ -10,10 +10,11 @@ use pianola_vulkan::VulkanDevice;
 
 use crate::console::Console;
 use crate::failure::Failure;
+use crate::hub::{self, Freshness};
 use crate::options::{ComputeOptions, SpeculationOptions};
 use crate::progress;
 use crate::pull;
-use crate::store::{Resolved, Store};
+use crate::store::{Resolved, Store, StoreError};
 
 /// A model on this machine.
 #[derive(Debug)]
@@ -24,13 +25,19 @@ pub struct Located {
     pub path: PathBuf,
 }
 
-/// Finds a model, fetching it first if the catalogue has it and the store has not.
+/// Finds a model: in the catalogue, fetching it if the store has not got it yet; in the store; by its
+/// path; among those of other programs; or on the hub, fetching it as well.
 pub fn locate(name: &str, console: Console) -> Result<Located, Failure> {
     let store = Store::open()?;
     let catalogued = crate::catalogue::find(name);
-    let path = match store.resolve(name)? {
-        Resolved::Installed(path) | Resolved::Path(path) => path,
-        Resolved::NotYet(entry) => {
+    let path = match store.resolve(name) {
+        Ok(Resolved::Installed(path) | Resolved::Path(path)) => path,
+        Err(error @ (StoreError::Unknown { .. } | StoreError::NoSuchPath { .. })) => {
+            let elsewhere = hub::locate(name, Freshness::AnyCopy, &store, console)?;
+            return elsewhere.ok_or_else(|| error.into());
+        }
+        Err(error) => return Err(error.into()),
+        Ok(Resolved::NotYet(entry)) => {
             console.notice(&format!("{} is not here yet and will be fetched once", entry.name));
             pull::pull(entry, &store, progress::on_stderr(console.quiet).as_mut())?
         }
@@ -57,6 +64,14 @@ pub fn load(model: &Located, options: LoadOptions, console: Console) -> Result<E
         .map_err(|error| load_failure(error, &asked).about(&model.path))?;
     drop(bar);
     tell_fit(engine.plan(), &asked, console);
+    let vision = engine.vision_tensors();
+    if vision.count > 0 {
+        console.notice(&format!(
+            "{} tensors that read pictures ({}) are left out: only text is understood",
+            vision.count,
+            size_text(vision.bytes)
+        ));
+    }
     console.detail(&format!("placement: {}", engine.placement()));
     tell_kv(engine.plan(), asked.kv_memory, console);
     let timing = engine.timing();

@@ -70,7 +70,7 @@ pub enum StoreError {
     )]
     NoHome,
     /// Neither a name of the catalogue nor a path.
-    #[error("no model is called '{name}'{}; known are {known}, or give the path of a model", .nearest.map(|n| format!(" (did you mean {n}?)")).unwrap_or_default())]
+    #[error("no model is called '{name}'{}; known are {known}; owner/name means a model of Hugging Face's hub, a path one of yours", .nearest.map(|n| format!(" (did you mean {n}?)")).unwrap_or_default())]
     Unknown {
         /// The given name or path.
         name: String,
@@ -80,7 +80,7 @@ pub enum StoreError {
         known: String,
     },
     /// It looks like a path, and nothing is there.
-    #[error("there is no file or folder {}; check the path, or give one of {known}", .path.display())]
+    #[error("there is no file or folder {}; check the path, or give one of {known}, or owner/name of Hugging Face's hub", .path.display())]
     NoSuchPath {
         /// The given name or path.
         path: PathBuf,

@@ -1,6 +1,7 @@
 //! `list`: the models that are here.
 
 use clap::Args;
+use pianola_hub::{LocalModels, Program, Settings};
 use serde_json::{Value, json};
 
 use crate::catalogue::CATALOGUE;
@@ -9,7 +10,10 @@ use crate::failure::Failure;
 use crate::progress::megabytes;
 use crate::store::{State, Store};
 
-/// List the models that are here.
+/// List the models that are here, those of other programs too.
+///
+/// Beside the store: the hub's cache (HF_HOME), Ollama (OLLAMA_MODELS), llama.cpp (LLAMA_CACHE) and LM
+/// Studio. The names serve for -m; models run where they are.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -24,6 +28,8 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let store = Store::open()?;
     let listed = store.list()?;
+    // Without a home there is no cache of the hub either.
+    let others = LocalModels::find(Settings::from_environment().ok().as_ref());
     let state = |state: State| match state {
         State::Present => "present",
         State::Partial => "partial",
@@ -35,25 +41,48 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
                 "name": model.name,
                 "bytes": model.bytes,
                 "state": state(model.state),
+                "source": "pianola",
                 "path": model.path,
             })
         });
-        return console::print_json(&Value::Array(models.collect()));
+        let others = others.models.iter().map(|model| {
+            json!({
+                "name": model.full_name(),
+                "bytes": model.bytes,
+                "state": state(State::Present),
+                "source": source(model.program),
+                "path": model.path,
+            })
+        });
+        return console::print_json(&Value::Array(models.chain(others).collect()));
     }
-    let mut rows = vec![["name", "size", "state", "path"].map(String::from).to_vec()];
+    let mut rows = vec![["name", "size", "state", "source", "path"].map(String::from).to_vec()];
     for model in &listed {
         let path = model.path.display().to_string();
         rows.push(vec![
             model.name.clone(),
             megabytes(model.bytes),
             state(model.state).into(),
+            "pianola".into(),
             path,
         ]);
     }
-    if listed.is_empty() {
+    for model in &others.models {
+        rows.push(vec![
+            model.full_name(),
+            megabytes(model.bytes),
+            state(State::Present).into(),
+            source(model.program).into(),
+            model.path.display().to_string(),
+        ]);
+    }
+    if rows.len() == 1 {
         console.notice(&format!("there are no models in {} yet", store.models().display()));
     } else {
         console::print(&console::table(&rows))?;
+    }
+    for line in &others.unreadable {
+        console.notice(line);
     }
     for model in listed.iter().filter(|model| model.state != State::Present) {
         console.notice(&format!("`pianola pull {}` makes it whole", model.name));
@@ -67,4 +96,12 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         console.notice(&format!("to be had with `pianola pull`: {}", absent.join(", ")));
     }
     Ok(())
+}
+
+/// Whose a model is, in the list.
+fn source(program: Program) -> &'static str {
+    match program {
+        Program::Hub => "hub",
+        program => program.prefix(),
+    }
 }

@@ -74,7 +74,8 @@ fn what_does_not_resolve_is_explained() {
     assert_eq!(
         words("gema3"),
         "no model is called 'gema3' (did you mean gemma3:270m?); known are smollm2:135m, \
-         gemma3:270m, qwen2.5-coder:1.5b, or give the path of a model"
+         gemma3:270m, qwen2.5-coder:1.5b; owner/name means a model of Hugging Face's hub, a path \
+         one of yours"
     );
     assert!(words("mistral").starts_with("no model is called 'mistral'; known are"));
     assert!(words("").starts_with("no model is called ''"));

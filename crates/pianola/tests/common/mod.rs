@@ -54,6 +54,7 @@ impl Folder {
         // No GPU, whatever this machine has, so that every machine computes alike.
         let mut command = Command::new(env!("CARGO_BIN_EXE_pianola"));
         command.env("VK_DRIVER_FILES", "/none").env("VK_ICD_FILENAMES", "/none");
+        command.env("HOME", &self.path).env_remove("XDG_CACHE_HOME");
         self.start(command.args(arguments), input, variables)
     }
 
@@ -68,6 +69,14 @@ impl Folder {
             .env("PIANOLA_HOME", &self.path)
             // No test may reach for the network: this pip fails at once.
             .env("PIANOLA_PIP", "false")
+            // Nor see what other programs have on this machine.
+            .env("HF_HOME", self.path.join("huggingface"))
+            .env("HF_HUB_OFFLINE", "1")
+            .env("OLLAMA_MODELS", self.path.join("ollama"))
+            .env("LLAMA_CACHE", self.path.join("llama.cpp"))
+            .env_remove("HF_HUB_CACHE")
+            .env_remove("HF_ENDPOINT")
+            .env_remove("HF_TOKEN")
             .envs(variables.iter().copied())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

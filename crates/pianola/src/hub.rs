@@ -1,0 +1,142 @@
+//! Models that are neither in the catalogue nor in the store: of Hugging Face's hub, at an address, and
+//! of other programs on this machine.
+
+use pianola_hub::{Fetched, Hub, HubError, LocalModels, Reference, Report, Repository, Settings};
+use pianola_vulkan::{GpuKind, Instance};
+
+use crate::console::Console;
+use crate::failure::Failure;
+use crate::model::{Located, stem};
+use crate::progress::{self, Progress};
+use crate::store::Store;
+
+/// Whether the hub is asked for what is newest, or only for what is not here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Freshness {
+    /// What is here will do.
+    AnyCopy,
+    /// The newest, if the hub can be reached.
+    Newest,
+}
+
+/// Finds or fetches a model by a name that the store does not know; none where it is no name of the
+/// hub, no address and no model of another program.
+pub fn locate(
+    name: &str,
+    freshness: Freshness,
+    store: &Store,
+    console: Console,
+) -> Result<Option<Located>, Failure> {
+    let settings = match Settings::from_environment() {
+        Ok(settings) => settings,
+        // A plain name and a path need no hub.
+        Err(error) if name.contains('/') && !name.starts_with(['/', '.', '~']) => {
+            return Err(error.into());
+        }
+        Err(_) => return Ok(None),
+    };
+    let reference = Reference::parse(name, &settings)?;
+    let hub = Hub::new(settings.clone());
+    let mut report = OnProgress { progress: progress::on_stderr(console.quiet), console };
+    match &reference {
+        Some(Reference::Address(address)) => {
+            let path = hub.fetch_address(address, store.models(), &mut report)?;
+            return Ok(Some(Located { label: stem(&path), path }));
+        }
+        Some(Reference::Repository(repository)) if freshness == Freshness::AnyCopy => {
+            if let Some(found) = hub.cached(repository, memory_for(repository)) {
+                console.notice(&format!("{repository}: {}, from the hub's cache", found.reason));
+                return Ok(Some(Located { label: label_of(name, repository), path: found.path }));
+            }
+        }
+        _ => {}
+    }
+    if !name.starts_with("hf:") {
+        let found = LocalModels::find(Some(&settings));
+        if let Some(model) = found.resolve(name)? {
+            let (label, path) = (model.full_name(), model.path.clone());
+            console.notice(&format!("{label}: run where it is, {}", path.display()));
+            return Ok(Some(Located { label, path }));
+        }
+    }
+    let Some(Reference::Repository(repository)) = reference else { return Ok(None) };
+    let path = fetch(&hub, &repository, &mut report)?.path;
+    Ok(Some(Located { label: label_of(name, &repository), path }))
+}
+
+/// What to call a model of a repository: as the user did, unless that was by an address.
+fn label_of(given: &str, repository: &Repository) -> String {
+    match &repository.choice {
+        _ if !given.contains("://") => given.strip_prefix("hf:").unwrap_or(given).to_string(),
+        None => repository.to_string(),
+        Some(choice) => format!("{repository}:{choice}"),
+    }
+}
+
+/// Fetches from the hub; a copy that is here serves where nobody answers.
+fn fetch(hub: &Hub, repository: &Repository, report: &mut OnProgress) -> Result<Fetched, HubError> {
+    let memory = memory_for(repository);
+    let error = match hub.fetch(repository, memory, report) {
+        Err(error @ HubError::Unreachable { .. }) => error,
+        fetched => return fetched,
+    };
+    match hub.cached(repository, memory) {
+        Some(found) => {
+            report.note(&format!("{error}. The copy in the hub's cache is used"));
+            Ok(found)
+        }
+        None => Err(error),
+    }
+}
+
+/// Bytes that weights may take, where they decide: not for a file that was asked for.
+fn memory_for(repository: &Repository) -> Option<u64> {
+    if repository.choice.is_none() { memory() } else { None }
+}
+
+/// Bytes that weights may take: of the GPU that `--device auto` would take if it has memory of its own,
+/// else of the machine.
+fn memory() -> Option<u64> {
+    let gpus = Instance::load().and_then(|instance| pianola_vulkan::describe(&instance));
+    let own = gpus
+        .into_iter()
+        .flatten()
+        .filter(|gpu| gpu.kind == GpuKind::Discrete && gpu.missing.is_empty());
+    let local = own.map(|gpu| {
+        gpu.heaps.iter().filter(|heap| heap.device_local).map(|heap| heap.budget).max().unwrap_or(0)
+    });
+    let available = || pianola_cpu::describe().memory.map(|(_, available)| available);
+    // An eighth of what the machine has is left to others.
+    local.max().or_else(|| available().map(|bytes| bytes - bytes / 8))
+}
+
+/// Passes the progress of a fetch on.
+struct OnProgress {
+    progress: Box<dyn Progress>,
+    console: Console,
+}
+
+impl Report for OnProgress {
+    fn begin(&mut self, stage: &str, total: u64) {
+        self.progress.begin(stage, total);
+    }
+
+    fn reach(&mut self, bytes: u64) {
+        self.progress.reach(bytes);
+    }
+
+    fn end(&mut self) {
+        self.progress.end();
+    }
+
+    fn is_cancelled(&mut self) -> bool {
+        self.progress.is_cancelled()
+    }
+
+    fn note(&mut self, line: &str) {
+        // Not a note that must be seen, as terms are.
+        if !self.console.quiet {
+            self.progress.note(line);
+        }
+    }
+}
