@@ -161,20 +161,12 @@ impl PlanText<'_> {
 
 /// The operations that a kernel computes, such as `add+rms_norm+matmul`.
 pub(crate) fn kernel_ops(plan: &Plan, op: &PlanOp) -> String {
-    let mut names: Vec<String> = Vec::new();
-    for &node in &op.nodes {
-        let name = plan.graph.nodes[node].op.name();
-        match names.last_mut() {
-            Some(last)
-                if last.trim_end_matches(|c: char| c.is_ascii_digit() || c == 'x') == name =>
-            {
-                let count = last[name.len()..].trim_start_matches('x').parse().unwrap_or(1) + 1;
-                *last = format!("{name}x{count}");
-            }
-            _ => names.push(name.to_string()),
-        }
-    }
-    names.join("+")
+    let names: Vec<&str> = op.nodes.iter().map(|&node| plan.graph.nodes[node].op.name()).collect();
+    let runs = names.chunk_by(|before, after| before == after).map(|run| match run.len() {
+        1 => run[0].to_string(),
+        count => format!("{}x{count}", run[0]),
+    });
+    runs.collect::<Vec<_>>().join("+")
 }
 
 fn weight_types(plan: &Plan, op: &PlanOp) -> String {

@@ -105,7 +105,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let ceilings = devices.iter().map(measure).collect::<Result<Vec<_>, Failure>>()?;
     let text =
         PlanText { plan: &plan, ceilings: &ceilings, lanes, rows, context, full: arguments.full };
-    let answer = PlanAnswer::of(name, &plan, &devices, &ceilings)?;
+    let answer = PlanAnswer::of(name, arguments.context.is_some(), &plan, &devices, &ceilings)?;
     let launches = launches(&plan, &devices, all, lanes)?;
     if arguments.json {
         let mut value = object(&text);

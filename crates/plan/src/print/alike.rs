@@ -28,7 +28,7 @@ impl PlanText<'_> {
     }
 }
 
-/// Numbers of layers in words: `layers 0 to 4, 6, 8 and 9`.
+/// Numbers of layers in words: `layers 0 to 4, 6, 8, 9`.
 pub(super) fn layer_list(layers: &[usize]) -> String {
     let runs = layers.chunk_by(|before, after| before + 1 == *after);
     let run = |run: &[usize]| match *run {

@@ -19,8 +19,11 @@ pub struct PlanAnswer {
     /// Tokens a second of a prompt of [`PROMPT`] tokens.
     prompt: Speed,
     context: usize,
+    /// Whether the user chose it.
+    context_asked: bool,
     model_context: usize,
-    /// Sequences of the whole context that fit at once; none where the system does not say.
+    /// Sequences of the whole context that fit at once; none where nothing fits, or the system does not
+    /// say.
     lanes: Option<u64>,
 }
 
@@ -68,6 +71,7 @@ impl Reached {
 impl PlanAnswer {
     pub fn of(
         model: String,
+        context_asked: bool,
         plan: &Plan,
         devices: &[Arc<dyn Device>],
         ceilings: &[Ceilings],
@@ -109,6 +113,7 @@ impl PlanAnswer {
             generation: speed(1),
             prompt: speed(PROMPT.min(plan.options.max_rows)),
             context: plan.options.context,
+            context_asked,
             model_context: plan.graph.context,
             lanes,
         })
@@ -137,7 +142,7 @@ impl PlanAnswer {
             "devices": self.parts.iter().map(part).collect::<Vec<_>>(),
             "generation_tokens_per_second": speed(self.generation),
             "prompt_tokens_per_second": speed(self.prompt),
-            "largest_context": self.context,
+            "context": self.context,
             "sequences_of_that_context": self.lanes,
         })
     }
@@ -159,6 +164,9 @@ fn lanes(plan: &Plan, parts: &[DevicePart]) -> Option<u64> {
             group.page_bytes() * group.pages_for(plan.options.context, plan.options.max_rows) as u64
         })
         .sum();
+    if parts.iter().any(|part| part.heaps.is_none()) {
+        return None;
+    }
     // Layers, and with them their keys and values, are shared out among the devices; the tightest
     // decides.
     let fits = |part: &DevicePart| {
@@ -190,12 +198,12 @@ impl Display for PlanAnswer {
                 (Some(heaps), _) => {
                     for heap in heaps.iter().filter(|heap| heap.free < u64::MAX) {
                         let (taken, free) = (size_text(heap.taken), size_text(heap.free));
-                        writeln!(f, "  {:<12} {}: {taken} of the {free} to be had", "", heap.name)?;
+                        writeln!(f, "  {:<12} {}: {taken} of {free} available", "", heap.name)?;
                     }
                 }
                 (None, Some(granted)) => writeln!(
                     f,
-                    "  {:<12} {} are to be had; a smaller model, --context or --kv-type q8_0 takes less",
+                    "  {:<12} {} are available; a smaller model, --context or --kv-type q8_0 takes less",
                     "",
                     size_text(granted)
                 )?,
@@ -210,10 +218,11 @@ impl Display for PlanAnswer {
                 rounded(speed.best)
             )?;
         }
-        write!(f, "  {:<12} context {}", "largest", self.context)?;
-        match self.context == self.model_context {
-            true => write!(f, " (the model's own)")?,
-            false => write!(f, " of the model's {}", self.model_context)?,
+        write!(f, "  {:<12} {} tokens", "context", self.context)?;
+        match (self.context == self.model_context, self.context_asked) {
+            (true, _) => write!(f, " (all that the model allows)")?,
+            (false, true) => write!(f, " as requested (the model allows {})", self.model_context)?,
+            (false, false) => write!(f, " fit (the model allows {})", self.model_context)?,
         }
         match self.lanes {
             Some(1) => writeln!(f, "; one sequence of that length at once"),
