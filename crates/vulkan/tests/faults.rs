@@ -14,6 +14,7 @@ use pianola_plan::{DeviceId, Fault, Numeric};
 use pianola_vulkan::{VulkanDevice, VulkanRecording};
 
 #[test]
+#[ignore = "takes a minute: scripts/acceptance runs it"]
 fn every_fault_is_noticed_where_it_is() {
     let gpu = gpu::open();
     let (plan, weights) = plan(&faults::case(Numeric::Fast), VulkanDevice::spec_named("vulkan"));
