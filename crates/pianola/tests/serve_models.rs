@@ -80,12 +80,18 @@ fn a_model_makes_room_unless_it_is_in_use() {
     let server = two_models(&["--max-loaded", "1"]);
     let mut streamed = server.chat(8000, true);
     streamed.read_exact(&mut [0; 400]).unwrap();
-    let refused = ask(&server, "gemma3", "");
-    refused.is(503, "all are in use (--max-loaded)");
+    let refused = ask(&server, "gemma3", "Prefer: wait=0\r\n");
+    refused.is(503, "gemma3 is being loaded");
     assert!(refused.header("retry-after").is_some());
-    assert_eq!(state(&server, "smollm2"), "loaded");
-    drop(streamed);
-    server.until("there is room", || ask(&server, "gemma3", "").status == 200);
+    // Whoever waits is answered once there is room.
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| ask(&server, "gemma3", ""));
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        assert_eq!(state(&server, "gemma3"), "loading");
+        assert_eq!(state(&server, "smollm2"), "loaded");
+        drop(streamed);
+        waiting.join().unwrap().is(200, "gemma3");
+    });
     assert_eq!((state(&server, "smollm2"), state(&server, "gemma3")).0, "unloaded");
     let unloaded = logged(&server, "model unloaded", "smollm2", 1);
     assert_eq!(unloaded[0]["reason"], "room for gemma3");
@@ -161,6 +167,25 @@ fn a_broken_model_unloads_no_other() {
     std::fs::write(&path, tiny().to_bytes().unwrap()).unwrap();
     ask(&server, "broken", "").is(200, "broken");
     assert_eq!(state(&server, "tiny"), "unloaded");
+}
+
+/// A file that sorts first and is no model is not the default, and does not keep the server from being ready.
+#[test]
+fn what_cannot_be_read_in_a_folder_comes_last() {
+    let files = Folder::new();
+    let whole = tiny().to_bytes().unwrap();
+    files.file("aaa.gguf", &whole[..2000]);
+    files.file("zzz.gguf", &whole);
+    let server = Server::start(|_| PathBuf::new(), &["--models-dir", &display(&files.path)], "");
+    let answer = server.post("/v1/completions", "", r#"{"prompt": "Once", "max_tokens": 1}"#);
+    answer.is(200, "zzz");
+    ask(&server, "aaa", "").is(503, "aaa.gguf");
+    let warned = |line: &String| line.contains("aaa cannot be served");
+    assert!(server.written().iter().any(warned), "{:?}", server.written());
+    std::fs::remove_file(files.path.join("zzz.gguf")).unwrap();
+    let folder = Folder::new();
+    let refused = folder.pianola(words!["serve", "--port", "0", "--models-dir", &files.path]);
+    refused.fails(1, &["aaa.gguf"]);
 }
 
 #[test]

@@ -66,6 +66,10 @@ const FAILURE_KEPT: Duration = Duration::from_secs(5);
 const IN_USE_KEPT: Duration = Duration::from_millis(500);
 
 /// A model as `/status` and `/api/ps` describe it.
+/// How long a model waits for others that are in use to make room, and how often it looks.
+const MAX_WAIT_FOR_ROOM: Duration = Duration::from_secs(300);
+const WAIT_FOR_ROOM: Duration = Duration::from_millis(20);
+
 pub(crate) struct ModelState {
     pub card: ModelCard,
     pub state: &'static str,
@@ -203,8 +207,12 @@ impl Hub {
     /// Loads a model; idle ones make room.
     fn load(&self, id: &str) -> Result<LoadedModel, LoadFailure> {
         let mut checked = false;
+        let begun = Instant::now();
         while self.loaded() >= self.keep.max_loaded {
-            if !self.make_room(id, &mut checked)? {
+            let made = self.make_room(id, &mut checked)?;
+            if !made && begun.elapsed() < MAX_WAIT_FOR_ROOM {
+                std::thread::sleep(WAIT_FOR_ROOM);
+            } else if !made {
                 let message = format!(
                     "{} models are loaded and all are in use (--max-loaded)",
                     self.keep.max_loaded

@@ -141,7 +141,13 @@ pub(crate) fn public() -> impl Iterator<Item = &'static str> {
 fn find(path: &str) -> Option<(&'static Row, &str)> {
     ROUTES.iter().find_map(|row| match row.path.strip_suffix('*') {
         Some(start) => {
-            path.strip_prefix(start).filter(|rest| !rest.is_empty()).map(|rest| (row, rest))
+            // Nothing is served below a response, nor what is none.
+            let is_response = |rest: &str| rest.starts_with("resp_") && !rest.contains('/');
+            let fits = |rest: &&str| match row.route {
+                Route::Response => is_response(rest),
+                _ => !rest.is_empty(),
+            };
+            path.strip_prefix(start).filter(fits).map(|rest| (row, rest))
         }
         None => (row.path == path).then_some((row, "")),
     })

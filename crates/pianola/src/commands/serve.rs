@@ -44,10 +44,10 @@ pub struct Arguments {
     #[arg(long, value_name = "DIR")]
     models_dir: Option<PathBuf>,
     /// A further name for the first model. May be repeated
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     alias: Vec<String>,
     /// Address to listen at; 0.0.0.0 is every network
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = values::host)]
     host: IpAddr,
     /// Port to listen at; 0: any that is free
     #[arg(long, value_name = "PORT", default_value = "8080", value_parser = values::port)]

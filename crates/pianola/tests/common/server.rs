@@ -30,7 +30,7 @@ impl Server {
         server
     }
 
-    /// A server that listens; its model may not be loaded yet.
+    /// A server that listens; its model may not be loaded yet. An empty path stands for none.
     pub fn launch(
         model: impl FnOnce(&Folder) -> PathBuf,
         arguments: &[&str],
@@ -53,8 +53,9 @@ impl Server {
         let mut child = command
             .args(["serve", "--port", "0"])
             .args(log)
-            .args(["--device", "cpu", "-m"])
-            .arg(model)
+            .args(["--device", "cpu"])
+            .args((!model.as_os_str().is_empty()).then_some("-m"))
+            .args((!model.as_os_str().is_empty()).then_some(model))
             .args(arguments)
             .env("PIANOLA_HOME", &folder.path)
             .env("PIANOLA_PIP", format!("sh {}", pip.display()))

@@ -65,17 +65,19 @@ pub(super) fn check_context(fields: &Fields<'_>, model: &LoadedModel) -> Result<
     options.integer("num_ctx")?;
     // Negative ones ask for nothing.
     let wanted = options.value("num_ctx").and_then(Value::as_f64).unwrap_or(0.0);
-    let served = model.service().info().context;
-    match wanted > served as f64 {
-        true => Err(ApiError::invalid(
-            "options.num_ctx",
-            format!(
-                "options.num_ctx is {wanted}, but {} is served with a context of {served} tokens; ask for at most {served}, or serve it with --context {wanted}",
-                model.id
-            ),
-        )),
-        false => Ok(()),
+    let (served, most) = (model.service().info().context, model.service().info().model_context);
+    if wanted <= served as f64 {
+        return Ok(());
     }
+    let other = match wanted <= most as f64 {
+        true => format!(", or serve it with --context {wanted}"),
+        false => format!("; the model itself allows {most}"),
+    };
+    let message = format!(
+        "options.num_ctx is {wanted}, but {} is served with a context of {served} tokens; ask for at most {served}{other}",
+        model.id
+    );
+    Err(ApiError::invalid("options.num_ctx", message))
 }
 
 fn read_format(fields: &Fields<'_>) -> Result<OutputRule, ApiError> {

@@ -63,9 +63,8 @@ impl Source {
             ModelFile::open(&located.path)?.config()?;
             add(&mut models, served(&located.label, &located.path))?;
         }
-        for path in arguments.models_dir.iter().flat_map(|folder| in_folder(folder)) {
-            let path = path?;
-            add(&mut models, served(&model::stem(&path), &path))?;
+        if let Some(folder) = &arguments.models_dir {
+            add_folder(&mut models, folder, console)?;
         }
         if let Some(first) = models.first_mut() {
             first.card.aliases.extend(arguments.alias.iter().cloned());
@@ -96,6 +95,27 @@ impl Source {
             LoadFailure::new(LoadFailureKind::Options, format!("{id} is not served any more"))
         })
     }
+}
+
+/// Adds the models of a folder, those that cannot be read last: the first is the default.
+fn add_folder(models: &mut Vec<Served>, folder: &Path, console: Console) -> Result<(), Failure> {
+    let paths = in_folder(folder).into_iter().collect::<Result<Vec<PathBuf>, Failure>>()?;
+    let mut found: Vec<Served> =
+        paths.iter().map(|path| served(&model::stem(path), path)).collect();
+    found.sort_by_key(|model| model.card.facts.is_none());
+    let none_readable = models.is_empty() && found.iter().all(|model| model.card.facts.is_none());
+    for model in found {
+        if let Some(error) = facts(&model.path).err().filter(|_| model.card.facts.is_none()) {
+            let failure = Failure::from(error).about(&model.path);
+            if none_readable {
+                return Err(failure);
+            }
+            let message = failure.message().unwrap_or_default();
+            console.notice(&format!("{} cannot be served: {message}", model.card.id));
+        }
+        add(models, model)?;
+    }
+    Ok(())
 }
 
 /// Adds a model. Files that are served already get its names as aliases.

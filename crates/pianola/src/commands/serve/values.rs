@@ -1,5 +1,7 @@
 //! Readers of the values that only `serve` takes.
 
+use std::net::IpAddr;
+
 /// The longest time in seconds: 30 years, which every clock can count to.
 const MOST_SECONDS: u64 = 30 * 365 * 86_400;
 /// The most requests that may wait.
@@ -36,6 +38,17 @@ pub fn megabytes(text: &str) -> Result<usize, String> {
         Ok(megabytes) if (1..=most).contains(&megabytes) => Ok(megabytes << 20),
         _ => Err(format!("it must be a whole number of megabytes between 1 and {most}")),
     }
+}
+
+/// An address to listen at.
+pub fn host(text: &str) -> Result<IpAddr, String> {
+    if text.eq_ignore_ascii_case("localhost") {
+        return Ok(IpAddr::from([127, 0, 0, 1]));
+    }
+    text.parse().map_err(|_| {
+        "it must be an address of this machine, such as 127.0.0.1 or 0.0.0.0; the port goes into --port"
+            .to_string()
+    })
 }
 
 /// A port.
@@ -141,6 +154,15 @@ mod tests {
         }
         for wrong in ["", "http://x", "x:8080", "x/y", "a b", "::1"] {
             assert!(host_name(wrong).is_err_and(|error| error.contains("http://")), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn hosts_are_addresses() {
+        assert_eq!(host("localhost"), host("127.0.0.1"));
+        assert!(host("::1").is_ok());
+        for wrong in ["127.0.0.1:8080", "http://127.0.0.1", "", "example.com"] {
+            assert!(host(wrong).unwrap_err().contains("--port"), "{wrong}");
         }
     }
 
