@@ -39,9 +39,7 @@ pub(crate) use plan::{
 use crate::cache::{Cache, CacheUse};
 use crate::error::EngineError;
 use crate::lane::Lane;
-use crate::request::{
-    Answer, EmbedRequest, Event, Finish, PromptProgress, Request, RequestId,
-};
+use crate::request::{Answer, EmbedRequest, Event, Finish, PromptProgress, Request, RequestId};
 use crate::speculate::{Boldness, Gauge, MOST_GUESSES, Speculation};
 use crate::text::Text;
 use shares::{ChunkPace, PlayPace, RowDemand, Share};

@@ -46,9 +46,8 @@ fn interrupt(
             Instant::now()
         })
     };
-    let given_up = engine
-        .generate(&Request::new(prompt(tokens)), &mut |_| ControlFlow::Continue(()))
-        .unwrap();
+    let given_up =
+        engine.generate(&Request::new(prompt(tokens)), &mut |_| ControlFlow::Continue(())).unwrap();
     let end = Instant::now();
     let set = timer.join().unwrap();
     assert_eq!((given_up.finish, given_up.tokens.len()), (Finish::Cancelled, 0));

@@ -57,7 +57,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let plan = match arguments.shape.shape {
         Some(shape) => Engine::plan_of_random(shape, arguments.shape.quant, &options)?,
         None => {
-            let located = model::locate(&arguments.model.model, console)?;
+            let located = model::locate(arguments.model.name(), console)?;
             let file = ModelFile::open(&located.path)?;
             let about = |failure: Failure| failure.about(&located.path);
             let config = file.config().map_err(|error| about(error.into()))?;

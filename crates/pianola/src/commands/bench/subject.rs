@@ -30,7 +30,7 @@ pub(super) fn of_file(
     options: LoadOptions,
     console: Console,
 ) -> Result<Subject, Failure> {
-    let located = model::locate(&arguments.model.model, console)?;
+    let located = model::locate(arguments.model.name(), console)?;
     let checks = match arguments.check {
         true => {
             let subject =
