@@ -166,7 +166,7 @@ struct Chat<'a> {
     sampling: SamplingOptions,
     max_tokens: Option<usize>,
     transcript: Transcript,
-    /// The last answer, for its statistics.
+    /// The last answer, for what it cost.
     last: Option<Answer>,
     /// Turns that were tried, and those that failed.
     asked: usize,
