@@ -168,7 +168,8 @@ fn prompt_longer_than_the_context() {
         .fails(1, &["9 tokens are needed, the context holds 8", "--context"]);
     // A command without that option does not advise it.
     let tokens = vec!["1"; common::CONTEXT + 1].join(",");
-    let run = folder.pianola(words!["logits", "-m", &model, "--tokens", &tokens, "-o", "/dev/null"]);
+    let run =
+        folder.pianola(words!["logits", "-m", &model, "--tokens", &tokens, "-o", "/dev/null"]);
     run.fails(1, &["257 tokens are needed"]);
     assert!(!run.err.contains("--context"), "{run:#?}");
     folder

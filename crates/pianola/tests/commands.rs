@@ -261,12 +261,8 @@ fn texts_become_vectors() {
     assert_eq!((&two["dimensions"], &two["prompt_tokens"]), (&64.into(), &10.into()));
     let vectors = two["embeddings"].as_array().unwrap();
     assert_eq!(vectors.len(), 2);
-    let length: f64 = vectors[0]
-        .as_array()
-        .unwrap()
-        .iter()
-        .map(|value| value.as_f64().unwrap().powi(2))
-        .sum();
+    let length: f64 =
+        vectors[0].as_array().unwrap().iter().map(|value| value.as_f64().unwrap().powi(2)).sum();
     assert!((length - 1.0).abs() < 1e-5, "{length}");
     let piped = embed(&["--lines"], b"a cat\na dog\n").json();
     assert_eq!(piped["embeddings"], two["embeddings"]);
@@ -296,7 +292,9 @@ fn logits_of_a_text_are_those_of_its_tokens() {
 #[test]
 fn shells_are_taught() {
     let folder = Folder::new();
-    for (shell, word) in [("bash", "complete"), ("zsh", "#compdef"), ("fish", "complete -c pianola")] {
+    for (shell, word) in
+        [("bash", "complete"), ("zsh", "#compdef"), ("fish", "complete -c pianola")]
+    {
         let script = folder.pianola(["completions", shell]).output();
         assert!(script.contains(word) && script.contains("detokenize"), "{shell}");
     }
@@ -655,7 +653,8 @@ fn inspect_says_what_there_is_of_a_damaged_file() {
     let whole = common::tiny().to_bytes().unwrap();
     let model = folder.file("short.gguf", &whole[..whole.len() - 5000]);
     let text = folder.pianola(words!["inspect", &model, "--tensors"]).output();
-    for words in ["truncated", "blk.1.ffn_down.weight", "general.name = \"tiny\"", "tensors listed"] {
+    for words in ["truncated", "blk.1.ffn_down.weight", "general.name = \"tiny\"", "tensors listed"]
+    {
         assert!(text.contains(words), "no {words} in {text}");
     }
     let mut odd = whole.clone();

@@ -85,8 +85,14 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     // Checked before the model is loaded, or fetched.
     let sampling = arguments.sampling.sampling()?;
+    // From now on what is typed is kept.
+    let mut lines = Lines::open()?;
+    // After the line editor, which takes Ctrl-C for itself when it is made.
+    interrupt::install(Manner::Stays)?;
     let name = arguments.named.as_deref().unwrap_or(arguments.model.name());
     let located = model::locate(name, console)?;
+    // Fetching may have changed what Ctrl-C does.
+    interrupt::install(Manner::Stays)?;
     let engine = open(arguments, &located, console)?;
     if is_base_model(name) {
         console.notice(&format!(
@@ -99,9 +105,9 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let request = Request { sampling, ..Request::new(Vec::new()) };
     model::tell_sampling(&engine, &request, &arguments.compute, console);
     console::tell_closed_output(console);
-    let mut lines = Lines::open(console)?;
-    // After the line editor, which takes Ctrl-C for itself when it is made.
-    interrupt::install(Manner::Stays)?;
+    if lines.is_terminal() {
+        console.notice("/help lists the commands, Ctrl-C stops an answer, Ctrl-D ends");
+    }
     let system = arguments.system.clone().filter(|text| !text.is_empty());
     let mut chat = Chat {
         engine: Some(engine),

@@ -71,6 +71,7 @@ impl Terminal {
 
     /// Presses keys: `\r` is Enter, `\u{3}` Ctrl-C, `\u{4}` Ctrl-D.
     pub fn press(&mut self, keys: &str) {
+        // A terminal that is full waits for its reader.
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
@@ -87,7 +88,7 @@ impl Terminal {
             }
             match self.output.recv_timeout(PATIENCE.saturating_sub(start.elapsed())) {
                 Ok(block) => self.shown.push_str(&String::from_utf8_lossy(&block)),
-                Err(_) => panic!("no {words:?} in {:?}", &self.shown[self.seen..]),
+                Err(_) => panic!("no {words:?} at the end of {:?}", tail(&self.shown[self.seen..])),
             }
         }
     }
@@ -123,6 +124,13 @@ impl Terminal {
         }
         panic!("it does not end: {:?}", self.shown);
     }
+}
+
+/// The end of a text.
+fn tail(text: &str) -> String {
+    const SHOWN: usize = 2000;
+    let before = text.chars().count().saturating_sub(SHOWN);
+    text.chars().skip(before).collect()
 }
 
 impl Drop for Terminal {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
 
-use crate::console::{self, Console};
+use crate::console;
 use crate::failure::Failure;
 use crate::store::Store;
 use crate::terminal::Silence;
@@ -46,7 +46,8 @@ enum Read {
 }
 
 impl Lines {
-    pub fn open(console: Console) -> Result<Lines, Failure> {
+    /// Until it is closed, what is typed is kept for the next line.
+    pub fn open() -> Result<Lines, Failure> {
         if !std::io::stdin().is_terminal() {
             return Ok(Lines { source: Source::Plain(std::io::stdin().lock().lines()) });
         }
@@ -60,7 +61,6 @@ impl Lines {
             // The first chat has none yet.
             let _ = editor.load_history(path);
         }
-        console.notice("/help lists the commands, Ctrl-C stops an answer, Ctrl-D ends");
         let kind = std::env::var("TERM").unwrap_or_default();
         let silence = match PLAIN_TERMINALS.contains(&kind.to_ascii_lowercase().as_str()) {
             true => None,
