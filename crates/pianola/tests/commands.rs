@@ -189,8 +189,10 @@ fn habits_of_other_programs_work() {
     assert!(folder.pianola(["ls"]).output().contains("mine"));
     assert!(folder.pianola(["show", "mine"]).output().contains("feed_forward"));
     folder.pianola(["ps"]).fails(2, &["/api/ps"]);
-    let slow = folder.pianola(words!["run", "-m", &model, "-n", "1", "-t", "999", "hi"]);
-    assert!(slow.err.contains("999 threads on"), "{slow:#?}");
+    let cores = std::thread::available_parallelism().unwrap().get();
+    let many = (cores + 1).to_string();
+    let slow = folder.pianola(words!["run", "-m", &model, "-n", "1", "-t", &many, "hi"]);
+    assert!(slow.err.contains(&format!("{many} threads on")), "{slow:#?}");
 }
 
 #[test]

@@ -227,10 +227,10 @@ fn context_full(engine: &Engine, arguments: &Arguments) -> Failure {
 }
 
 /// The model and the words of the prompt: a first word that names a model is one, unless -m was given.
-fn model_and_words<'a>(
-    arguments: &'a Arguments,
+fn model_and_words(
+    arguments: &Arguments,
     console: Console,
-) -> Result<(&'a OsStr, &'a [String]), Failure> {
+) -> Result<(&OsStr, &[String]), Failure> {
     let words = match &arguments.words {
         Some(words) => std::slice::from_ref(words),
         None => &arguments.prompt[..],
