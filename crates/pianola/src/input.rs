@@ -136,7 +136,8 @@ pub fn first_word(word: &str) -> FirstWord {
             && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/'))
     };
     let tagged = word.split_once(':').is_some_and(|(name, tag)| {
-        name.starts_with(|c: char| c.is_ascii_alphabetic()) && plain(name) && plain(tag)
+        let letter = name.starts_with(|c: char| c.is_ascii_alphabetic());
+        letter && plain(name) && plain(tag) && !tag.contains('/')
     });
     if tagged || word.ends_with(".gguf") { FirstWord::LikeModel } else { FirstWord::Prompt }
 }

@@ -354,7 +354,7 @@ fn lanes_budgets_and_drafts_are_checked() {
 fn special_tokens_must_be_there() {
     for key in ["bos", "eos", "eot"] {
         let mut writer = tiny();
-        writer.set(&format!("tokenizer.ggml.{key}_token_id"), 999_999u32);
+        writer.set(format!("tokenizer.ggml.{key}_token_id"), 999_999u32);
         let run = run_file(&writer.to_bytes().unwrap());
         run.fails(1, &[&format!("{key}_token_id"), "token 999999 is not among"]);
     }
