@@ -48,6 +48,7 @@ pub struct CpuRecording {
     profiler: Option<Profiler>,
     busy_nanoseconds: AtomicU64,
     measure_busy: bool,
+    interrupt: Option<Arc<AtomicBool>>,
     #[cfg(feature = "test-hooks")]
     fault: Option<pianola_plan::Fault>,
 }
@@ -129,6 +130,7 @@ impl CpuRecording {
             profiler: None,
             busy_nanoseconds: AtomicU64::new(0),
             measure_busy: false,
+            interrupt: None,
             #[cfg(feature = "test-hooks")]
             fault: pianola_plan::Fault::from_environment()?,
         })
@@ -146,7 +148,12 @@ impl CpuRecording {
     }
 
     /// Runs stages `range` of a step whose runs are set.
-    fn play_stages(&mut self, slot: usize, step: &Step, range: Range<usize>) {
+    fn play_stages(
+        &mut self,
+        slot: usize,
+        step: &Step,
+        range: Range<usize>,
+    ) -> Result<(), DeviceError> {
         for progress in &mut self.progress[range.clone()] {
             *progress = Progress::default();
         }
@@ -167,8 +174,14 @@ impl CpuRecording {
             scratch: &self.scratch,
             busy: self.measure_busy.then_some(&self.busy_nanoseconds),
             failed: AtomicBool::new(false),
+            interrupt: self.interrupt.as_deref(),
+            interrupted: AtomicBool::new(false),
         };
         self.pool.run(&|worker| work.run(worker));
+        match work.interrupted.load(Ordering::Relaxed) {
+            true => Err(DeviceError::Interrupted),
+            false => Ok(()),
+        }
     }
 
     /// Stages of some kernels of the plan.
@@ -190,15 +203,21 @@ impl CpuRecording {
     }
 
     /// Plays kernels one by one and keeps their times.
-    fn play_timed(&mut self, slot: usize, step: &Step, ops: Range<usize>) {
+    fn play_timed(
+        &mut self,
+        slot: usize,
+        step: &Step,
+        ops: Range<usize>,
+    ) -> Result<(), DeviceError> {
         for op in ops {
             let stages = self.stages_of(op..op + 1);
             let start = Instant::now();
-            self.play_stages(slot, step, stages);
+            self.play_stages(slot, step, stages)?;
             if let Some(profiler) = &mut self.profiler {
                 profiler.add(&self.plan, op, step, start);
             }
         }
+        Ok(())
     }
 
     /// First value of a tensor in a slot's arena, and the distance between its rows.
@@ -254,10 +273,10 @@ impl Recording for CpuRecording {
         if self.level == Level::Reference {
             Reference::new(self, slot).play(segment, step);
         } else if self.profiler.is_some() {
-            self.play_timed(slot, step, ops);
+            self.play_timed(slot, step, ops)?;
         } else {
             let stages = self.stages_of(ops);
-            self.play_stages(slot, step, stages);
+            self.play_stages(slot, step, stages)?;
         }
         let workers = self.pool.workers() as f64;
         self.statistics.plays += 1;
@@ -309,6 +328,11 @@ impl Recording for CpuRecording {
 
     fn unmap_page(&mut self, group: usize, sequence: usize, index: usize) {
         self.kv.groups[group].unmap(sequence, index);
+    }
+
+    /// Workers look at the flag before each job. The reference level does not.
+    fn set_interrupt(&mut self, flag: Arc<AtomicBool>) {
+        self.interrupt = Some(flag);
     }
 
     /// Costs two clock reads a stage.

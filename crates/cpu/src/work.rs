@@ -26,6 +26,11 @@ pub(crate) struct Work<'a> {
     pub busy: Option<&'a AtomicU64>,
     /// A worker panicked: its job will never be done, so the others must not wait for it.
     pub failed: AtomicBool,
+    /// Set by the user of the recording to give the play up.
+    pub interrupt: Option<&'a AtomicBool>,
+    /// A worker has seen that: jobs may stay undone, so nobody waits for them any more. Apart from
+    /// the flag itself, which may be cleared while others still wait.
+    pub interrupted: AtomicBool,
 }
 
 /// Tells the other workers if this one unwinds.
@@ -55,7 +60,9 @@ impl Work<'_> {
         for (index, recorded) in self.stages.iter().enumerate() {
             if recorded.barrier {
                 while open < index {
-                    self.wait(open);
+                    if !self.wait(open) {
+                        return;
+                    }
                     open += 1;
                 }
             }
@@ -63,6 +70,9 @@ impl Work<'_> {
             let jobs = recorded.stage.jobs(&self.play);
             let progress = &self.progress[index];
             loop {
+                if self.is_interrupted() {
+                    return;
+                }
                 let job = progress.claimed.fetch_add(1, Ordering::Relaxed);
                 if job >= jobs {
                     break;
@@ -78,9 +88,19 @@ impl Work<'_> {
         }
     }
 
-    /// Waits until every job of a stage is done. Jobs are counted, not workers: a worker
-    /// that the system has descheduled delays the others only if it has claimed a job.
-    fn wait(&self, stage: usize) {
+    /// Whether the play is given up.
+    fn is_interrupted(&self) -> bool {
+        let Some(flag) = self.interrupt else { return false };
+        if flag.load(Ordering::Relaxed) {
+            self.interrupted.store(true, Ordering::Relaxed);
+        }
+        self.interrupted.load(Ordering::Relaxed)
+    }
+
+    /// Waits until every job of a stage is done; false if the play is given up. Jobs are counted,
+    /// not workers: a worker that the system has descheduled delays the others only if it has
+    /// claimed a job.
+    fn wait(&self, stage: usize) -> bool {
         // Longer than workers that finish together need, short enough not to starve other processes.
         const SPINS: usize = 2_000;
         let jobs = self.stages[stage].stage.jobs(&self.play);
@@ -91,8 +111,12 @@ impl Work<'_> {
                 std::hint::spin_loop();
             } else {
                 assert!(!self.failed.load(Ordering::SeqCst), "another worker panicked");
+                if self.is_interrupted() {
+                    return false;
+                }
                 std::thread::yield_now();
             }
         }
+        true
     }
 }

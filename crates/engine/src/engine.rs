@@ -7,7 +7,7 @@ use crate::cache::{CacheLayout, CacheUse, PageChange};
 use crate::error::{EngineError, device_kind};
 use crate::executor::Executor;
 use crate::load::Engine;
-use crate::request::{Answer, Event, Request, RequestId};
+use crate::request::{Answer, Event, Moment, Request, RequestId};
 use crate::scheduler::{
     EngineCounters, Limits, Listener, SampledBy, SchedulerOptions, StepFailure, StepOutcome,
     StepPlan,
@@ -16,6 +16,8 @@ use crate::speculate::Speculation;
 use pianola_model::Config;
 use pianola_plan::{DeviceError, SampleRow, TokenLogProbs};
 use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// The plan and the outcome of a step, kept from one step to the next for their memory.
@@ -123,6 +125,10 @@ impl Engine {
         }
         self.buffers.outcome.clear();
         let played = self.play_step().and_then(|()| self.collect());
+        if let Err(error @ DeviceError::Interrupted) = played {
+            // Nothing of the step was taken: its requests are where they were before it.
+            return Err(error.into());
+        }
         let lost = self.is_lost();
         let Engine { scheduler, buffers, sinks, .. } = self;
         let StepBuffers { plan, outcome, .. } = buffers;
@@ -238,27 +244,45 @@ impl Engine {
         request: &Request,
         emit: &mut dyn FnMut(&str) -> ControlFlow<()>,
     ) -> Result<Answer, EngineError> {
+        self.generate_watched(request, &mut |moment| match moment {
+            Moment::Prompt(_) => emit(""),
+            Moment::Text(text) => emit(text),
+        })
+    }
+
+    /// The same; `watch` also hears how far the prompt is.
+    pub fn generate_watched(
+        &mut self,
+        request: &Request,
+        watch: &mut dyn FnMut(Moment<'_>) -> ControlFlow<()>,
+    ) -> Result<Answer, EngineError> {
         let id = self.submit(request.clone())?;
-        match self.run_to_end(id, emit)? {
+        match self.run_to_end(id, watch)? {
             Event::Finished(answer) => Ok(answer),
             Event::Failed(error) => Err(error),
             _ => Err(EngineError::Stopped),
         }
     }
 
+    /// Gives steps up soon after `flag` is set, as if they had not been begun: [`Engine::generate`]
+    /// then returns what there is as cancelled. Whoever sets the flag clears it, before the next call.
+    pub fn set_interrupt(&mut self, flag: &Arc<AtomicBool>) {
+        self.executor.set_interrupt(flag);
+    }
+
     /// Plays steps until a request without a sink ends, and returns its last event.
     pub(crate) fn run_to_end(
         &mut self,
         id: RequestId,
-        emit: &mut dyn FnMut(&str) -> ControlFlow<()>,
+        watch: &mut dyn FnMut(Moment<'_>) -> ControlFlow<()>,
     ) -> Result<Event<'static>, EngineError> {
         loop {
             let mut end = None;
             let stepped = self.step_with(&mut |of, event| {
                 match event {
                     _ if of != id => {}
-                    Event::Prompt => return emit(""),
-                    Event::Token(token) => return emit(token.text),
+                    Event::Prompt => {}
+                    Event::Token(token) => return watch(Moment::Text(token.text)),
                     Event::Finished(answer) => end = Some(Event::Finished(answer)),
                     Event::Embedding(values) => end = Some(Event::Embedding(values)),
                     Event::Failed(error) => end = Some(Event::Failed(error)),
@@ -267,11 +291,22 @@ impl Engine {
             });
             if let Err(error) = stepped {
                 // It may be waiting.
-                self.cancel(id);
-                return Err(error);
+                let answer = self.cancel(id);
+                return match (error, answer) {
+                    (EngineError::Device(DeviceError::Interrupted), Some(answer)) => {
+                        Ok(Event::Finished(answer))
+                    }
+                    (error, _) => Err(error),
+                };
             }
             if let Some(end) = end {
                 return Ok(end);
+            }
+            let progress = self.scheduler.prompt_progress(id);
+            if progress.is_some_and(|progress| watch(Moment::Prompt(progress)).is_break())
+                && let Some(answer) = self.cancel(id)
+            {
+                return Ok(Event::Finished(answer));
             }
         }
     }

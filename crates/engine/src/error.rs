@@ -21,7 +21,7 @@ pub enum EngineError {
     Sampling(#[from] crate::sampler::SamplingError),
     /// More tokens than the context holds.
     #[error(
-        "context_length_exceeded: {needed} tokens are needed, the context holds {context}; {}",
+        "{needed} tokens are needed, the context holds {context}; {}",
         advice(*context, *model)
     )]
     ContextLength {
@@ -58,14 +58,9 @@ pub enum EngineError {
     /// The options name no device.
     #[error("there is no device to compute on; name at least the processor")]
     NoDevice,
-    /// A number of layers that the model does not have.
-    #[error("{asked} layers cannot be put on the first device: the model has {layers} layers")]
-    LayersOnFirst {
-        /// Layers asked for.
-        asked: usize,
-        /// Layers of the model.
-        layers: usize,
-    },
+    /// No layer is to be on the first device.
+    #[error("the first device would have no layer, and so no work; leave it out of the devices")]
+    NoLayersOnFirst,
     /// Text work on a model without a tokeniser.
     #[error(
         "{0} has no tokeniser, so it cannot read text; use token ids or a folder with tokenizer.json"
@@ -274,7 +269,7 @@ impl EngineError {
             Model(_) | Plan(_) | Text(_) | Unreadable { .. } | Lanes { .. } | Draft { .. } => {
                 ErrorKind::Load
             }
-            OneDevice | NoDevice | LayersOnFirst { .. } | NothingToQuantize => ErrorKind::Load,
+            OneDevice | NoDevice | NoLayersOnFirst | NothingToQuantize => ErrorKind::Load,
             NotANumber { .. } | Sampling(Vocabulary(_)) => ErrorKind::Internal,
         }
     }
@@ -287,6 +282,7 @@ pub(crate) fn device_kind(error: &DeviceError) -> ErrorKind {
         DeviceError::Lost { .. } => ErrorKind::DeviceLost,
         DeviceError::MissingTensor(_) | DeviceError::Shape { .. } => ErrorKind::Load,
         DeviceError::Unsupported(_) => ErrorKind::Unsupported,
+        DeviceError::Interrupted => ErrorKind::Stopped,
         DeviceError::BadStep(_) | DeviceError::Timeout { .. } | DeviceError::Failed { .. } => {
             ErrorKind::Internal
         }

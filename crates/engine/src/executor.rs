@@ -16,6 +16,7 @@ use pianola_plan::{
     Plan, PlayStatistics, Recording, SLOTS, SampleRow, Step, TensorId, TokenLogProbs, WAIT_LIMIT,
 };
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 /// The error where no device samples.
@@ -331,6 +332,11 @@ impl Executor {
         for recording in &mut self.recordings {
             recording.unmap_page(group, sequence, index);
         }
+    }
+
+    /// See [`Recording::set_interrupt`].
+    pub fn set_interrupt(&mut self, flag: &Arc<AtomicBool>) {
+        self.recordings.iter_mut().for_each(|recording| recording.set_interrupt(flag.clone()));
     }
 
     /// Makes everything ready that any step may need.

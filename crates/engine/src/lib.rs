@@ -69,8 +69,8 @@ pub use options::{DEFAULT_LANES, LoadOptions};
 pub use pianola_plan::{PAGE_TOKENS, TokenLogProbs};
 pub use placement::{DevicePart, EnginePlacement};
 pub use request::{
-    Answer, EmbedRequest, Event, EventSink, Finish, PenaltyScope, Request, RequestId, Timing,
-    Token, Usage,
+    Answer, EmbedRequest, Event, EventSink, Finish, Moment, PenaltyScope, PromptProgress, Request,
+    RequestId, Timing, Token, Usage,
 };
 pub use scenario::{ChatScenario, ScenarioReport, percentile, run_scenario};
 pub use scheduler::EngineCounters;

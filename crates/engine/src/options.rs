@@ -17,7 +17,8 @@ pub struct LoadOptions {
     /// first, as many as it has memory for, the layers before them to the next, and what is left
     /// to the last.
     pub devices: Vec<Arc<dyn Device>>,
-    /// Layers to put on the first of several devices; by default as many as fit.
+    /// Layers to put on the first of several devices, more than there are for all; by default as many
+    /// as fit.
     pub layers_on_first: Option<usize>,
     /// Whether several devices work at once where that pays.
     pub overlap: bool,

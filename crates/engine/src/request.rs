@@ -167,6 +167,26 @@ pub struct Token<'a> {
     pub logprobs: Option<TokenLogProbs<'a>>,
 }
 
+/// How far the prompt of a request is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PromptProgress {
+    /// Tokens that are in the KV pages, those that were there before included.
+    pub processed: usize,
+    /// Tokens that were there before.
+    pub cached: usize,
+    /// Tokens of the prompt.
+    pub total: usize,
+}
+
+/// What happens while [`crate::Engine::generate_watched`] runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Moment<'a> {
+    /// A part of the prompt was processed, and the first token is still to come.
+    Prompt(PromptProgress),
+    /// Text that became certain with a token; empty where it completed none.
+    Text(&'a str),
+}
+
 /// What happens to a request. The last three are its end.
 #[derive(Debug)]
 pub enum Event<'a> {

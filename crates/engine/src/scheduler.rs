@@ -39,7 +39,7 @@ pub(crate) use plan::{
 use crate::cache::{Cache, CacheUse};
 use crate::error::EngineError;
 use crate::lane::Lane;
-use crate::request::{Answer, EmbedRequest, Event, Finish, Request, RequestId};
+use crate::request::{Answer, EmbedRequest, Event, Finish, PromptProgress, Request, RequestId};
 use crate::speculate::{Boldness, Gauge, MOST_GUESSES, Speculation};
 use crate::text::Text;
 use shares::{ChunkPace, PlayPace, RowDemand, Share};
@@ -290,6 +290,17 @@ impl Scheduler {
     /// How the KV pages are used.
     pub fn cache_use(&self) -> CacheUse {
         self.cache.usage()
+    }
+
+    /// How far the prompt of a request is; none once it has its first token, or does not run.
+    pub fn prompt_progress(&self, id: RequestId) -> Option<PromptProgress> {
+        let Running { lane, slot, .. } =
+            self.running.iter().find(|running| running.lane.id == id)?;
+        lane.generated().is_empty().then(|| PromptProgress {
+            processed: self.cache.len(*slot),
+            cached: lane.usage.cached_tokens,
+            total: lane.tokens.len(),
+        })
     }
 
     /// The slot of the fed sequence, taken now if it has none.

@@ -122,14 +122,15 @@ pub(crate) fn plan(
     let request = SplitRequest {
         layers: graph.layers,
         devices: devices.len(),
-        layers_on_first: asked.layers_on_first,
+        // More than there are means all of them.
+        layers_on_first: asked.layers_on_first.map(|count| count.min(graph.layers)),
         context: asked.context,
         model_context: options.context,
     };
     match (asked.layers_on_first, devices.len()) {
         (_, 0) => return Err(EngineError::NoDevice),
         (Some(_), 1) => return Err(EngineError::OneDevice),
-        (Some(asked), _) => check_count(asked, graph.layers)?,
+        (Some(0), _) => return Err(EngineError::NoLayersOnFirst),
         _ => {}
     }
     let planner = Planner { graph, options, devices };
@@ -306,13 +307,6 @@ impl Planner<'_> {
             layers_asked: request.layers_on_first.is_some(),
             context_asked: request.context.is_some(),
         })
-    }
-}
-
-fn check_count(asked: usize, layers: usize) -> Result<(), EngineError> {
-    match (1..=layers).contains(&asked) {
-        true => Ok(()),
-        false => Err(EngineError::LayersOnFirst { asked, layers }),
     }
 }
 

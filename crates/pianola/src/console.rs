@@ -12,6 +12,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use pianola_server::timestamp;
 
 use crate::failure::Failure;
+use crate::terminal;
 use crate::visible::{json, visible};
 
 /// Whether every line to standard error is a JSON object.
@@ -63,6 +64,33 @@ impl Console {
         let shown = !self.quiet && !writes_json_lines() && io::stderr().is_terminal();
         LateBar { shown, template, since: Instant::now(), bar: None }
     }
+
+    /// A line that says what is being done, on a terminal; drawn only when it changes, so that it does
+    /// not disturb what is measured.
+    pub fn status_line(&self, template: &'static str) -> StatusLine {
+        let shown = !self.quiet && !self.verbose && io::stderr().is_terminal();
+        StatusLine { bar: shown.then(|| progress_bar(0, template)) }
+    }
+}
+
+/// A line that is replaced by the next, and gone at the end.
+pub struct StatusLine {
+    bar: Option<ProgressBar>,
+}
+
+impl StatusLine {
+    pub fn show(&mut self, text: &str) {
+        if let Some(bar) = &self.bar {
+            bar.set_message(visible(text).into_owned());
+            bar.tick();
+        }
+    }
+}
+
+impl Drop for StatusLine {
+    fn drop(&mut self) {
+        self.bar.iter().for_each(ProgressBar::finish_and_clear);
+    }
 }
 
 /// A progress bar that short work never shows.
@@ -78,10 +106,7 @@ impl LateBar {
     pub fn reach(&mut self, done: u64, total: u64) {
         const SHORT: Duration = Duration::from_millis(500);
         if self.bar.is_none() && self.shown && self.since.elapsed() > SHORT {
-            let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-            let style = ProgressStyle::with_template(self.template);
-            bar.set_style(style.unwrap_or(ProgressStyle::default_bar()).progress_chars("=> "));
-            self.bar = Some(bar);
+            self.bar = Some(progress_bar(total, self.template));
         }
         if let Some(bar) = &self.bar {
             bar.set_position(done);
@@ -104,6 +129,37 @@ impl Drop for LateBar {
     }
 }
 
+/// A bar on standard error, in the form that fits the width of the terminal: one that is wrapped
+/// leaves a line behind each time it is drawn.
+pub fn progress_bar(total: u64, template: &str) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
+    let template = fitting(template, terminal::width().unwrap_or(80));
+    let style = ProgressStyle::with_template(&template).unwrap_or(ProgressStyle::default_bar());
+    bar.set_style(style.progress_chars("=> "));
+    bar
+}
+
+/// The template, or a short one with its first words where it would be too wide.
+fn fitting(template: &str, columns: usize) -> String {
+    // Placeholders are about as wide as what they stand for; a message may be anything.
+    const MESSAGE: usize = 60;
+    let message = template.contains("{msg}");
+    if template.len() + if message { MESSAGE } else { 0 } < columns {
+        return template.to_string();
+    }
+    let words = template.split('[').next().unwrap_or_default().trim();
+    let words = if message { "{wide_msg}" } else { words };
+    format!("{words} {{percent}} %, {{eta}} left")
+}
+
+/// A number of things: `1 token`, `2 tokens`.
+pub fn count(number: usize, thing: &str) -> String {
+    match number {
+        1 => format!("1 {thing}"),
+        _ => format!("{number} {thing}s"),
+    }
+}
+
 /// A line to standard error; a failure to write it is ignored.
 pub fn to_stderr(line: &str) {
     if writes_json_lines() {
@@ -119,7 +175,30 @@ pub fn print_error(message: &str) {
     }
     let coloured = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
     let mark = if coloured { "\u{1b}[1;31merror:\u{1b}[0m" } else { "error:" };
-    let _ = writeln!(io::stderr(), "pianola: {mark} {}", visible(message));
+    let _ = writeln!(io::stderr(), "pianola: {mark} {}", one_line(message));
+}
+
+/// Says that results will be lost where standard output was closed (`>&-`): the system library has
+/// then opened /dev/null in its place, for reading too, which nobody does who wants it.
+#[cfg(target_os = "linux")]
+pub fn tell_closed_output(console: Console) {
+    use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, major, minor};
+    let output = rustix::stdio::stdout();
+    let (Ok(stat), Ok(flags)) = (fstat(output), fcntl_getfl(output)) else { return };
+    let device = (major(stat.st_rdev), minor(stat.st_rdev));
+    let character = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
+    if character && device == (1, 3) && flags.contains(OFlags::RDWR) {
+        console.notice("standard output is closed or leads nowhere: the answer will be lost");
+    }
+}
+
+/// Elsewhere it cannot be told.
+#[cfg(not(target_os = "linux"))]
+pub fn tell_closed_output(_: Console) {}
+
+/// Text on one line: a newline that a file's strings bring along could forge a line of ours.
+pub fn one_line(text: &str) -> String {
+    visible(text).replace('\n', "\\n")
 }
 
 /// Results.
@@ -136,7 +215,8 @@ pub fn print_answer(text: &str) -> Result<(), Failure> {
     }
 }
 
-fn print_exactly(text: &str) -> Result<(), Failure> {
+/// Byte for byte, also on a terminal.
+pub fn print_exactly(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout().lock();
     let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     written.map_err(|error| Failure::of_output(&error))
@@ -208,6 +288,29 @@ pub fn table(rows: &[Vec<String>]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn bars_fit_the_terminal() {
+        let template = "loading [{bar:24}] {bytes} of {total_bytes}, {eta} left";
+        assert_eq!(fitting(template, 120), template);
+        assert_eq!(fitting(template, 45), "loading {percent} %, {eta} left");
+        let template = "{msg} [{bar:24}] {bytes}, {eta} left";
+        assert_eq!(fitting(template, 90), "{wide_msg} {percent} %, {eta} left");
+        for template in [fitting(template, 20), fitting("[{bar}] {pos}", 5)] {
+            assert!(ProgressStyle::with_template(&template).is_ok(), "{template}");
+        }
+    }
+
+    #[test]
+    fn numbers_agree_with_their_nouns() {
+        assert_eq!(count(1, "token"), "1 token");
+        assert_eq!((count(0, "layer"), count(2, "layer")), ("0 layers".into(), "2 layers".into()));
+    }
+
+    #[test]
+    fn a_file_cannot_forge_a_line() {
+        assert_eq!(one_line("a\nb\u{1b}"), "a\\nb\\u{1b}");
+    }
 
     #[test]
     fn tables_align() {

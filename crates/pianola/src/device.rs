@@ -1,6 +1,7 @@
 //! Which device computes: the requested one, those found, and why.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use pianola_vulkan::{Gpu, GpuDescription, Selection};
 
@@ -56,21 +57,29 @@ fn wrong_device() -> String {
         .to_string()
 }
 
-/// Opens the GPUs that were asked for; none where the processor computes. Says in a line what was
-/// chosen and why.
+/// Says in a short line what was chosen where the choice was ours, once a process, or in a long
+/// one each time to those who asked for more.
+fn tell(choice: &DeviceChoice, short: &str, long: &str, console: Console) {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    console.detail(&format!("device: {long}"));
+    let ours = *choice == DeviceChoice::Auto && !console.verbose;
+    if ours && !TOLD.swap(true, Ordering::Relaxed) {
+        console.notice(&format!("device: {short}"));
+    }
+}
+
+/// Opens the GPUs that were asked for; none where the processor computes. Says what was chosen and
+/// why.
 pub fn open(choice: &DeviceChoice, console: Console) -> Result<Vec<Arc<Gpu>>, Failure> {
     let found = |gpu: Arc<Gpu>, why: &str| {
         let GpuDescription { name, driver, kind, .. } = gpu.description();
-        let line = format!("device: vulkan, {name} ({kind}, {driver}), {why}");
-        match choice {
-            DeviceChoice::Auto => console.notice(&line),
-            _ => console.detail(&line),
-        }
+        let long = format!("vulkan, {name} ({kind}, {driver}), {why}");
+        tell(choice, &format!("vulkan ({name})"), &long, console);
         gpu
     };
     match choice {
         DeviceChoice::Cpu => {
-            console.detail("device: cpu, as asked");
+            tell(choice, "cpu", "cpu, as asked", console);
             Ok(Vec::new())
         }
         DeviceChoice::Vulkan(selections) => {
@@ -90,7 +99,8 @@ pub fn open(choice: &DeviceChoice, console: Console) -> Result<Vec<Arc<Gpu>>, Fa
         DeviceChoice::Auto => match Gpu::open(&Selection::Best) {
             Ok(gpu) => Ok(vec![found(gpu, "the best there is (--device auto)")]),
             Err(reason) => {
-                console.notice(&format!("device: cpu, because {reason}"));
+                let short = "cpu (no GPU can be used here; -v says why)";
+                tell(choice, short, &format!("cpu, because {reason}"), console);
                 Ok(Vec::new())
             }
         },

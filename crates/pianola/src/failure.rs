@@ -1,15 +1,39 @@
 //! Why a command ended early, in the one form that `main` turns into words and an exit code.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::Path;
+use std::sync::OnceLock;
 
+use pianola_engine::sampler::SamplingError;
 use pianola_engine::{EngineError, ErrorKind};
 use pianola_hub::HubError;
 use pianola_model::ModelError;
 use pianola_plan::{DeviceError, PlanError};
 
+use crate::interrupt;
 use crate::pull::PullError;
 use crate::store::StoreError;
+
+/// Options of the command that runs; not set in tests, where all are known.
+static OPTIONS: OnceLock<BTreeSet<String>> = OnceLock::new();
+
+/// From now on errors advise only options that the command has.
+pub fn set_options(options: impl Iterator<Item = String>) {
+    // A process runs one command.
+    let _ = OPTIONS.set(options.collect());
+}
+
+/// Those of some options that the command has, as advice behind a message.
+fn advise(options: &[&str]) -> String {
+    let name = |option: &str| option.split(' ').next().unwrap_or_default().to_string();
+    let known = |option: &&&str| OPTIONS.get().is_none_or(|known| known.contains(&name(option)));
+    let known: Vec<&str> = options.iter().filter(known).copied().collect();
+    match known.is_empty() {
+        true => String::new(),
+        false => format!(" ({})", known.join(", ")),
+    }
+}
 
 /// Why a command ended before its work was done.
 #[derive(Debug)]
@@ -26,6 +50,8 @@ pub enum Failure {
     Output(String),
     /// The user pressed Ctrl-C. Exit code 130, as shells have it for signal 2.
     Interrupted,
+    /// The same, and there is something to say about it. No error.
+    Stopped(String),
     /// The reader of our output has closed it, as after `| head`: no error.
     ReaderGone,
 }
@@ -63,7 +89,7 @@ impl Failure {
         match self {
             Failure::Usage(_) => 2,
             Failure::Failed(_) | Failure::Model(_) | Failure::Memory(_) | Failure::Output(_) => 1,
-            Failure::Interrupted => 130,
+            Failure::Interrupted | Failure::Stopped(_) => 130,
             Failure::ReaderGone => 0,
         }
     }
@@ -76,7 +102,7 @@ impl Failure {
             | Failure::Model(message)
             | Failure::Memory(message)
             | Failure::Output(message) => Some(message),
-            Failure::Interrupted | Failure::ReaderGone => None,
+            Failure::Interrupted | Failure::Stopped(_) | Failure::ReaderGone => None,
         }
     }
 
@@ -95,23 +121,21 @@ impl From<EngineError> for Failure {
     fn from(error: EngineError) -> Failure {
         let message = format!("{error}{}", option_for(&error));
         match error {
-            EngineError::Sampling(_)
-            | EngineError::EmptyPrompt
+            EngineError::Sampling(error) => error.into(),
+            EngineError::EmptyPrompt
             | EngineError::Draft { .. }
             | EngineError::NoDraft
             | EngineError::Lanes { .. }
             | EngineError::NoCeilings
             | EngineError::NothingToQuantize
             | EngineError::OneDevice
-            | EngineError::TooMany { .. }
-            | EngineError::Window { .. }
-            | EngineError::UnknownToken { .. } => Failure::Usage(message),
-            EngineError::LayersOnFirst { asked, layers } => Failure::Usage(match asked {
-                0 => "--layers-on-gpu 0 leaves the GPU without work; use --device cpu".to_string(),
-                _ => format!(
-                    "--layers-on-gpu {asked} is more than the {layers} layers of this model"
-                ),
-            }),
+            | EngineError::Window { .. } => Failure::Usage(message),
+            EngineError::TooMany { field, .. } | EngineError::UnknownToken { field, .. } => {
+                Failure::Usage(with_option(&message, field))
+            }
+            EngineError::NoLayersOnFirst => {
+                Failure::usage("--layers-on-gpu 0 leaves the GPU without work; use --device cpu")
+            }
             EngineError::NoRoom { layers_asked, context_asked, .. } => {
                 let advice = match (layers_asked, context_asked) {
                     (true, _) => "ask for fewer --layers-on-gpu or a smaller --context",
@@ -131,28 +155,63 @@ impl From<EngineError> for Failure {
     }
 }
 
-/// The option of the command line that mends what went wrong: the engine knows none.
-fn option_for(error: &EngineError) -> &'static str {
+/// The options of the command line that mend what went wrong: the engine knows none.
+fn option_for(error: &EngineError) -> String {
     match error {
         EngineError::ContextLength { context, model, .. } if context < model => {
-            ": --context sets it"
+            advise(&["--context"])
         }
-        EngineError::NoTokenizer(_) => " (--tokens takes token ids)",
-        EngineError::NotANumber { .. } => " (`pianola run --exact --simd reference`)",
-        EngineError::PagesInUse => " (--kv-memory)",
-        EngineError::ShortText { .. } | EngineError::Window { .. } => " (--context)",
+        EngineError::NoTokenizer(_) => " (`pianola run --tokens` takes token ids)".to_string(),
+        EngineError::NotANumber { .. } => " (`pianola run --exact --simd reference`)".to_string(),
+        EngineError::PagesInUse => advise(&["--kv-memory"]),
+        EngineError::ShortText { .. } | EngineError::Window { .. } => advise(&["--context"]),
         EngineError::OneDevice => {
-            ": --layers-on-gpu needs a GPU; name one with --device, or leave it out"
+            ": --layers-on-gpu needs a GPU; name one with --device, or leave it out".to_string()
         }
-        EngineError::NoDraft => " (--draft)",
-        EngineError::NothingToQuantize => " (without --quantize)",
-        EngineError::Device(DeviceError::OutOfMemory { .. }) => {
-            " (--gpu-memory, --context, --kv-type; --device cpu computes on the processor)"
+        EngineError::NoDraft => advise(&["--draft"]),
+        EngineError::NothingToQuantize => " (without --quantize)".to_string(),
+        EngineError::Device(error) => device_advice(error),
+        _ => String::new(),
+    }
+}
+
+fn device_advice(error: &DeviceError) -> String {
+    match error {
+        // Where the processor has no room, nothing about a GPU helps.
+        DeviceError::OutOfMemory { device, .. } if device == "cpu" => {
+            advise(&["--context", "--kv-type", "--kv-memory"])
         }
-        EngineError::Device(
-            DeviceError::Unsupported(_) | DeviceError::Timeout { .. } | DeviceError::Failed { .. },
-        ) => " (--device cpu computes on the processor)",
-        _ => "",
+        DeviceError::OutOfMemory { .. } => {
+            advise(&["--context", "--kv-type", "--layers-on-gpu", "--device cpu"])
+        }
+        DeviceError::Unsupported(_) | DeviceError::Timeout { .. } | DeviceError::Failed { .. } => {
+            advise(&["--device cpu"])
+        }
+        _ => String::new(),
+    }
+}
+
+/// A message of the engine, which names a field of a request, with the option of the command line in
+/// its place.
+fn with_option(message: &str, field: &str) -> String {
+    let option = match field {
+        "temperature" => "--temp".to_string(),
+        "repetition_penalty" => "--repeat-penalty".to_string(),
+        // A prompt of token ids; text has none that are unknown.
+        "prompt" => "--tokens".to_string(),
+        other => format!("--{}", other.replace('_', "-")),
+    };
+    message.replacen(field, &option, 1)
+}
+
+impl From<SamplingError> for Failure {
+    fn from(error: SamplingError) -> Failure {
+        let message = error.to_string();
+        Failure::Usage(match &error {
+            SamplingError::OutOfRange { field, .. } => with_option(&message, field),
+            SamplingError::UnknownToken { .. } => with_option(&message, "logit_bias"),
+            SamplingError::Vocabulary(_) => message,
+        })
     }
 }
 
@@ -160,9 +219,11 @@ impl From<PlanError> for Failure {
     fn from(error: PlanError) -> Failure {
         match error {
             PlanError::Limit { .. } => Failure::Usage(error.to_string()),
-            PlanError::KvSize { .. } => Failure::Usage(format!("{error} (--context)")),
+            PlanError::KvSize { .. } => {
+                Failure::Usage(format!("{error}{}", advise(&["--context"])))
+            }
             PlanError::KvBudget { .. } => {
-                Failure::Usage(format!("{error} (--kv-memory, --context)"))
+                Failure::Usage(format!("{error}{}", advise(&["--kv-memory", "--context"])))
             }
             PlanError::NoLogits(_) | PlanError::NoKernel(_) | PlanError::KvApart { .. } => {
                 Failure::Failed(error.to_string())
@@ -205,7 +266,9 @@ impl From<pianola_formats::Error> for Failure {
 impl From<StoreError> for Failure {
     fn from(error: StoreError) -> Failure {
         match error {
-            StoreError::Unknown { .. } => Failure::Usage(error.to_string()),
+            StoreError::Unknown { .. } | StoreError::NoSuchPath { .. } => {
+                Failure::Usage(error.to_string())
+            }
             _ => Failure::Failed(error.to_string()),
         }
     }
@@ -221,10 +284,15 @@ impl From<HubError> for Failure {
         }
     }
 }
+const PARTS_KEPT: &str =
+    "interrupted: parts that have arrived are kept, and `pianola pull` goes on";
 
 impl From<PullError> for Failure {
     fn from(error: PullError) -> Failure {
         match error {
+            // pip hears Ctrl-C too, and may have ended before we noticed.
+            _ if interrupt::asked() => Failure::Stopped(PARTS_KEPT.to_string()),
+            PullError::Cancelled => Failure::Stopped(PARTS_KEPT.to_string()),
             PullError::Store(error) => error.into(),
             _ => Failure::Failed(error.to_string()),
         }
@@ -234,6 +302,15 @@ impl From<PullError> for Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn options_are_named_instead_of_fields() {
+        let error = SamplingError::OutOfRange { field: "top_p", value: 1.5, allowed: "0 to 1" };
+        let failure = Failure::from(EngineError::Sampling(error));
+        assert_eq!(failure.message(), Some("--top-p is 1.5, allowed is 0 to 1"));
+        let error = EngineError::UnknownToken { field: "prompt", token: 9, vocabulary: 4 };
+        assert!(Failure::from(error).message().unwrap().starts_with("--tokens: token 9"));
+    }
 
     #[test]
     fn nonsense_is_told_from_misfortune() {

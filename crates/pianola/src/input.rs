@@ -1,33 +1,145 @@
 //! What users hand over: texts from arguments, files and standard input, and token ids.
 
+use std::ffi::OsStr;
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
+use crate::catalogue;
+use crate::console::Console;
 use crate::failure::Failure;
+use crate::store::Store;
+
+/// Where a prompt comes from: a file, standard input and words, as far as they are there.
+#[derive(Debug, Default)]
+pub struct PromptSources<'a> {
+    /// Words of the command line; `-` alone stands for standard input.
+    pub words: &'a [String],
+    /// A file to read.
+    pub file: Option<&'a Path>,
+}
+
+impl PromptSources<'_> {
+    /// The prompt: what the file and the pipe hold, a blank line, then the words. The newline that
+    /// ends a file or a pipe is not part of it.
+    pub fn read(&self, console: Console) -> Result<String, Failure> {
+        let stdin_alone = self.words == ["-"];
+        let words = if stdin_alone { String::new() } else { self.words.join(" ") };
+        let file = match self.file {
+            Some(path) if path != OsStr::new("-") => text_file(path)?,
+            _ => String::new(),
+        };
+        let named = stdin_alone || self.file.is_some_and(|path| path == OsStr::new("-"));
+        let piped = match named || !io::stdin().is_terminal() {
+            true => stdin_text("prompt", console)?,
+            false => String::new(),
+        };
+        if self.words.is_empty() && self.file.is_none() && io::stdin().is_terminal() {
+            return Err(nothing("prompt"));
+        }
+        let parts = [without_newline(file), without_newline(piped), words];
+        let parts: Vec<String> = parts.into_iter().filter(|part| !part.is_empty()).collect();
+        Ok(parts.join("\n\n"))
+    }
+}
+
+fn nothing(what: &str) -> Failure {
+    Failure::usage(format!("no {what} was given; write it behind the command, or pipe it in"))
+}
 
 /// Text from the words of the command line, or from standard input where there are none or only
 /// `-`. The newline that ends piped text is not part of it.
-pub fn text(words: &[String], what: &str) -> Result<String, Failure> {
+pub fn text(words: &[String], what: &str, console: Console) -> Result<String, Failure> {
     if !words.is_empty() && words != ["-"] {
         return Ok(words.join(" "));
     }
     if words.is_empty() && io::stdin().is_terminal() {
-        return Err(Failure::usage(format!(
-            "no {what} was given; write it behind the command, or pipe it in"
-        )));
+        return Err(nothing(what));
     }
+    stdin_text(what, console).map(without_newline)
+}
+
+/// All of standard input. Where nothing comes for a second, says what is waited for.
+fn stdin_text(what: &str, console: Console) -> Result<String, Failure> {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let (sender, blocks) = mpsc::channel::<io::Result<Vec<u8>>>();
+    // It ends with standard input, or with the process.
+    std::thread::spawn(move || {
+        let mut block = [0; 1 << 16];
+        loop {
+            let read = io::stdin().read(&mut block).map(|count| block[..count].to_vec());
+            let last = !matches!(&read, Ok(bytes) if !bytes.is_empty());
+            if sender.send(read).is_err() || last {
+                return;
+            }
+        }
+    });
+    let refused =
+        |error| Failure::failed(format!("cannot read {what} from standard input: {error}"));
     let mut bytes = Vec::new();
-    io::stdin().read_to_end(&mut bytes).map_err(|error| {
-        Failure::failed(format!("cannot read {what} from standard input: {error}"))
-    })?;
-    let mut text = utf8(bytes, "standard input")?;
+    let mut told = io::stdin().is_terminal();
+    loop {
+        let block = match blocks.recv_timeout(PATIENCE) {
+            Err(RecvTimeoutError::Timeout) => {
+                if !told && bytes.is_empty() {
+                    console.notice("waiting for standard input (</dev/null does without it)");
+                }
+                told = true;
+                continue;
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
+            Ok(block) => block.map_err(refused)?,
+        };
+        if block.is_empty() {
+            break;
+        }
+        bytes.extend(block);
+    }
+    utf8(bytes, "standard input")
+}
+
+fn without_newline(mut text: String) -> String {
     if text.ends_with('\n') {
         text.pop();
         if text.ends_with('\r') {
             text.pop();
         }
     }
-    Ok(text)
+    text
+}
+
+/// What the first word of a command may be, besides a part of the prompt.
+#[derive(Debug, PartialEq, Eq)]
+pub enum FirstWord {
+    /// A model that is known.
+    Model,
+    /// It has the form of a model's name, and none is known by it.
+    LikeModel,
+    /// Neither.
+    Prompt,
+}
+
+/// Whether a word that stands before others names a model, as people write it who know Ollama.
+pub fn first_word(word: &str) -> FirstWord {
+    let file = word.ends_with(".gguf") && Path::new(word).is_file();
+    let on_hub = word.split('/').count() >= 2 && word.to_ascii_lowercase().contains("gguf");
+    let stored = || {
+        let path = Store::open().ok().map(|store| store.models().join(format!("{word}.gguf")));
+        !word.contains('/') && path.is_some_and(|path| path.is_file())
+    };
+    if catalogue::find(word).is_some() || file || on_hub || stored() {
+        return FirstWord::Model;
+    }
+    let plain = |text: &str| {
+        !text.is_empty()
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/'))
+    };
+    let tagged = word.split_once(':').is_some_and(|(name, tag)| {
+        let letter = name.starts_with(|c: char| c.is_ascii_alphabetic());
+        letter && plain(name) && plain(tag) && !tag.contains('/')
+    });
+    if tagged || word.ends_with(".gguf") { FirstWord::LikeModel } else { FirstWord::Prompt }
 }
 
 /// The text of a file.
@@ -87,6 +199,25 @@ mod tests {
     #[test]
     fn words_become_one_text() {
         let words = ["why", "is", "it"].map(String::from);
-        assert_eq!(text(&words, "prompt").unwrap(), "why is it");
+        assert_eq!(text(&words, "prompt", Console::default()).unwrap(), "why is it");
+    }
+
+    #[test]
+    fn names_of_models_are_told_from_words() {
+        for model in ["qwen2.5-coder:1.5b", "gemma3", "SmolLM2", "hf.co/owner/name-GGUF"] {
+            assert_eq!(first_word(model), FirstWord::Model, "{model}");
+        }
+        for alike in ["llama3:8b", "mistral:latest", "absent.gguf"] {
+            assert_eq!(first_word(alike), FirstWord::LikeModel, "{alike}");
+        }
+        for word in ["why", "Note:", "10:30", "and/or", "a:b?", "https://x.org/"] {
+            assert_eq!(first_word(word), FirstWord::Prompt, "{word}");
+        }
+    }
+
+    #[test]
+    fn one_newline_at_the_end_is_no_part_of_a_text() {
+        assert_eq!(without_newline("a\r\n".into()), "a");
+        assert_eq!(without_newline("a\n\n".into()), "a\n");
     }
 }

@@ -18,17 +18,22 @@ mod commands;
 mod console;
 mod device;
 mod failure;
+mod habits;
 mod hub;
 mod input;
 mod interrupt;
 mod model;
 mod options;
+mod output;
 mod profile;
 mod progress;
+mod prompt_line;
 mod pull;
+mod sampling;
 mod shapes;
 mod statistics;
 mod store;
+mod terminal;
 mod tuned;
 mod version;
 mod visible;
@@ -38,16 +43,22 @@ use std::process::ExitCode;
 use clap::Parser;
 use clap::error::ErrorKind;
 
+use failure::Failure;
+
 fn main() -> ExitCode {
-    let cli = match cli::Cli::try_parse() {
+    let arguments = habits::translated(std::env::args_os());
+    let cli = match cli::Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
         Err(error) => return answer_parser(&error),
     };
+    failure::set_options(cli::options_of(&arguments).into_iter());
     match cli.run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
-            if let Some(message) = failure.message() {
-                console::print_error(message);
+            match (&failure, failure.message()) {
+                (Failure::Stopped(message), _) => console::to_stderr(message),
+                (_, Some(message)) => console::print_error(message),
+                (_, None) => {}
             }
             ExitCode::from(failure.exit_code())
         }

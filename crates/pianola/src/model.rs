@@ -1,5 +1,6 @@
 //! From the name a user gives to a loaded engine.
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -27,8 +28,15 @@ pub struct Located {
 
 /// Finds a model: in the catalogue, fetching it if the store has not got it yet; in the store; by its
 /// path; among those of other programs; or on the hub, fetching it as well.
-pub fn locate(name: &str, console: Console) -> Result<Located, Failure> {
+pub fn locate(name: impl AsRef<OsStr>, console: Console) -> Result<Located, Failure> {
+    let name = name.as_ref();
+    let Some(name) = name.to_str() else {
+        // No name of the catalogue, so a path; one that is not there is an error of its reader.
+        let path = PathBuf::from(name);
+        return Ok(Located { label: stem(&path), path });
+    };
     let store = Store::open()?;
+    tell_namesake(name, console);
     let catalogued = crate::catalogue::find(name);
     let path = match store.resolve(name) {
         Ok(Resolved::Installed(path) | Resolved::Path(path)) => path,
@@ -47,6 +55,16 @@ pub fn locate(name: &str, console: Console) -> Result<Located, Failure> {
         None => stem(&path),
     };
     Ok(Located { label, path })
+}
+
+/// Says which of two is meant: a name of the catalogue comes before a file or folder here.
+fn tell_namesake(name: &str, console: Console) {
+    if let Some(entry) = crate::catalogue::find(name).filter(|_| Path::new(name).exists()) {
+        console.notice(&format!(
+            "{name} is taken for the catalogue's {}; what has that name here is ./{name}",
+            entry.name
+        ));
+    }
 }
 
 /// What a file or folder is called without its folder and ending.
@@ -154,13 +172,17 @@ pub fn load_with_draft(
 pub fn tell_fit(plan: &Plan, asked: &LoadOptions, console: Console) {
     let context = plan.options.context;
     let head = plan.head_device();
+    let limited = asked.gpu().is_some_and(|gpu| gpu.options.memory.is_some());
     for id in plan.device_ids().filter(|&id| id != head && asked.layers_on_first.is_none()) {
         console.notice(&format!(
-            "{} of {} layers run on {}: {} has no memory for more",
+            "layers on {}: {} of {}, because {}",
+            plan.devices[id.0].name,
             plan.layers_on(id).len(),
             plan.layers(),
-            plan.devices[id.0].name,
-            plan.devices[head.0].name,
+            match limited {
+                true => "--gpu-memory allows no more".to_string(),
+                false => format!("{} has no memory for more", plan.devices[head.0].name),
+            }
         ));
     }
     if context < plan.graph.context && asked.context.is_none() {
@@ -168,6 +190,9 @@ pub fn tell_fit(plan: &Plan, asked: &LoadOptions, console: Console) {
             "the context has {context} of {} tokens, as many as there is memory for{}",
             plan.graph.context,
             match (asked.gpu(), asked.kv_memory) {
+                (Some(_), None) if plan.devices.len() > 1 => {
+                    "; with a larger --context more layers move to the processor"
+                }
                 (Some(_), None) => "; with a larger --context layers move to the processor",
                 (None, None) => "",
                 (_, Some(_)) => "; more --kv-memory holds more",

@@ -1,14 +1,16 @@
 //! Options that several commands share.
 
+use std::ffi::{OsStr, OsString};
+
 use clap::Args;
 use pianola_cpu::{CpuOptions, Level};
 use pianola_engine::LoadOptions;
-use pianola_engine::sampler::Sampling;
 use pianola_formats::TensorType;
 use pianola_plan::{KvType, Numeric};
 use pianola_vulkan::VulkanOptions;
 
-use crate::console::Console;
+use crate::catalogue;
+use crate::console::{Console, count};
 use crate::device::{self, DeviceChoice};
 use crate::failure::Failure;
 use crate::tuned;
@@ -20,8 +22,21 @@ pub const DEFAULT_MODEL: &str = "smollm2:135m";
 #[derive(Args, Debug)]
 pub struct ModelOption {
     /// A name from the catalogue (fetched once, then kept), a GGUF file, or a Hugging Face folder
-    #[arg(short, long, value_name = "MODEL", default_value = DEFAULT_MODEL)]
-    pub model: String,
+    /// [default: smollm2:135m]
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: Option<OsString>,
+}
+
+impl ModelOption {
+    /// What was given, or the default.
+    pub fn name(&self) -> &OsStr {
+        self.model.as_deref().unwrap_or(OsStr::new(DEFAULT_MODEL))
+    }
+}
+
+/// Whether a name is that of a model in the catalogue that was not made to chat.
+pub fn is_base_model(name: &OsStr) -> bool {
+    name.to_str().and_then(catalogue::find).is_some_and(|entry| entry.base)
 }
 
 /// Where and how to compute.
@@ -36,9 +51,9 @@ pub struct ComputeOptions {
     /// Most memory to use on the GPU, as in 12GiB [default: what its driver grants]
     #[arg(long, value_name = "BYTES", value_parser = device::bytes)]
     pub gpu_memory: Option<u64>,
-    /// Layers to compute on the GPU; the others, the first ones, run on the processor [default: as
-    /// many as its memory holds]
-    #[arg(long, value_name = "N")]
+    /// Layers to compute on the GPU, as in 99 for all; the others, the first ones, run on the
+    /// processor [default: as many as its memory holds]
+    #[arg(long, aliases = ["n-gpu-layers", "gpu-layers"], value_name = "N")]
     pub layers_on_gpu: Option<usize>,
     /// Whether devices that share a model work at once where that pays: auto, or off to compare
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "off"])]
@@ -52,7 +67,7 @@ pub struct ComputeOptions {
     #[arg(long, value_name = "BYTES", value_parser = device::bytes)]
     pub kv_memory: Option<u64>,
     /// Threads to compute with [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = threads)]
+    #[arg(short, long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
     /// Instruction set: reference, portable, avx2 or avx512 [default: the best there is]
     #[arg(long, value_name = "LEVEL", value_parser = level)]
@@ -108,6 +123,7 @@ impl ComputeOptions {
                 ..VulkanOptions::new(gpu)
             })
             .collect();
+        tell_threads(self.threads, console);
         if gpus.is_empty() {
             let idle = [
                 ("--gpu-memory", self.gpu_memory.is_some()),
@@ -147,64 +163,31 @@ pub struct SpeculationOptions {
     pub draft: Option<String>,
 }
 
-/// How the next token is sampled.
-#[derive(Args, Debug)]
-#[command(next_help_heading = "Sampling")]
-pub struct SamplingOptions {
-    /// Temperature: 0 always takes the likeliest token, higher values dare more
-    #[arg(long, visible_alias = "temperature", value_name = "T", default_value_t = 0.3)]
-    #[arg(allow_negative_numbers = true)]
-    pub temp: f32,
-    /// Sample from this many of the likeliest tokens; 0: all
-    #[arg(long, value_name = "K", default_value_t = 40, allow_negative_numbers = true)]
-    pub top_k: usize,
-    /// Sample from the likeliest tokens whose probabilities reach this sum; 1: all
-    #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true)]
-    pub top_p: f32,
-    /// Leave out tokens less likely than this share of the likeliest; 0: none
-    #[arg(long, value_name = "P", default_value_t = 0.05, allow_negative_numbers = true)]
-    pub min_p: f32,
-    /// Make tokens seen before less likely; 1: off [default: 1.05, or 1 with --temp 0]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
-    pub repeat_penalty: Option<f32>,
-    /// Subtract this from the logit of every token seen before
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
-    pub presence_penalty: f32,
-    /// Subtract this from the logit of a token each time it was seen before
-    #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
-    pub frequency_penalty: f32,
-    /// Tokens back that the three penalties look at
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    pub penalty_window: usize,
-    /// Add X to the logit of token ID; -inf bans it. May be repeated
-    #[arg(long, value_name = "ID=X", value_parser = bias, allow_hyphen_values = true)]
-    pub logit_bias: Vec<(u32, f32)>,
-    /// Seed of the random numbers: the same seed gives the same text, on a GPU beside other requests or
-    /// with guesses only with --reproducible [default: a random one, which the last line tells]
-    #[arg(long, value_name = "S", allow_negative_numbers = true)]
-    pub seed: Option<u64>,
+/// Says that threads beyond the cores wait for each other.
+pub fn tell_threads(threads: Option<usize>, console: Console) {
+    let cores = pianola_cpu::describe().cores;
+    if let Some(threads) = threads.filter(|&threads| threads > cores) {
+        let (threads, cores) = (count(threads, "thread"), count(cores, "core"));
+        console.notice(&format!("{threads} on {cores} wait for each other, which is slow"));
+    }
 }
 
-impl SamplingOptions {
-    /// The sampler's options, checked.
-    pub fn sampling(&self) -> Result<Sampling, Failure> {
-        // Greedy means the model's own choice, unless a penalty was asked for by name.
-        let default_penalty = if self.temp == 0.0 { 1.0 } else { 1.05 };
-        let sampling = Sampling {
-            temperature: self.temp,
-            top_k: self.top_k,
-            top_p: self.top_p,
-            min_p: self.min_p,
-            repetition_penalty: self.repeat_penalty.unwrap_or(default_penalty),
-            presence_penalty: self.presence_penalty,
-            frequency_penalty: self.frequency_penalty,
-            penalty_window: self.penalty_window,
-            logit_bias: self.logit_bias.clone(),
-            ..Sampling::default()
-        };
-        sampling.validate().map_err(|error| Failure::usage(error.to_string()))?;
-        Ok(sampling)
+/// Most tokens of an answer: at least one, or -1 for no bound, which is [`usize::MAX`].
+pub fn most_tokens(text: &str) -> Result<usize, String> {
+    match text {
+        "-1" => Ok(usize::MAX),
+        _ => positive(text).map_err(|why| format!("{why}, or -1 for no bound")),
     }
+}
+
+/// The bound that [`most_tokens`] read.
+pub fn bound(most: Option<usize>) -> Option<usize> {
+    most.filter(|&most| most < usize::MAX)
+}
+
+/// A number of at least zero.
+pub fn natural(text: &str) -> Result<usize, String> {
+    text.parse().map_err(|_| "it must be a whole number of at least 0".to_string())
 }
 
 /// A number of at least one.
@@ -244,36 +227,18 @@ pub fn quantisation(text: &str) -> Result<TensorType, String> {
     }
 }
 
-fn bias(text: &str) -> Result<(u32, f32), String> {
-    let parsed = text.split_once('=').and_then(|(id, amount)| {
-        Some((id.trim().parse().ok()?, amount.trim().parse::<f32>().ok()?))
-    });
-    match parsed {
-        Some((_, amount)) if amount.is_nan() => Err("the amount is not a number".to_string()),
-        Some(pair) => Ok(pair),
-        None => {
-            Err("it must be a token's id, '=' and a number, as in 42=-5 or 42=-inf".to_string())
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn biases_are_read() {
-        assert_eq!(bias("42=-1.5"), Ok((42, -1.5)));
-        assert_eq!(bias("7=-inf"), Ok((7, f32::NEG_INFINITY)));
-        for wrong in ["", "7", "7=", "=1", "-7=1", "7=nan", "x=1"] {
-            assert!(bias(wrong).is_err(), "{wrong}");
-        }
-    }
 
     #[test]
     fn counts_are_positive() {
         assert_eq!(positive("3"), Ok(3));
         assert!(positive("0").is_err() && positive("-1").is_err() && positive("x").is_err());
         assert!(threads("100000").is_err());
+        assert!(natural("0") == Ok(0) && natural("-1").is_err());
+        assert_eq!(bound(most_tokens("-1").ok()), None);
+        assert_eq!(bound(most_tokens("7").ok()), Some(7));
+        assert!(most_tokens("0").is_err() && most_tokens("-2").is_err());
     }
 }

@@ -9,12 +9,13 @@ use serde_json::{Value, json};
 
 use crate::console::{self, Console};
 use crate::failure::Failure;
+use crate::output;
 
 /// Asks the engine to time its kernels from now on, for a trace in `path`.
 pub fn start(engine: &mut Engine, path: &Path) -> Result<(), Failure> {
     if engine.start_profile() {
-        // Created now, so that a path that cannot be written fails before the work.
-        return write(path, "");
+        // Before the work, which would be lost; what is there stays until there is a trace.
+        return output::check_writable(path).map_err(|error| unwritable(path, &error));
     }
     Err(Failure::usage(format!(
         "{} keeps no times of single kernels; --profile needs timestamps on every device",
@@ -28,7 +29,7 @@ pub fn finish(engine: &mut Engine, path: &Path, console: Console) -> Result<(), 
     let ceilings = engine.measure();
     let plan = engine.plan();
     let trace = trace(plan, &times, ceilings.as_deref()).to_string();
-    write(path, &trace)?;
+    output::write(path, &trace).map_err(|error| unwritable(path, &error))?;
     console.notice(&table(plan, &times, ceilings.as_deref()));
     console.notice(&format!(
         "{} kernels of {} plays timed; trace for chrome://tracing or Perfetto: {}",
@@ -39,10 +40,8 @@ pub fn finish(engine: &mut Engine, path: &Path, console: Console) -> Result<(), 
     Ok(())
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    std::fs::write(path, text).map_err(|error| {
-        Failure::failed(format!("the trace cannot be written to {}: {error}", path.display()))
-    })
+fn unwritable(path: &Path, error: &std::io::Error) -> Failure {
+    Failure::failed(format!("the trace cannot be written to {}: {error}", path.display()))
 }
 
 /// What kernels of one kind have in common: `blk.3.attn_q` and `blk.4.attn_q` are alike.
@@ -122,11 +121,19 @@ fn table(plan: &Plan, times: &[KernelTime], ceilings: Option<&[Ceilings]>) -> St
             format!("{:.2}", 1e6 * total.seconds / total.count as f64),
             format!("{:.3}", 1e3 * total.seconds),
             format!("{:.1} %", 100.0 * total.seconds / whole),
-            format!("{:.0}", speed / 1e9),
+            gigabytes(speed),
             share,
         ]);
     }
     console::table(&table)
+}
+
+/// Bytes a second in GB/s, with as many digits as tell slow ones apart.
+fn gigabytes(speed: f64) -> String {
+    match speed / 1e9 {
+        fast if fast >= 10.0 => format!("{fast:.0}"),
+        slow => format!("{slow:.2}"),
+    }
 }
 
 fn trace(plan: &Plan, times: &[KernelTime], ceilings: Option<&[Ceilings]>) -> Value {

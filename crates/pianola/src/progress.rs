@@ -3,9 +3,10 @@
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::ProgressBar;
 
-use crate::console::{to_stderr, writes_json_lines};
+use crate::console::{progress_bar, to_stderr, writes_json_lines};
+use crate::interrupt::{self, Manner, Working};
 
 /// Receives the progress of a task: stages one after the other, each counted in bytes.
 pub trait Progress {
@@ -24,14 +25,46 @@ pub trait Progress {
 }
 
 /// The way fit for where standard error goes: a bar on a terminal, occasional lines elsewhere, or
-/// only notes when `quiet`.
+/// only notes when `quiet`. Until it is dropped, Ctrl-C ends the task in order.
 pub fn on_stderr(quiet: bool) -> Box<dyn Progress> {
-    if quiet {
+    // Where Ctrl-C cannot be listened for, it ends the process, as it does by itself.
+    let _ = interrupt::install(Manner::Orderly);
+    let shown: Box<dyn Progress> = if quiet {
         Box::new(Quiet)
     } else if std::io::stderr().is_terminal() && !writes_json_lines() {
-        Box::new(Bar { stage: String::new(), bar: ProgressBar::hidden() })
+        let since = Instant::now();
+        Box::new(Bar { stage: String::new(), bar: ProgressBar::hidden(), since })
     } else {
         Box::new(Lines { stage: String::new(), total: 0, bytes: 0, last: Instant::now() })
+    };
+    Box::new(Interruptible { shown, _working: Working::begin() })
+}
+
+/// Ends the task when the user presses Ctrl-C.
+struct Interruptible {
+    shown: Box<dyn Progress>,
+    _working: Working,
+}
+
+impl Progress for Interruptible {
+    fn begin(&mut self, stage: &str, total: u64) {
+        self.shown.begin(stage, total);
+    }
+
+    fn reach(&mut self, bytes: u64) {
+        self.shown.reach(bytes);
+    }
+
+    fn end(&mut self) {
+        self.shown.end();
+    }
+
+    fn is_cancelled(&mut self) -> bool {
+        interrupt::asked()
+    }
+
+    fn note(&mut self, line: &str) {
+        self.shown.note(line);
     }
 }
 
@@ -52,20 +85,27 @@ impl Progress for Quiet {
 struct Bar {
     stage: String,
     bar: ProgressBar,
+    /// When the stage began.
+    since: Instant,
 }
+
+/// What is reached so soon was there before, and says nothing about the rate.
+const RESUMED: Duration = Duration::from_millis(100);
 
 impl Progress for Bar {
     fn begin(&mut self, stage: &str, total: u64) {
         const TEMPLATE: &str = "{msg} [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
-        self.bar = ProgressBar::with_draw_target(Some(total), ProgressDrawTarget::stderr());
-        let style = ProgressStyle::with_template(TEMPLATE).unwrap_or(ProgressStyle::default_bar());
-        self.bar.set_style(style.progress_chars("=> "));
+        self.bar = progress_bar(total, TEMPLATE);
         self.bar.set_message(stage.to_string());
         self.stage = stage.to_string();
+        self.since = Instant::now();
     }
 
     fn reach(&mut self, bytes: u64) {
         self.bar.set_position(bytes);
+        if self.since.elapsed() < RESUMED {
+            self.bar.reset_eta();
+        }
     }
 
     fn end(&mut self) {

@@ -19,7 +19,7 @@ fn missing_file() {
     let path = folder.path.join("absent.gguf");
     folder
         .pianola(words!["run", "-m", &path, "hello"])
-        .fails(1, &["there is no file or folder", &display(&path), "check the path"]);
+        .fails(2, &["there is no file or folder", &display(&path), "check the path"]);
     let text = folder.path.join("absent.txt");
     folder
         .pianola(words!["perplexity", "-m", folder.model(), &text])
@@ -162,10 +162,16 @@ fn prompt_longer_than_the_context() {
     let long = "x".repeat(common::CONTEXT + 1);
     folder
         .pianola(words!["run", "-m", &model, "--raw", &long])
-        .fails(1, &["context_length_exceeded", "257 tokens are needed", "256"]);
+        .fails(1, &["257 tokens are needed", "256"]);
     folder
         .pianola(words!["run", "-m", &model, "--raw", "--context", "8", "123456789"])
-        .fails(1, &["context_length_exceeded", "--context"]);
+        .fails(1, &["9 tokens are needed, the context holds 8", "--context"]);
+    // A command without that option does not advise it.
+    let tokens = vec!["1"; common::CONTEXT + 1].join(",");
+    let run =
+        folder.pianola(words!["logits", "-m", &model, "--tokens", &tokens, "-o", "/dev/null"]);
+    run.fails(1, &["257 tokens are needed"]);
+    assert!(!run.err.contains("--context"), "{run:#?}");
     folder
         .pianola(words!["run", "-m", &model, "--context", "1000000", "hello"])
         .fails(2, &["the context length must be between 1 and 256"]);
@@ -198,17 +204,21 @@ fn invalid_utf8() {
 fn nonsense_flags() {
     let folder = Folder::new();
     let model = display(&folder.model());
-    let cases: [(&[&str], &str); 23] = [
+    let cases: [(&[&str], &str); 27] = [
         (&["run", "--frobnicate", "hello"], "--frobnicate"),
         (&["frobnicate"], "frobnicate"),
         (&[], ""),
         (&["run", "-n", "0", "hello"], "at least 1"),
         (&["run", "-n", "many", "hello"], "many"),
-        (&["run", "--temp", "-1", "hello"], "temperature"),
-        (&["run", "--temp", "nan", "hello"], "temperature"),
-        (&["run", "--top-p", "1.5", "hello"], "top_p"),
-        (&["run", "--min-p", "-0.1", "hello"], "min_p"),
-        (&["run", "--repeat-penalty", "0", "hello"], "repetition_penalty"),
+        (&["run", "--temp", "-1", "hello"], "--temp"),
+        (&["run", "--temp", "nan", "hello"], "--temp"),
+        (&["run", "--top-p", "1.5", "hello"], "--top-p"),
+        (&["run", "--min-p", "-0.1", "hello"], "--min-p"),
+        (&["run", "--repeat-penalty", "0", "hello"], "--repeat-penalty"),
+        (&["run", "--top-k", "-2", "hello"], "0 or -1: all"),
+        (&["bench", "-d", "-1"], "at least 0"),
+        (&["bench", "-p", "-1"], "at least 0"),
+        (&["bench", "--ablate", "--device", "cpu"], "name one with --device"),
         (&["run", "--logit-bias", "x=1", "hello"], "--logit-bias"),
         (&["run", "--logit-bias", "99999=1", "hello"], "99999"),
         (&["run", "--threads", "0", "hello"], "--threads"),
@@ -338,4 +348,37 @@ fn lanes_budgets_and_drafts_are_checked() {
     fails(&["run", "--kv-memory", "much", "hi"], &["--kv-memory", "12GiB"]);
     fails(&["run", "--kv-memory", "10", "hi"], &["keys and values", "--kv-memory", "--context"]);
     fails(&["run", "--speculate", "--draft", "x", "hi"], &["--draft"]);
+}
+
+#[test]
+fn special_tokens_must_be_there() {
+    for key in ["bos", "eos", "eot"] {
+        let mut writer = tiny();
+        writer.set(format!("tokenizer.ggml.{key}_token_id"), 999_999u32);
+        let run = run_file(&writer.to_bytes().unwrap());
+        run.fails(1, &[&format!("{key}_token_id"), "token 999999 is not among"]);
+    }
+    // What converters write where there is none.
+    let mut writer = tiny();
+    writer.set("tokenizer.ggml.eot_token_id", u32::MAX);
+    let folder = Folder::new();
+    let model = folder.file("model.gguf", writer.to_bytes().unwrap());
+    folder.pianola(words!["run", "-m", model, "-n", "1", "hello"]).output();
+}
+
+/// A folder with the name of a model in the catalogue: the user is told which of them is meant.
+#[test]
+fn namesakes_are_told_apart() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path.join("smollm2")).unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_pianola"))
+        .args(["tokenize", "-m", "smollm2", "hello"])
+        .env("PIANOLA_HOME", &folder.path)
+        .env("PIANOLA_PIP", "false")
+        .current_dir(&folder.path)
+        .output()
+        .unwrap();
+    let err = String::from_utf8(output.stderr).unwrap();
+    assert!(err.contains("smollm2 is taken for the catalogue's smollm2:135m"), "{err}");
+    assert!(err.contains("./smollm2"), "{err}");
 }

@@ -12,6 +12,7 @@ use crate::statistics::{Ceilings, PlayStatistics};
 use crate::step::{Row, Step};
 use pianola_formats::TensorSource;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 /// Longest that a play is waited for. A submission is planned to take far less than a second; what
@@ -189,6 +190,11 @@ pub trait Recording: Probe + Send {
 
     /// Forgets that entry: no row may see it any more.
     fn unmap_page(&mut self, group: usize, sequence: usize, index: usize);
+
+    /// Gives plays up soon after `flag` is set, with [`DeviceError::Interrupted`], instead of at
+    /// their end. What the device was given before finishes by itself, before the next play. The
+    /// flag is looked at between parts of a play, so that it may be cleared only between plays.
+    fn set_interrupt(&mut self, flag: Arc<AtomicBool>);
 
     /// From now on, also count how long the device computes ([`PlayStatistics::busy_seconds`]), which
     /// costs a little speed; or no longer. Returns whether it is counted: not every device can.

@@ -61,6 +61,9 @@ pub enum DeviceError {
         /// What it said.
         reason: String,
     },
+    /// The flag of [`crate::Recording::set_interrupt`] was set during a play: nothing of it counts.
+    #[error("the play was interrupted")]
+    Interrupted,
     /// The machine lacks something that was asked for.
     #[error("{0}")]
     Unsupported(String),

@@ -298,6 +298,24 @@ impl Gpu {
         *self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
+    /// Whether a fence is signalled within `limit`. Unlike [`Gpu::wait`], nothing follows if not.
+    pub(crate) fn is_signalled_within(
+        &self,
+        fence: vk::Fence,
+        limit: Duration,
+        what: &str,
+    ) -> Result<bool, DeviceError> {
+        if self.is_lost() {
+            return Err(self.failure(what, vk::Result::ERROR_DEVICE_LOST));
+        }
+        // SAFETY: a fence of this device.
+        match unsafe { self.raw.wait_for_fences(&[fence], true, limit.as_nanos() as u64) } {
+            Ok(()) => Ok(true),
+            Err(vk::Result::TIMEOUT) => Ok(false),
+            Err(error) => Err(self.failure(what, error)),
+        }
+    }
+
     /// Waits for a fence, at most for `limit`.
     pub(crate) fn wait(
         &self,

@@ -35,6 +35,7 @@ use pianola_plan::{
 };
 use slot::{HostLogits, host_logits};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// An entry of the page tables that points nowhere.
@@ -67,6 +68,7 @@ pub struct VulkanRecording {
     pub(crate) profiler: Option<Profiler>,
     pub(crate) ablation: Option<Ablated>,
     pub(crate) busy: Option<BusyClock>,
+    pub(crate) interrupt: Option<Arc<AtomicBool>>,
     /// One for each arena, where this device computes the logits.
     pub(crate) samplers: Vec<Sampler>,
     /// Command buffers of one submission, kept so that none is allocated again.
@@ -164,6 +166,7 @@ impl VulkanRecording {
             profiler: None,
             ablation: None,
             busy: None,
+            interrupt: None,
             samplers,
             list: Vec::with_capacity(16),
             memory,
@@ -276,6 +279,7 @@ impl Recording for VulkanRecording {
 
     fn wait(&mut self, slot: usize, limit: Duration) -> Result<(), DeviceError> {
         let start = Instant::now();
+        self.await_interruptibly(slot)?;
         self.finish_within(slot, limit)?;
         self.statistics.seconds += start.elapsed().as_secs_f64();
         Ok(())
@@ -332,6 +336,11 @@ impl Recording for VulkanRecording {
         let at = self.entry(group, sequence, index);
         self.mapped[at] = UNMAPPED;
         self.retired[at] = self.statistics.plays;
+    }
+
+    /// Waits look at the flag; what was submitted goes on by itself.
+    fn set_interrupt(&mut self, flag: Arc<AtomicBool>) {
+        self.interrupt = Some(flag);
     }
 
     /// Timestamps around every submission, of which each costs two small command buffers. A failure

@@ -204,6 +204,7 @@ impl DeviceSampler for VulkanRecording {
         let launched = self.launch_sampling(slot, step, plays, &mut list);
         self.sampler_mut_of(slot).list = list;
         launched?;
+        self.await_interruptibly(slot)?;
         self.finish(slot)?;
         self.sampler_mut_of(slot).collect(rows.len());
         self.statistics.plays += plays as u64;
@@ -235,6 +236,7 @@ impl DeviceSampler for VulkanRecording {
         self.sampler_mut_of(slot).list = list;
         submitted?;
         self.statistics.dispatches += dispatches;
+        self.await_interruptibly(slot)?;
         self.finish(slot)?;
         self.sampler_mut_of(slot).collect(rows.len());
         self.statistics.seconds += start.elapsed().as_secs_f64();

@@ -14,7 +14,7 @@ impl Probe for CpuRecording {
 
     fn play_op(&mut self, op: usize, step: &Step) -> Result<(), DeviceError> {
         let stages = self.stages_of(op..op + 1);
-        self.play_stages(0, step, stages);
+        self.play_stages(0, step, stages)?;
         Ok(())
     }
 

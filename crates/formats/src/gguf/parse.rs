@@ -40,7 +40,7 @@ pub(super) fn header(path: &Path, bytes: &[u8]) -> Result<Header, Error> {
         let message = format!("is no GGUF file: it {}", sniff::describe(bytes));
         return Err(Error::new(ErrorKind::Foreign, path, message));
     }
-    let mut reader = Reader { path, bytes, position: 4 };
+    let mut reader = Reader::begin(path, bytes);
     let version = reader.u32("the version")?;
     check_version(&reader, version)?;
     let tensor_count = reader.u64("the number of tensors")?;
@@ -219,14 +219,19 @@ fn tensor(
 }
 
 /// A position in the file that never passes its end.
-struct Reader<'a> {
+pub(super) struct Reader<'a> {
     path: &'a Path,
     bytes: &'a [u8],
     position: usize,
 }
 
 impl<'a> Reader<'a> {
-    fn malformed(&self, message: impl Into<String>) -> Error {
+    /// Behind the magic word.
+    pub(super) fn begin(path: &'a Path, bytes: &'a [u8]) -> Reader<'a> {
+        Reader { path, bytes, position: bytes.len().min(4) }
+    }
+
+    pub(super) fn malformed(&self, message: impl Into<String>) -> Error {
         Error::new(ErrorKind::Malformed, self.path, message)
     }
 
@@ -273,16 +278,16 @@ impl<'a> Reader<'a> {
         Ok(bytes.try_into().expect("N bytes were taken"))
     }
 
-    fn u32(&mut self, what: &str) -> Result<u32, Error> {
+    pub(super) fn u32(&mut self, what: &str) -> Result<u32, Error> {
         self.array(what).map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self, what: &str) -> Result<u64, Error> {
+    pub(super) fn u64(&mut self, what: &str) -> Result<u64, Error> {
         self.array(what).map(u64::from_le_bytes)
     }
 
     /// A key or a tensor name: not empty, and UTF-8, since lookups depend on it.
-    fn name(&mut self, what: impl Fn() -> String) -> Result<String, Error> {
+    pub(super) fn name(&mut self, what: impl Fn() -> String) -> Result<String, Error> {
         let length = self.u64(&what())?;
         let bytes = self.take(length, &what())?;
         match std::str::from_utf8(bytes) {
@@ -310,7 +315,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn value(&mut self, key: &str) -> Result<Value, Error> {
+    pub(super) fn value(&mut self, key: &str) -> Result<Value, Error> {
         let what = &format!("key {}", quoted(key));
         Ok(match self.u32(what)? {
             code::U8 => Value::U8(u8::from_le_bytes(self.array(what)?)),

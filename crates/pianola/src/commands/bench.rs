@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use crate::console::{self, Console};
 use crate::failure::Failure;
-use crate::options::{ComputeOptions, ModelOption, SpeculationOptions, positive};
+use crate::options::{ComputeOptions, ModelOption, SpeculationOptions, natural, positive};
 use crate::profile;
 use crate::shapes::ShapeOptions;
 use ablate::{ablate, print_ablations};
@@ -42,9 +42,11 @@ pub struct Arguments {
     model: ModelOption,
     /// Tokens of a prompt; 0 leaves its test out
     #[arg(short, long, value_name = "N", default_value_t = 512)]
+    #[arg(value_parser = natural, allow_negative_numbers = true)]
     prompt: usize,
     /// Tokens to generate; 0 leaves that test out
     #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
+    #[arg(value_parser = natural, allow_negative_numbers = true)]
     generate: usize,
     /// Requests at once, one or several numbers: each a prompt of -p tokens, then -n tokens of each
     /// generated in common
@@ -57,6 +59,8 @@ pub struct Arguments {
         value_name = "N,…",
         value_delimiter = ',',
         default_value = "0",
+        value_parser = natural,
+        allow_negative_numbers = true,
         conflicts_with = "scenario"
     )]
     depth: Vec<usize>,
@@ -90,7 +94,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     /// Tokens of context [default: what the tests need]
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = positive)]
     context: Option<usize>,
     /// Print a JSON array, an object a test
     #[arg(long)]
@@ -157,6 +161,9 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         return Err(Failure::usage("--scenario runs with one number of lanes; give -b one number"));
     }
     let options = arguments.load_options(&bench, scenario.as_ref(), console)?;
+    if arguments.ablate {
+        ablate::check(&options, &bench)?;
+    }
     let mut subject = match arguments.shape.shape {
         Some(shape) => of_shape(shape, arguments, options, console)?,
         None => of_file(arguments, options, console)?,
@@ -168,10 +175,13 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     if let Some(scenario) = scenario {
         return chat_scenario(&mut subject, &scenario, arguments.json);
     }
+    let mut line = console.status_line("{wide_msg}");
     let (rows, ceilings) =
         pianola_engine::bench(engine, &bench, &mut Engine::measure, &mut |test, speed| {
             console.detail(&format!("{test}: {speed:.2} tokens/s"));
+            line.show(&format!("{test}, {speed:.1} tokens/s in the last round"));
         })?;
+    drop(line);
     let ablations = match arguments.ablate {
         true => ablate(engine, &bench, &ceilings)?,
         false => Vec::new(),

@@ -1,37 +1,51 @@
 //! `chat`: a conversation, line by line.
 
-use std::io::{BufRead, IsTerminal};
-use std::path::PathBuf;
+mod lines;
+mod transcript;
+
+use std::ffi::OsString;
+use std::path::Path;
 
 use clap::Args;
-use pianola_engine::{Engine, Finish, Request};
-use pianola_text::{Conversation, Message};
-use rustyline::error::ReadlineError;
-use rustyline::history::FileHistory;
+use pianola_engine::{Answer, Engine, Finish, Request};
+use pianola_model::ModelFile;
+use pianola_text::Conversation;
 
-use super::run::{generate, tell_origin};
-use crate::catalogue;
-use crate::console::{self, Console};
+use super::generate::{Shown, generate, tell_origin};
+use crate::console::{self, Console, count};
 use crate::failure::Failure;
-use crate::interrupt::{self, Second, Working};
+use crate::interrupt::{self, Manner, Working};
 use crate::model::{self, Located};
-use crate::options::{ComputeOptions, ModelOption, SamplingOptions, SpeculationOptions, positive};
-use crate::statistics;
-use crate::store::Store;
+use crate::options::{
+    ComputeOptions, ModelOption, SpeculationOptions, bound, is_base_model, most_tokens, positive,
+};
+use crate::sampling::SamplingOptions;
+use crate::statistics::Statistics;
+use lines::{Input, Lines};
+use transcript::Transcript;
 
 const HELP: &str = "\
+/regenerate    answer the last message again
+/undo          take the last message and its answer back
 /reset         begin a new conversation
 /system TEXT   set the system message; without TEXT, remove it
+/set NAME X    set temp, top_k, top_p, min_p, seed, max_tokens, …; without NAME, show them
+/save FILE     write the conversation to a file
+/load FILE     go on with a conversation that /save wrote
+/model NAME    go on with another model
 /stats         what the last answer cost
 /help          this list
 /exit          end (as Ctrl-D does)
-Ctrl-C stops an answer. What does not begin with / is for the model.";
+Ctrl-C stops an answer. A backslash at the end of a line continues it on the next; so does
+everything between \"\"\" and \"\"\". What does not begin with / is for the model.";
 
 /// Talk with a model.
 ///
-/// Lines are messages; lines that begin with / are commands (/help lists them). What has been
-/// said stays in the model's memory, so each turn processes only what is new. Without a terminal,
-/// lines are read from standard input and answers written to standard output. Control characters
+/// Lines are messages; lines that begin with / are commands (/help lists them). A backslash at the
+/// end of a line continues it on the next, and everything between """ and """ is one message. What
+/// is typed while the model answers is kept. What has been said stays in the model's memory, so each
+/// turn processes only what is new. Without a terminal, lines are read from standard input and
+/// answers written to standard output; a turn that failed makes the exit code 1. Control characters
 /// in an answer are spelled out on a terminal, as \u{1b}; in a pipe or a file they stay as they are.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -42,18 +56,24 @@ Examples:
 pub struct Arguments {
     #[command(flatten)]
     model: ModelOption,
-    /// Most tokens in an answer [default: until the model ends or the context is full]
-    #[arg(short = 'n', long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    /// Most tokens in an answer, -1 for no bound [default: until the model ends or the context is
+    /// full]
+    #[arg(short = 'n', long, aliases = ["n-predict", "predict"], value_name = "N")]
+    #[arg(value_parser = most_tokens, allow_negative_numbers = true)]
     max_tokens: Option<usize>,
     /// End an answer before this text. May be repeated
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
     /// A system message to begin with
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, alias = "system-prompt", value_name = "TEXT")]
     system: Option<String>,
     /// Tokens of context [default: all that the model allows]
-    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = positive)]
+    #[arg(allow_negative_numbers = true)]
     context: Option<usize>,
+    /// The same as -m
+    #[arg(value_name = "MODEL", hide = true, conflicts_with = "model")]
+    named: Option<OsString>,
     #[command(flatten)]
     sampling: SamplingOptions,
     #[command(flatten)]
@@ -64,55 +84,76 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     // Checked before the model is loaded, or fetched.
-    arguments.sampling.sampling()?;
-    let located = model::locate(&arguments.model.model, console)?;
+    let sampling = arguments.sampling.sampling()?;
+    // From now on what is typed is kept.
+    let mut lines = Lines::open()?;
+    // After the line editor, which takes Ctrl-C for itself when it is made.
+    interrupt::install(Manner::Stays)?;
+    let name = arguments.named.as_deref().unwrap_or(arguments.model.name());
+    let located = model::locate(name, console)?;
+    // Fetching may have changed what Ctrl-C does.
+    interrupt::install(Manner::Stays)?;
     let engine = open(arguments, &located, console)?;
-    if catalogue::find(&arguments.model.model).is_some_and(|entry| entry.base) {
+    if is_base_model(name) {
         console.notice(&format!(
             "{} is a base model, not made to chat: its answers will be odd; `pianola run` lets it \
              continue a text",
             located.label
         ));
     }
-    match &engine.text()?.template {
-        Some((_, origin)) => tell_origin(origin, console),
-        None => {
-            return Err(Failure::failed(format!(
-                "{} has no chat template, so it cannot chat; let it continue a text with \
-                 `pianola run --raw`",
-                located.label
-            )));
-        }
-    }
-    let sampling = arguments.sampling.sampling()?;
+    check_template(&engine, &located, console)?;
     let request = Request { sampling, ..Request::new(Vec::new()) };
     model::tell_sampling(&engine, &request, &arguments.compute, console);
-    let mut lines = Lines::open(console)?;
-    // After the line editor, which takes Ctrl-C for itself when it is made.
-    interrupt::install(Second::Waits)?;
+    console::tell_closed_output(console);
+    if lines.is_terminal() {
+        console.notice("/help lists the commands, Ctrl-C stops an answer, Ctrl-D ends");
+    }
     let system = arguments.system.clone().filter(|text| !text.is_empty());
     let mut chat = Chat {
         engine: Some(engine),
         located,
         arguments,
         console,
-        system,
-        turns: Vec::new(),
+        sampling: arguments.sampling.clone(),
+        max_tokens: bound(arguments.max_tokens),
+        transcript: Transcript::new(system),
         last: None,
+        asked: 0,
+        failed: 0,
     };
-    while let Some(line) = lines.next()? {
-        if chat.hear(line.trim())? == Next::End {
+    while let Some(input) = lines.next()? {
+        if chat.hear(&input)? == Next::End {
             break;
         }
     }
+    let unattended = !lines.is_terminal();
     lines.close();
-    Ok(())
+    match chat.failed {
+        failed if failed > 0 && unattended => {
+            Err(Failure::failed(format!("{failed} of {} failed", count(chat.asked, "turn"))))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn open(arguments: &Arguments, located: &Located, console: Console) -> Result<Engine, Failure> {
     let mut options = arguments.compute.load(console)?;
     options.context = arguments.context;
     model::load_with_draft(located, options, &arguments.speculation, console)
+}
+
+fn check_template(engine: &Engine, located: &Located, console: Console) -> Result<(), Failure> {
+    match &engine.text()?.template {
+        Some((_, origin)) => {
+            tell_origin(origin, console);
+            Ok(())
+        }
+        None => Err(Failure::failed(format!(
+            "{} has no chat template, so it cannot chat; let it continue a text with \
+             `pianola run --raw`",
+            located.label
+        ))),
+    }
 }
 
 /// Whether the conversation continues.
@@ -123,85 +164,230 @@ enum Next {
 }
 
 struct Chat<'a> {
-    /// None only while a lost device is opened again.
+    /// None only while a model is loaded.
     engine: Option<Engine>,
     located: Located,
     arguments: &'a Arguments,
     console: Console,
-    system: Option<String>,
-    /// What was said, user and assistant in turn.
-    turns: Vec<Message>,
-    /// Statistics of the last answer.
-    last: Option<String>,
+    sampling: SamplingOptions,
+    max_tokens: Option<usize>,
+    transcript: Transcript,
+    /// The last answer, for what it cost.
+    last: Option<Answer>,
+    /// Turns that were tried, and those that failed.
+    asked: usize,
+    failed: usize,
 }
 
 impl Chat<'_> {
-    fn hear(&mut self, line: &str) -> Result<Next, Failure> {
+    fn hear(&mut self, input: &Input) -> Result<Next, Failure> {
+        let line = match input {
+            Input::Quoted(text) if text.trim().is_empty() => return Ok(Next::Line),
+            Input::Quoted(text) => return self.ask(text).map(|()| Next::Line),
+            Input::Line(line) => line.trim(),
+        };
         let (command, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
+        let rest = rest.trim();
         match command {
             "" => {}
-            "/exit" | "/quit" => return Ok(Next::End),
-            "/help" => console::to_stderr(HELP),
-            "/reset" => {
-                self.turns.clear();
+            "/exit" | "/quit" | "/bye" => return Ok(Next::End),
+            "/help" | "/?" => console::to_stderr(HELP),
+            "/reset" | "/clear" => {
+                self.transcript.clear();
                 self.last = None;
                 self.console.notice("a new conversation begins");
             }
-            "/system" => {
-                let text = rest.trim();
-                self.system = (!text.is_empty()).then(|| text.to_string());
-                self.console.notice(match self.system {
-                    Some(_) => "the system message is set",
-                    None => "there is no system message now",
-                });
-            }
-            "/stats" => {
-                console::to_stderr(self.last.as_deref().unwrap_or("there is no answer yet"));
-            }
+            "/system" => self.set_system(rest),
+            "/stats" => self.tell_statistics(),
+            "/undo" => self.undo(),
+            "/regenerate" | "/retry" => self.regenerate()?,
             _ if command.starts_with('/') => {
-                console::to_stderr(&format!("there is no command {command}; /help lists them"));
+                if let Err(failure) = self.change(command, rest) {
+                    self.complain(&failure)?;
+                }
             }
-            _ => self.turn(line)?,
+            _ => self.ask(line)?,
         }
         Ok(Next::Line)
     }
 
-    /// One message and its answer. What goes wrong with it costs this turn, not the conversation.
-    fn turn(&mut self, line: &str) -> Result<(), Failure> {
-        self.turns.push(Message::new("user", line));
-        match self.answer() {
-            Ok(text) => {
-                self.turns.push(Message::new("assistant", text));
+    /// Commands that may go wrong.
+    fn change(&mut self, command: &str, rest: &str) -> Result<(), Failure> {
+        let file = || match rest {
+            "" => Err(Failure::usage(format!("{command} needs the name of a file"))),
+            name => Ok(Path::new(name)),
+        };
+        match command {
+            "/set" => self.set(rest),
+            "/save" => {
+                let path = file()?;
+                self.transcript.save(path, &self.located.label)?;
+                self.console.notice(&format!("the conversation is in {}", path.display()));
+                Ok(())
+            }
+            "/load" => {
+                self.transcript = Transcript::load(file()?)?;
+                self.last = None;
+                let answers = count(self.transcript.answered(), "answer");
+                self.console.notice(&format!("the conversation goes on after {answers}"));
+                Ok(())
+            }
+            "/model" => self.change_model(rest),
+            _ => Err(Failure::usage(format!("there is no command {command}; /help lists them"))),
+        }
+    }
+
+    /// Reports what went wrong with a command. What makes it pointless to go on is an error.
+    fn complain(&self, failure: &Failure) -> Result<(), Failure> {
+        match failure {
+            Failure::Stopped(message) => console::to_stderr(message),
+            _ => console::print_error(failure.message().unwrap_or_default()),
+        }
+        match self.engine {
+            Some(_) => Ok(()),
+            None => Err(Failure::failed("there is no model left to talk with")),
+        }
+    }
+
+    fn set_system(&mut self, text: &str) {
+        self.transcript.system = (!text.is_empty()).then(|| text.to_string());
+        self.console.notice(match self.transcript.system {
+            Some(_) => "the system message is set",
+            None => "there is no system message now",
+        });
+    }
+
+    fn undo(&mut self) {
+        self.console.notice(&match self.transcript.undo() {
+            true => {
+                format!("taken back; {} before it", count(self.transcript.answered(), "answer"))
+            }
+            false => "there is nothing to take back".to_string(),
+        });
+    }
+
+    /// `/set NAME VALUE`; `parameter` before it is Ollama's.
+    fn set(&mut self, rest: &str) -> Result<(), Failure> {
+        let rest = rest.strip_prefix("parameter ").unwrap_or(rest).trim();
+        let (name, value) = rest.split_once(char::is_whitespace).unwrap_or((rest, ""));
+        match (name, value.trim()) {
+            ("", _) => {
+                let most = self.max_tokens.map_or("none".to_string(), |most| most.to_string());
+                console::to_stderr(&format!("{}, max_tokens {most}", self.sampling.describe()));
+                return Ok(());
+            }
+            ("system", text) => self.set_system(text),
+            (_, "") => return Err(Failure::usage(format!("/set {name} needs a value"))),
+            ("max_tokens" | "max-tokens" | "num_predict", value) => {
+                let most = most_tokens(value)
+                    .map_err(|why| Failure::usage(format!("{name} cannot be '{value}': {why}")))?;
+                self.max_tokens = bound(Some(most));
+            }
+            (name, value) => self.sampling.set(name, value)?,
+        }
+        self.console.notice(&format!("{name} is set"));
+        Ok(())
+    }
+
+    /// Loads another model; the one before is given up only for one that can be read.
+    fn change_model(&mut self, name: &str) -> Result<(), Failure> {
+        if name.is_empty() {
+            return Err(Failure::usage("/model needs the name of a model, or its path"));
+        }
+        let located = model::locate(name, self.console);
+        // Fetching may have changed what Ctrl-C does.
+        interrupt::install(Manner::Stays)?;
+        let located = located?;
+        ModelFile::open(&located.path)?.config().map_err(Failure::from)?;
+        let before = self.engine.take();
+        drop(before);
+        let opened = open(self.arguments, &located, self.console).and_then(|engine| {
+            check_template(&engine, &located, self.console)?;
+            Ok(engine)
+        });
+        match opened {
+            Ok(engine) => {
+                self.engine = Some(engine);
+                self.located = located;
+                self.last = None;
+                self.console.notice(&format!("{} goes on", self.located.label));
+                Ok(())
+            }
+            Err(failure) => {
+                self.engine = open(self.arguments, &self.located, self.console).ok();
+                Err(failure)
+            }
+        }
+    }
+
+    fn tell_statistics(&self) {
+        console::to_stderr(&match (&self.last, &self.engine) {
+            (Some(answer), Some(engine)) => {
+                Statistics::measure(engine, answer).line(&self.located.label)
+            }
+            _ => "there is no answer yet".to_string(),
+        });
+    }
+
+    fn regenerate(&mut self) -> Result<(), Failure> {
+        if !self.transcript.take_answer() {
+            self.console.notice("there is no answer to give again");
+            return Ok(());
+        }
+        // A seed that was given would give the same answer.
+        let again = self.last.as_ref().map(|answer| answer.seed.wrapping_add(1));
+        self.turn(self.sampling.seed().and(again))
+    }
+
+    fn ask(&mut self, text: &str) -> Result<(), Failure> {
+        self.transcript.ask(text);
+        self.turn(self.sampling.seed())
+    }
+
+    /// An answer to what was said. What goes wrong with it costs this turn, not the conversation.
+    fn turn(&mut self, seed: Option<u64>) -> Result<(), Failure> {
+        self.asked += 1;
+        match self.answer(seed) {
+            Ok(Some(text)) => {
+                self.transcript.answer(text);
+                Ok(())
+            }
+            Ok(None) => {
+                self.transcript.undo();
+                self.console.notice("interrupted before the answer; this message is forgotten");
                 Ok(())
             }
             Err(failure @ (Failure::ReaderGone | Failure::Interrupted | Failure::Output(_))) => {
                 Err(failure)
             }
             Err(failure) => {
-                self.turns.pop();
+                self.failed += 1;
+                self.transcript.undo();
                 let message = failure.message().unwrap_or_default();
                 console::print_error(&format!(
                     "{message}; this turn is forgotten, /reset begins a new conversation"
                 ));
-                if self.engine.as_ref().is_some_and(Engine::is_lost) {
-                    // What it still holds of the device goes first.
-                    self.engine = None;
-                    let engine = open(self.arguments, &self.located, self.console)?;
-                    self.console.notice(&format!(
-                        "the model was loaded again on {}; the conversation goes on",
-                        engine.runs_on()
-                    ));
-                    self.engine = Some(engine);
-                }
-                Ok(())
+                self.reopen_if_lost()
             }
         }
     }
 
-    fn answer(&mut self) -> Result<String, Failure> {
-        let mut messages = Vec::with_capacity(self.turns.len() + 1);
-        messages.extend(self.system.as_ref().map(|system| Message::new("system", system)));
-        messages.extend(self.turns.iter().cloned());
+    fn reopen_if_lost(&mut self) -> Result<(), Failure> {
+        if self.engine.as_ref().is_some_and(Engine::is_lost) {
+            // What it still holds of the device goes first.
+            self.engine = None;
+            let engine = open(self.arguments, &self.located, self.console)?;
+            self.console.notice(&format!(
+                "the model was loaded again on {}; the conversation goes on",
+                engine.runs_on()
+            ));
+            self.engine = Some(engine);
+        }
+        Ok(())
+    }
+
+    /// The answer's text; none where it was interrupted before it began.
+    fn answer(&mut self, seed: Option<u64>) -> Result<Option<String>, Failure> {
         let Some(engine) = &mut self.engine else {
             return Err(Failure::failed("the model is not loaded"));
         };
@@ -209,85 +395,30 @@ impl Chat<'_> {
         let Some((template, _)) = &side.template else {
             return Err(Failure::failed("the model has no chat template"));
         };
-        let prompt = template.render_tokens(&Conversation::new(messages), &side.tokenizer)?;
+        let conversation = Conversation::new(self.transcript.messages());
+        let prompt = template.render_tokens(&conversation, &side.tokenizer)?;
         let request = Request {
-            sampling: self.arguments.sampling.sampling()?,
-            seed: self.arguments.sampling.seed,
-            max_tokens: self.arguments.max_tokens,
+            sampling: self.sampling.sampling()?,
+            seed,
+            max_tokens: self.max_tokens,
             stop: self.arguments.stop.clone(),
             ..Request::new(prompt)
         };
         let _working = Working::begin();
-        let (answer, text) = generate(engine, &request, true)?;
-        let line = statistics::line(&self.located.label, engine, &answer);
-        self.console.detail(&line);
-        self.last = Some(line);
-        match answer.finish {
+        let (answer, text) = generate(engine, &request, Shown::Text, self.console)?;
+        if self.console.verbose {
+            let statistics = Statistics::measure(engine, &answer);
+            self.console.detail(&statistics.line(&self.located.label));
+        }
+        let finish = answer.finish;
+        self.last = Some(answer);
+        match finish {
             Finish::ContextFull => Err(Failure::failed(format!(
                 "the context of {} tokens is full, so the answer is cut short",
                 engine.context()
             ))),
-            _ => Ok(text),
-        }
-    }
-}
-
-/// Where the user's lines come from.
-enum Lines {
-    Terminal { editor: Box<rustyline::Editor<(), FileHistory>>, history: Option<PathBuf> },
-    Plain(std::io::Lines<std::io::StdinLock<'static>>),
-}
-
-impl Lines {
-    fn open(console: Console) -> Result<Lines, Failure> {
-        if !std::io::stdin().is_terminal() {
-            return Ok(Lines::Plain(std::io::stdin().lock().lines()));
-        }
-        let broken = |error| Failure::failed(format!("cannot edit lines here: {error}"));
-        let mut editor = rustyline::Editor::new().map_err(broken)?;
-        // Beside the models, where a user's own files of pianola are.
-        let history = Store::open()
-            .ok()
-            .and_then(|store| store.models().parent().map(|home| home.join("history")));
-        if let Some(path) = &history {
-            // The first chat has none yet.
-            let _ = editor.load_history(path);
-        }
-        console.notice("/help lists the commands, Ctrl-C stops an answer, Ctrl-D ends");
-        Ok(Lines::Terminal { editor: Box::new(editor), history })
-    }
-
-    fn next(&mut self) -> Result<Option<String>, Failure> {
-        match self {
-            Lines::Plain(lines) => lines.next().transpose().map_err(|error| {
-                Failure::failed(format!("cannot read standard input as UTF-8 lines: {error}"))
-            }),
-            Lines::Terminal { editor, .. } => loop {
-                match editor.readline("> ") {
-                    Ok(line) => {
-                        if !line.trim().is_empty() {
-                            // A history that cannot grow is no reason to stop talking.
-                            let _ = editor.add_history_entry(&line);
-                        }
-                        return Ok(Some(line));
-                    }
-                    Err(ReadlineError::Interrupted) => {
-                        console::to_stderr("(Ctrl-D or /exit ends the chat)");
-                    }
-                    Err(ReadlineError::Eof) => return Ok(None),
-                    Err(error) => {
-                        return Err(Failure::failed(format!("cannot read the terminal: {error}")));
-                    }
-                }
-            },
-        }
-    }
-
-    fn close(self) {
-        if let Lines::Terminal { mut editor, history: Some(path) } = self {
-            let saved = path.parent().map_or(Ok(()), std::fs::create_dir_all);
-            // The conversation is over; a lost history is not worth an error.
-            let _ = saved.is_ok().then(|| editor.save_history(&path));
+            Finish::Cancelled if text.is_empty() => Ok(None),
+            _ => Ok(Some(text)),
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::console::{self, Console};
 use crate::device::{self, DeviceChoice};
 use crate::failure::Failure;
 use crate::model;
-use crate::options::{ModelOption, level, threads};
+use crate::options::{ModelOption, level, tell_threads, threads};
 use crate::shapes::ShapeOptions;
 use crate::tuned;
 
@@ -65,7 +65,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let subject = match arguments.shape.shape {
         Some(shape) => CheckSubject::shape(shape, arguments.shape.quant),
         None => {
-            let located = model::locate(&arguments.model.model, console)?;
+            let located = model::locate(arguments.model.name(), console)?;
             CheckSubject::file(located.label, &located.path, None)?
         }
     };
@@ -110,12 +110,16 @@ fn devices(arguments: &Arguments, console: Console) -> Result<Vec<Arc<dyn Device
         if arguments.simd.is_some() {
             return Err(Failure::usage("--simd is for the processor; add --device cpu"));
         }
+        if arguments.threads.is_some() {
+            return Err(Failure::usage("--threads is for the processor; add --device cpu"));
+        }
         let device = |gpu: Arc<Gpu>| -> Arc<dyn Device> {
             let tuning = tuned::load(&gpu, console);
             Arc::new(VulkanDevice::new(VulkanOptions { tuning, ..VulkanOptions::new(gpu) }))
         };
         return Ok(gpus.into_iter().map(device).collect());
     }
+    tell_threads(arguments.threads, console);
     let threads = arguments.threads.unwrap_or(CpuOptions::default().threads);
     let levels = Level::ALL.into_iter().filter(|level| {
         level.available()

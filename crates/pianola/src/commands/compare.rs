@@ -37,7 +37,8 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     text: PathBuf,
     /// Tokens in a window
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive)]
+    #[arg(short, long, alias = "ctx-size", value_name = "N", default_value_t = 512)]
+    #[arg(value_parser = positive)]
     context: usize,
     /// Print a JSON object
     #[arg(long)]

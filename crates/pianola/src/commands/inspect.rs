@@ -1,20 +1,24 @@
 //! `inspect`: what is in a model's file.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 
 use clap::Args;
 use pianola_engine::Text;
-use pianola_formats::{Array, TensorInfo, TensorType, Value as Metadata};
-use pianola_model::{Config, ModelFile};
+use pianola_formats::{Array, GgufSurvey, SurveyedTensor, TensorInfo, Value as Metadata};
+use pianola_model::{Config, ModelError, ModelFile};
+use pianola_plan::size_text;
 use serde_json::{Map, Value, json};
 
-use crate::console::{self, Console};
+use crate::console::{self, Console, one_line as escaped};
 use crate::failure::Failure;
 use crate::model::{self, Located};
+use crate::options::DEFAULT_MODEL;
 
 /// Show what is in a model: format, configuration, tensors, tokeniser, template, metadata.
 ///
-/// Also for models that cannot be run: what is wrong with them is said in its place.
+/// Also for models that cannot be run, and for GGUF files that end too soon or hold types that are
+/// not known: what is wrong with them is said in its place.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -22,8 +26,12 @@ Examples:
   pianola inspect model.gguf --tensors
   pianola inspect gemma3:270m --json | jq .config")]
 pub struct Arguments {
-    /// A name from the catalogue, a GGUF file, or a Hugging Face folder
-    model: String,
+    /// A name from the catalogue, a GGUF file, or a Hugging Face folder [default: smollm2:135m]
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    named: Option<OsString>,
+    /// The same
+    #[arg(short, long, value_name = "MODEL")]
+    model: Option<OsString>,
     /// List every tensor
     #[arg(long)]
     tensors: bool,
@@ -40,22 +48,74 @@ struct Facts {
     format: String,
     config: Result<Config, String>,
     text: Result<Option<Text>, String>,
-    tensors: Vec<TensorInfo>,
+    tensors: Vec<Listed>,
     metadata: Map<String, Value>,
+    /// Why the file does not open as a whole.
+    problem: Option<String>,
+}
+
+/// A tensor by its description alone.
+struct Listed {
+    name: String,
+    ty: String,
+    shape: Vec<u64>,
+    bytes: u64,
+}
+
+impl From<TensorInfo> for Listed {
+    fn from(info: TensorInfo) -> Listed {
+        let shape = info.shape.iter().map(|&extent| extent as u64).collect();
+        Listed { name: info.name, ty: info.ty.to_string(), shape, bytes: info.bytes }
+    }
+}
+
+impl From<SurveyedTensor> for Listed {
+    fn from(SurveyedTensor { name, ty, shape, bytes }: SurveyedTensor) -> Listed {
+        Listed { name, ty, shape, bytes: bytes.unwrap_or(0) }
+    }
+}
+
+impl Facts {
+    fn of(file: &ModelFile) -> Facts {
+        Facts {
+            format: match file {
+                ModelFile::Gguf(gguf) => format!("GGUF version {}", gguf.version()),
+                ModelFile::Folder(_) => "Hugging Face folder (safetensors)".to_string(),
+            },
+            config: file.config().map_err(|error| error.to_string()),
+            text: Text::of(file).map_err(|error| error.to_string()),
+            tensors: file.source().tensor_infos().into_iter().map(Listed::from).collect(),
+            metadata: metadata(file),
+            problem: None,
+        }
+    }
+
+    /// What can be said of a file that does not open; the error itself where that is nothing.
+    fn of_damaged(located: &Located, error: ModelError) -> Result<Facts, Failure> {
+        let Ok(survey) = GgufSurvey::open(&located.path) else { return Err(error.into()) };
+        let problem = error.to_string();
+        let metadata = survey.metadata.iter().map(|(key, value)| (key.clone(), plain(value)));
+        let listed = survey.tensors.len();
+        Ok(Facts {
+            format: format!(
+                "GGUF version {}, {listed} of {} tensors listed",
+                survey.version, survey.claimed
+            ),
+            config: Err(problem.clone()),
+            text: Err("the file does not open".to_string()),
+            metadata: metadata.collect(),
+            tensors: survey.tensors.into_iter().map(Listed::from).collect(),
+            problem: Some(problem),
+        })
+    }
 }
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
-    let located = model::locate(&arguments.model, console)?;
-    let file = ModelFile::open(&located.path)?;
-    let facts = Facts {
-        format: match &file {
-            ModelFile::Gguf(gguf) => format!("GGUF version {}", gguf.version()),
-            ModelFile::Folder(_) => "Hugging Face folder (safetensors)".to_string(),
-        },
-        config: file.config().map_err(|error| error.to_string()),
-        text: Text::of(&file).map_err(|error| error.to_string()),
-        tensors: file.source().tensor_infos(),
-        metadata: metadata(&file),
+    let name = arguments.named.as_ref().or(arguments.model.as_ref());
+    let located = model::locate(name.map_or(DEFAULT_MODEL.as_ref(), OsString::as_os_str), console)?;
+    let facts = match ModelFile::open(&located.path) {
+        Ok(file) => Facts::of(&file),
+        Err(error) => Facts::of_damaged(&located, error)?,
     };
     if arguments.json {
         return console::print_json(&object(&located, &facts, arguments));
@@ -107,18 +167,34 @@ fn abbreviated(array: &Array) -> Value {
 }
 
 /// Count and bytes of each tensor type.
-fn types(tensors: &[TensorInfo]) -> BTreeMap<TensorType, (usize, u64)> {
+fn types(tensors: &[Listed]) -> BTreeMap<&str, (usize, u64)> {
     let mut types = BTreeMap::new();
     for tensor in tensors {
-        let (count, bytes) = types.entry(tensor.ty).or_insert((0, 0));
+        let (count, bytes) = types.entry(tensor.ty.as_str()).or_insert((0, 0u64));
         *count += 1;
-        *bytes += tensor.bytes;
+        *bytes = bytes.saturating_add(tensor.bytes);
     }
     types
 }
 
-fn parameters(tensors: &[TensorInfo]) -> u64 {
-    tensors.iter().map(|tensor| tensor.shape.iter().product::<usize>() as u64).sum()
+/// In a damaged file shapes may be anything.
+fn parameters(tensors: &[Listed]) -> u64 {
+    let elements = |tensor: &Listed| {
+        tensor.shape.iter().fold(1u64, |product, &extent| product.saturating_mul(extent))
+    };
+    tensors.iter().map(elements).fold(0, u64::saturating_add)
+}
+
+fn weight_bytes(tensors: &[Listed]) -> u64 {
+    tensors.iter().map(|tensor| tensor.bytes).fold(0, u64::saturating_add)
+}
+
+/// Parameters in millions, or in billions from a thousand of them on.
+fn parameters_text(parameters: u64) -> String {
+    match parameters {
+        0..1_000_000_000 => format!("{:.1} M parameters", parameters as f64 / 1e6),
+        _ => format!("{:.1} B parameters", parameters as f64 / 1e9),
+    }
 }
 
 /// The configuration as pairs of name and value.
@@ -175,11 +251,11 @@ fn object(located: &Located, facts: &Facts, arguments: &Arguments) -> Value {
     };
     let mut object = json!({
         "model": located.label,
-        "path": located.path,
+        "path": located.path.to_string_lossy(),
         "format": facts.format,
         "config": config,
         "parameters": parameters(&facts.tensors),
-        "bytes": facts.tensors.iter().map(|tensor| tensor.bytes).sum::<u64>(),
+        "bytes": weight_bytes(&facts.tensors),
         "tensor_types": types,
         "tokenizer": tokenizer_object(&facts.text),
         "chat_template": template_object(&facts.text, arguments.template),
@@ -189,12 +265,15 @@ fn object(located: &Located, facts: &Facts, arguments: &Arguments) -> Value {
         let tensors = facts.tensors.iter().map(|tensor| {
             json!({
                 "name": tensor.name,
-                "type": tensor.ty.to_string(),
+                "type": tensor.ty,
                 "shape": tensor.shape,
                 "bytes": tensor.bytes,
             })
         });
         object["tensors"] = tensors.collect();
+    }
+    if let Some(problem) = &facts.problem {
+        object["problem"] = json!(problem);
     }
     object
 }
@@ -228,14 +307,13 @@ fn template_object(text: &Result<Option<Text>, String>, with_source: bool) -> Va
 }
 
 fn describe(located: &Located, facts: &Facts, arguments: &Arguments) -> String {
-    let bytes: u64 = facts.tensors.iter().map(|tensor| tensor.bytes).sum();
     let mut text = format!(
-        "{}: {}\n{}, {:.1} M parameters, {:.1} MB of weights\n\nconfiguration\n",
-        located.label,
-        located.path.display(),
+        "{}: {}\n{}, {}, {} of weights\n\nconfiguration\n",
+        escaped(&located.label),
+        escaped(&located.path.display().to_string()),
         facts.format,
-        parameters(&facts.tensors) as f64 / 1e6,
-        bytes as f64 / 1e6,
+        parameters_text(parameters(&facts.tensors)),
+        size_text(weight_bytes(&facts.tensors)),
     );
     match &facts.config {
         Ok(config) => {
@@ -243,7 +321,7 @@ fn describe(located: &Located, facts: &Facts, arguments: &Arguments) -> String {
                 text.push_str(&format!("  {key:<18} {}\n", one_line(&value)));
             }
         }
-        Err(problem) => text.push_str(&format!("  cannot be run: {problem}\n")),
+        Err(problem) => text.push_str(&format!("  cannot be run: {}\n", escaped(problem))),
     }
     text.push_str("\ntensors\n");
     for (ty, (count, bytes)) in types(&facts.tensors) {
@@ -252,7 +330,8 @@ fn describe(located: &Located, facts: &Facts, arguments: &Arguments) -> String {
     if arguments.tensors {
         for tensor in &facts.tensors {
             let shape = format!("{:?}", tensor.shape);
-            text.push_str(&format!("  {:<6} {shape:<18} {}\n", tensor.ty, one_word(&tensor.name)));
+            let (ty, name) = (&tensor.ty, one_word(&tensor.name));
+            text.push_str(&format!("  {ty:<6} {shape:<18} {name}\n"));
         }
     }
     text.push_str(&describe_text(&facts.text, arguments.template));
@@ -267,7 +346,9 @@ fn describe_text(side: &Result<Option<Text>, String>, with_source: bool) -> Stri
     let text = match side {
         Ok(Some(text)) => text,
         Ok(None) => return "\ntokeniser\n  none: the model takes token ids only\n".to_string(),
-        Err(problem) => return format!("\ntokeniser\n  cannot be used: {problem}\n"),
+        Err(problem) => {
+            return format!("\ntokeniser\n  cannot be used: {}\n", escaped(problem));
+        }
     };
     let tokenizer = &text.tokenizer;
     let named = |id: Option<u32>| match id {

@@ -7,11 +7,12 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use pianola_engine::{EngineError, LogitRows};
 use pianola_formats::npy::F32Writer;
+use pianola_text::SpecialTokens;
 use serde_json::json;
 
-use crate::console::{self, Console};
+use crate::console::{self, Console, count};
 use crate::failure::Failure;
-use crate::input::TokenInput;
+use crate::input::{self, TokenInput};
 use crate::model;
 use crate::options::{ComputeOptions, ModelOption};
 
@@ -27,12 +28,16 @@ const MOST_ROWS: usize = 512;
 #[command(after_help = "\
 Examples:
   pianola logits -m model-folder --tokens-file tokens.npy -o logits.npy
+  pianola logits --text \"The sky is\" -o logits.npy
   pianola logits -m gemma3:270m --tokens 2,9259 -o logits.npy --exact --greedy 8")]
 pub struct Arguments {
     #[command(flatten)]
     model: ModelOption,
     #[command(flatten)]
     tokens: TokenInput,
+    /// Text instead of tokens, - for standard input: tokenised as `run --raw` does
+    #[arg(long, value_name = "TEXT", conflicts_with_all = ["tokens", "tokens_file"])]
+    text: Option<String>,
     /// The file to write
     #[arg(short, long, value_name = "NPY")]
     output: PathBuf,
@@ -54,21 +59,28 @@ fn chunk(text: &str) -> Result<usize, String> {
 }
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
-    let tokens = arguments.tokens.read()?.ok_or_else(|| {
-        Failure::usage("no tokens were given; use --tokens 2,5,9 or --tokens-file tokens.npy")
-    })?;
-    // Before minutes of work that could not be kept.
-    let folder = arguments.output.parent().filter(|folder| !folder.as_os_str().is_empty());
-    if let Some(folder) = folder.filter(|folder| !folder.is_dir()) {
-        let folder = folder.display();
-        return Err(Failure::failed(format!(
-            "there is no folder {folder} to write to; create it, or give another file with -o"
-        )));
-    }
-    let located = model::locate(&arguments.model.model, console)?;
+    let given = arguments.tokens.read()?;
+    let text = match &arguments.text {
+        Some(text) => Some(input::text(std::slice::from_ref(text), "text", console)?),
+        None if given.is_none() => {
+            return Err(Failure::usage(
+                "no tokens were given; use --text \"…\", --tokens 2,5,9 or --tokens-file tokens.npy",
+            ));
+        }
+        None => None,
+    };
+    check_folder(&arguments.output)?;
+    let located = model::locate(arguments.model.name(), console)?;
     let mut options = arguments.compute.load(console)?;
     options.max_logit_rows = arguments.chunk;
     let mut engine = model::load(&located, options, console)?;
+    let tokens = match text {
+        Some(text) => engine.text()?.tokenizer.encode_prompt(&text, SpecialTokens::Parse)?,
+        None => given.unwrap_or_default(),
+    };
+    if tokens.is_empty() {
+        return Err(EngineError::EmptyPrompt.into());
+    }
     let needed = tokens.len() + arguments.greedy.saturating_sub(1);
     if needed > engine.context() {
         let (context, model) = (engine.context(), engine.config().context);
@@ -100,7 +112,8 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     drop(bar);
     output.finish()?;
     let path = arguments.output.display();
-    console.notice(&format!("{} rows of {columns} logits are in {path}", tokens.len()));
+    let rows = count(tokens.len(), "row");
+    console.notice(&format!("{rows} of {columns} logits are in {path}"));
     if arguments.greedy > 0 {
         let mut greedy = vec![next];
         while greedy.len() < arguments.greedy {
@@ -112,6 +125,18 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Fails where a file could not be written, before minutes of work that could not be kept.
+pub(super) fn check_folder(output: &Path) -> Result<(), Failure> {
+    let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty());
+    match folder.filter(|folder| !folder.is_dir()) {
+        Some(folder) => Err(Failure::failed(format!(
+            "there is no folder {} to write to; create it, or give another file with -o",
+            folder.display()
+        ))),
+        None => Ok(()),
+    }
+}
+
 /// The token of the largest logit, the first of equals.
 fn likeliest(logits: &[f32]) -> u32 {
     let best = |best: usize, index: usize| if logits[index] > logits[best] { index } else { best };
@@ -119,7 +144,7 @@ fn likeliest(logits: &[f32]) -> u32 {
 }
 
 /// Where the rows go.
-enum Output {
+pub(super) enum Output {
     /// A file that appears when it is whole.
     File(F32Writer),
     /// A device or a pipe, which cannot be replaced, only written to.
@@ -127,7 +152,7 @@ enum Output {
 }
 
 impl Output {
-    fn create(path: &Path, rows: usize, columns: usize) -> Result<Output, Failure> {
+    pub fn create(path: &Path, rows: usize, columns: usize) -> Result<Output, Failure> {
         if !path.exists() || path.is_file() {
             return Ok(Output::File(F32Writer::create(path, columns)?));
         }
@@ -143,7 +168,7 @@ impl Output {
         Ok(Output::Stream { file, path: path.to_path_buf() })
     }
 
-    fn push(&mut self, row: &[f32]) -> Result<(), Failure> {
+    pub fn push(&mut self, row: &[f32]) -> Result<(), Failure> {
         match self {
             Output::File(writer) => Ok(writer.push_rows(row)?),
             Output::Stream { file, path } => row
@@ -153,7 +178,7 @@ impl Output {
         }
     }
 
-    fn finish(self) -> Result<(), Failure> {
+    pub fn finish(self) -> Result<(), Failure> {
         match self {
             Output::File(writer) => Ok(writer.finish()?),
             Output::Stream { mut file, path } => {

@@ -31,7 +31,8 @@ pub struct Arguments {
     /// The text
     file: PathBuf,
     /// Tokens in a window
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = positive)]
+    #[arg(short, long, alias = "ctx-size", value_name = "N", default_value_t = 512)]
+    #[arg(value_parser = positive)]
     context: usize,
     /// Print a JSON object
     #[arg(long)]
@@ -42,7 +43,7 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let text = input::text_file(&arguments.file)?;
-    let located = model::locate(&arguments.model.model, console)?;
+    let located = model::locate(arguments.model.name(), console)?;
     let mut options = arguments.compute.load(console)?;
     options.max_logit_rows = LOGIT_ROWS;
     options.context = Some(arguments.context);

@@ -68,7 +68,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             (name, Engine::plan_of_random(shape, arguments.shape.quant, &options)?)
         }
         None => {
-            let located = model::locate(&arguments.model.model, console)?;
+            let located = model::locate(arguments.model.name(), console)?;
             let file = ModelFile::open(&located.path)?;
             let config = file.config();
             let config = config.map_err(|error| Failure::from(error).about(&located.path))?;

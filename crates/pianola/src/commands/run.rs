@@ -1,51 +1,68 @@
 //! `run`: one prompt, one answer.
 
+use std::ffi::OsStr;
 use std::io::IsTerminal;
-use std::ops::ControlFlow;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use pianola_engine::{Answer, Engine, Finish, Request};
-use pianola_text::{Conversation, Message, SpecialTokens, TemplateOrigin};
-use serde_json::json;
+use pianola_text::{Conversation, Message, SpecialTokens};
+use serde_json::{Value, json};
 
-use crate::catalogue;
-use crate::console::{self, Console};
+use super::generate::{Shown, generate, tell_origin};
+use crate::console::{self, Console, count};
 use crate::failure::Failure;
-use crate::input::{self, TokenInput};
-use crate::interrupt::{self, Second, Working};
+use crate::input::{FirstWord, PromptSources, TokenInput, first_word};
+use crate::interrupt::{self, Manner, Working};
 use crate::model::{self, Located};
-use crate::options::{ComputeOptions, ModelOption, SamplingOptions, SpeculationOptions, positive};
+use crate::options::{
+    ComputeOptions, ModelOption, SpeculationOptions, bound, is_base_model, most_tokens, positive,
+};
 use crate::profile;
-use crate::statistics;
+use crate::sampling::SamplingOptions;
+use crate::statistics::{self, Statistics};
 
 /// Answer one prompt.
 ///
 /// The prompt is a user's message, put into the form the model was trained on by its chat
-/// template; --raw lets the model continue the text as it is. Without PROMPT, or with -, the
-/// prompt is read from standard input (a newline at its end is left out). Control characters in an
-/// answer are spelled out on a terminal, as \u{1b}; in a pipe or a file they stay as they are.
+/// template; --raw lets the model continue the text as it is. What is piped in comes before PROMPT,
+/// with a blank line between; so does a file (-f). A newline at the end of either is left out. A
+/// first word that names a model is taken as -m. Control characters in an answer are spelled out on
+/// a terminal, as \u{1b}; in a pipe or a file they stay as they are.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   pianola run \"Why is the sky blue?\"
-  pianola run -m gemma3:270m --raw \"Once upon a time\" -n 50
+  pianola run qwen2.5-coder:1.5b \"Write a haiku about recursion.\"
+  cat notes.txt | pianola run \"Summarise this.\"
   git diff | pianola run -m qwen2.5-coder:1.5b --system \"You review code.\"
+  pianola run -m gemma3:270m --raw \"Once upon a time\" -n 50
   pianola run --temp 0 --json \"Name three colours\"")]
 pub struct Arguments {
     #[command(flatten)]
     model: ModelOption,
     /// The prompt; several words are joined by spaces
-    #[arg(value_name = "PROMPT", conflicts_with_all = ["tokens", "tokens_file"])]
+    #[arg(value_name = "PROMPT", conflicts_with_all = ["tokens", "tokens_file", "words"])]
     prompt: Vec<String>,
-    /// Most tokens to generate [default: until the model ends or the context is full]
-    #[arg(short = 'n', long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    /// The prompt, as llama.cpp takes it
+    #[arg(short = 'p', long = "prompt", value_name = "PROMPT", hide = true)]
+    #[arg(conflicts_with_all = ["tokens", "tokens_file"])]
+    words: Option<String>,
+    /// A file to put before the prompt, or to use as the prompt; - is standard input
+    #[arg(short, long, visible_alias = "prompt-file", value_name = "FILE")]
+    #[arg(conflicts_with_all = ["tokens", "tokens_file"])]
+    file: Option<PathBuf>,
+    /// Most tokens to generate, -1 for no bound [default: until the model ends or the context is
+    /// full]
+    #[arg(short = 'n', long, aliases = ["n-predict", "predict"], value_name = "N")]
+    #[arg(value_parser = most_tokens, allow_negative_numbers = true)]
     max_tokens: Option<usize>,
     /// End the answer before this text. May be repeated
     #[arg(long, value_name = "TEXT")]
     stop: Vec<String>,
     /// A system message before the prompt
-    #[arg(long, value_name = "TEXT", conflicts_with_all = ["raw", "tokens", "tokens_file"])]
+    #[arg(long, alias = "system-prompt", value_name = "TEXT")]
+    #[arg(conflicts_with_all = ["raw", "tokens", "tokens_file"])]
     system: Option<String>,
     /// Continue the prompt as it is, without the chat template. Markers such as <|im_start|> are
     /// recognised, and the model's beginning-of-sequence token is added where it wants one
@@ -57,20 +74,33 @@ pub struct Arguments {
     #[command(flatten)]
     tokens: TokenInput,
     /// Tokens of context [default: all that the model allows]
-    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = positive)]
+    #[arg(allow_negative_numbers = true)]
     context: Option<usize>,
-    /// Print one JSON object at the end instead of text as it comes
-    #[arg(long)]
-    json: bool,
+    /// Print JSON instead of text: one object at the end, or with --json=lines an object with a
+    /// "text" for each piece as it comes, then the one at the end
+    #[arg(long, value_name = "FORM", num_args = 0..=1, require_equals = true)]
+    #[arg(default_missing_value = "object")]
+    json: Option<JsonForm>,
     /// Time every kernel on the device: print a table, write a Chrome trace to this file. Slower
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
+    /// Answered with what to use instead
+    #[arg(short, long, aliases = ["conversation", "interactive-first"], hide = true)]
+    interactive: bool,
     #[command(flatten)]
     sampling: SamplingOptions,
     #[command(flatten)]
     speculation: SpeculationOptions,
     #[command(flatten)]
     compute: ComputeOptions,
+}
+
+/// How `--json` prints.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum JsonForm {
+    Object,
+    Lines,
 }
 
 /// What the model is given.
@@ -80,20 +110,27 @@ enum Prompt {
 }
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
+    if arguments.interactive {
+        return Err(Failure::usage("`run` answers once; to talk, use `pianola chat -m MODEL`"));
+    }
     let sampling = arguments.sampling.sampling()?;
-    let prompt = prompt(arguments)?;
-    let located = model::locate(&arguments.model.model, console)?;
+    let (name, words) = model_and_words(arguments, console)?;
+    let prompt = prompt(arguments, words, console)?;
+    let located = model::locate(name, console)?;
     let mut options = arguments.compute.load(console)?;
     options.context = arguments.context;
     let mut engine = model::load_with_draft(&located, options, &arguments.speculation, console)?;
     let prompt = match prompt {
         Prompt::Tokens(tokens) => tokens,
-        Prompt::Text(text) => encode(&engine, &located, &text, arguments, console)?,
+        Prompt::Text(text) => {
+            let base = is_base_model(name);
+            encode(&engine, &text, Template { located: &located, base, arguments }, console)?
+        }
     };
     let request = Request {
         sampling,
-        seed: arguments.sampling.seed,
-        max_tokens: arguments.max_tokens,
+        seed: arguments.sampling.seed(),
+        max_tokens: bound(arguments.max_tokens),
         stop: arguments.stop.clone(),
         ignore_end: arguments.ignore_eos,
         ..Request::new(prompt)
@@ -102,57 +139,134 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         profile::start(&mut engine, path)?;
     }
     model::tell_sampling(&engine, &request, &arguments.compute, console);
-    interrupt::install(Second::Ends)?;
-    let (answer, text) = {
-        let _working = Working::begin();
-        generate(&mut engine, &request, !arguments.json)?
+    console::tell_closed_output(console);
+    interrupt::install(Manner::Soon)?;
+    let _working = Working::begin();
+    let shown = match arguments.json {
+        None => Shown::Text,
+        Some(JsonForm::Object) => Shown::Nothing,
+        Some(JsonForm::Lines) => Shown::JsonLines,
     };
-    if arguments.json {
-        let mut object = json!({
-            "model": located.label,
-            "text": text,
-            "tokens": answer.tokens,
-            "finish": statistics::finish_name(answer.finish),
-            "stop_text": answer.stop_text,
-        });
-        if let (Some(all), Some(times)) =
-            (object.as_object_mut(), statistics::object(&engine, &answer).as_object())
-        {
-            all.extend(times.clone());
-        }
-        console::print_json_line(&object)?;
+    let (answer, text) = generate(&mut engine, &request, shown, console)?;
+    if answer.finish == Finish::Cancelled {
+        return Err(interrupted(&answer, arguments, console));
     }
-    if !console.quiet {
-        let line = statistics::line(&located.label, &engine, &answer);
-        console.notice(&line);
-    }
+    let json = arguments.json.map(|_| object(&located, &answer, &text));
+    report(&engine, &located.label, &answer, json, console)?;
     if let Some(path) = &arguments.profile {
         profile::finish(&mut engine, path, console)?;
     }
     match answer.finish {
-        Finish::ContextFull => Err(Failure::failed(format!(
-            "the context of {} tokens is full, so the answer is cut short; {}",
-            engine.context(),
-            match engine.context() < engine.config().context {
-                true =>
-                    format!("raise --context (the model allows up to {})", engine.config().context),
-                false => "use a shorter prompt, or bound the answer with -n".to_string(),
-            }
-        ))),
-        Finish::Cancelled => Err(Failure::Interrupted),
-        Finish::EndOfTurn
-        | Finish::StopToken
-        | Finish::StopText
-        | Finish::Complete
-        | Finish::MaxTokens => Ok(()),
+        Finish::ContextFull => Err(context_full(&engine, arguments)),
+        _ => Ok(()),
     }
 }
 
-fn prompt(arguments: &Arguments) -> Result<Prompt, Failure> {
+/// The answer for machines, without what it cost.
+fn object(located: &Located, answer: &Answer, text: &str) -> Value {
+    json!({
+        "model": located.label,
+        "text": text,
+        "tokens": answer.tokens,
+        "finish": statistics::finish_name(answer.finish),
+        "stop_text": answer.stop_text,
+    })
+}
+
+/// Says what an answer cost, and prints it where it is for a machine.
+fn report(
+    engine: &Engine,
+    label: &str,
+    answer: &Answer,
+    json: Option<Value>,
+    console: Console,
+) -> Result<(), Failure> {
+    if json.is_none() && console.quiet {
+        return Ok(());
+    }
+    let statistics = Statistics::measure(engine, answer);
+    if let Some(Value::Object(mut all)) = json {
+        if let Value::Object(costs) = statistics.object() {
+            all.extend(costs);
+        }
+        console::print_json_line(&Value::Object(all))?;
+    }
+    console.notice(&statistics.line(label));
+    Ok(())
+}
+
+/// Short, because whoever presses Ctrl-C does not wait for measurements.
+fn interrupted(answer: &Answer, arguments: &Arguments, console: Console) -> Failure {
+    let after = match answer.usage.generated_tokens {
+        0 => "interrupted before the first token".to_string(),
+        tokens => format!("interrupted after {}, seed {}", count(tokens, "token"), answer.seed),
+    };
+    if console.quiet {
+        return Failure::Interrupted;
+    }
+    Failure::Stopped(match bound(arguments.max_tokens) {
+        None if answer.usage.generated_tokens > 0 => format!("{after} (-n bounds an answer)"),
+        _ => after,
+    })
+}
+
+fn context_full(engine: &Engine, arguments: &Arguments) -> Failure {
+    let (context, model) = (engine.context(), engine.config().context);
+    let greedy = arguments.sampling.temp == 0.0;
+    Failure::failed(format!(
+        "the context of {context} tokens is full, so the answer is cut short; {}{}",
+        match context < model {
+            true => format!(
+                "raise --context (the model allows up to {model}), or bound the answer with -n"
+            ),
+            false => "use a shorter prompt, or bound the answer with -n".to_string(),
+        },
+        // The likeliest token may lead back to itself for ever.
+        if greedy { "; --temp above 0 keeps a model from repeating itself" } else { "" },
+    ))
+}
+
+/// The model and the words of the prompt: a first word that names a model is one, unless -m was given.
+fn model_and_words(
+    arguments: &Arguments,
+    console: Console,
+) -> Result<(&OsStr, &[String]), Failure> {
+    let words = match &arguments.words {
+        Some(words) => std::slice::from_ref(words),
+        None => &arguments.prompt[..],
+    };
+    let usual = (arguments.model.name(), words);
+    let Some(first) = arguments.prompt.first() else { return Ok(usual) };
+    if arguments.model.model.is_some() {
+        return Ok(usual);
+    }
+    let alone = words.len() == 1;
+    let nothing_else = alone && arguments.file.is_none() && std::io::stdin().is_terminal();
+    match first_word(first) {
+        FirstWord::Model if nothing_else => Err(Failure::usage(format!(
+            "{first} is a model, and there is no prompt; `pianola chat -m {first}` talks with it, \
+             `pianola run {first} \"…\"` asks it one thing"
+        ))),
+        FirstWord::Model => {
+            console.notice(&format!(
+                "model: {first}, the first word; with -m or in quotes it is part of the prompt"
+            ));
+            Ok((OsStr::new(first), &words[1..]))
+        }
+        FirstWord::LikeModel if !alone => Err(Failure::usage(format!(
+            "'{first}' looks like a model's name, and no model here is called so; name a model with \
+             -m, or put the whole prompt in quotes (`pianola list` shows what there is)"
+        ))),
+        FirstWord::LikeModel | FirstWord::Prompt => Ok(usual),
+    }
+}
+
+fn prompt(arguments: &Arguments, words: &[String], console: Console) -> Result<Prompt, Failure> {
     if let Some(tokens) = arguments.tokens.read()? {
         return Ok(Prompt::Tokens(tokens));
     }
-    let text = input::text(&arguments.prompt, "prompt")?;
+    let sources = PromptSources { words, file: arguments.file.as_deref() };
+    let text = sources.read(console)?;
     let empty = if arguments.raw { text.is_empty() } else { text.trim().is_empty() };
     if empty {
         return Err(Failure::usage(
@@ -162,11 +276,18 @@ fn prompt(arguments: &Arguments) -> Result<Prompt, Failure> {
     Ok(Prompt::Text(text))
 }
 
+/// What decides on the form of a prompt.
+struct Template<'a> {
+    located: &'a Located,
+    /// Not made to chat.
+    base: bool,
+    arguments: &'a Arguments,
+}
+
 fn encode(
     engine: &Engine,
-    model: &Located,
     text: &str,
-    arguments: &Arguments,
+    Template { located, base, arguments }: Template<'_>,
     console: Console,
 ) -> Result<Vec<u32>, Failure> {
     let side = engine.text()?;
@@ -174,11 +295,10 @@ fn encode(
     if arguments.raw {
         return raw();
     }
-    let base = catalogue::find(&arguments.model.model).is_some_and(|entry| entry.base);
     if base && arguments.system.is_none() {
         console.notice(&format!(
             "{} is a base model, not made to chat: the prompt is continued as it is (as with --raw)",
-            model.label
+            located.label
         ));
         return raw();
     }
@@ -186,12 +306,12 @@ fn encode(
         if arguments.system.is_some() {
             return Err(Failure::failed(format!(
                 "{} has no chat template, so a system message has no place; leave --system out",
-                model.label
+                located.label
             )));
         }
         console.notice(&format!(
             "{} has no chat template: the prompt is continued as it is (as with --raw)",
-            model.label
+            located.label
         ));
         return raw();
     };
@@ -200,46 +320,4 @@ fn encode(
     messages.extend(arguments.system.as_ref().map(|system| Message::new("system", system)));
     messages.push(Message::new("user", text));
     Ok(template.render_tokens(&Conversation::new(messages), &side.tokenizer)?)
-}
-
-/// Says where a template comes from if it is not the model's own.
-pub fn tell_origin(origin: &TemplateOrigin, console: Console) {
-    match origin {
-        TemplateOrigin::Gguf | TemplateOrigin::File(_) => {
-            console.detail(&format!("chat template: {origin}"));
-        }
-        _ => console.notice(&format!("chat template: {origin}")),
-    }
-}
-
-/// Generates, writing the text as it comes if `stream`; returns it whole too.
-pub fn generate(
-    engine: &mut Engine,
-    request: &Request,
-    stream: bool,
-) -> Result<(Answer, String), Failure> {
-    let mut text = String::new();
-    let mut failure = None;
-    let terminal = std::io::stdout().is_terminal();
-    let answer = engine.generate(request, &mut |piece| {
-        text.push_str(piece);
-        if stream
-            && !piece.is_empty()
-            && let Err(error) = console::print_answer(piece)
-        {
-            failure = Some(error);
-            return ControlFlow::Break(());
-        }
-        if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
-    })?;
-    if let Some(failure) = failure {
-        return Err(failure);
-    }
-    // A shell's prompt, or the next line of statistics, begins on a line of its own. Elsewhere
-    // too: a text file ends with a newline.
-    let unended = !text.is_empty() && !text.ends_with('\n');
-    if stream && (unended || (text.is_empty() && terminal)) {
-        console::print("\n")?;
-    }
-    Ok((answer, text))
 }

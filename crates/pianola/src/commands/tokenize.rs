@@ -4,7 +4,7 @@ use clap::Args;
 use pianola_text::SpecialTokens;
 use serde_json::json;
 
-use crate::console::{self, Console};
+use crate::console::{self, Console, count};
 use crate::failure::Failure;
 use crate::input;
 use crate::model;
@@ -42,8 +42,8 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
-    let text = input::text(&arguments.text, "text")?;
-    let located = model::locate(&arguments.model.model, console)?;
+    let text = input::text(&arguments.text, "text", console)?;
+    let located = model::locate(arguments.model.name(), console)?;
     let tokenizer = model::text(&located)?.tokenizer;
     let special = if arguments.special { SpecialTokens::Parse } else { SpecialTokens::Plain };
     let mut tokens = tokenizer.encode(&text, special)?;
@@ -64,7 +64,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     }
     let lines = tokens.iter().zip(&pieces).map(|(token, piece)| format!("{token:>8}  {piece:?}\n"));
     console::print(&lines.collect::<String>())?;
-    let bytes = text.len();
-    console.notice(&format!("{} tokens for {bytes} bytes", tokens.len()));
+    let (tokens, bytes) = (count(tokens.len(), "token"), count(text.len(), "byte"));
+    console.notice(&format!("{tokens} for {bytes}"));
     Ok(())
 }

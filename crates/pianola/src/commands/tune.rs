@@ -52,7 +52,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             })?
         }
         None => {
-            let located = model::locate(&arguments.model.model, console)?;
+            let located = model::locate(arguments.model.name(), console)?;
             model::load(&located, options, console)?
         }
     };

@@ -2,6 +2,8 @@
 
 #![allow(dead_code)] // Each test file uses its part.
 
+pub mod pty;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;

@@ -48,6 +48,8 @@ impl Tokenizer {
         let id = |key: &str| {
             file.unsigned(&format!("tokenizer.ggml.{key}_token_id"))
                 .and_then(|id| u32::try_from(id).ok())
+                // Some converters write -1 for a token that the model does not have.
+                .filter(|&id| id != u32::MAX)
         };
         let tokens = file.strings("tokenizer.ggml.tokens").unwrap_or_default();
         let model = match file.string("tokenizer.ggml.model") {
@@ -74,6 +76,7 @@ impl Tokenizer {
 
     /// The tokeniser of a vocabulary as GGUF describes it, wherever it comes from.
     pub fn from_vocabulary(source: VocabularySource) -> Result<Tokenizer, Error> {
+        check_roles(&source)?;
         match source.model {
             "llama" => sentence_piece(source),
             "gpt2" => byte_level(source),
@@ -202,6 +205,24 @@ fn roles(source: &VocabularySource, adds_bos: bool) -> Roles {
         adds_bos: source.add_bos.unwrap_or(adds_bos),
         stops: source.stops.clone(),
     }
+}
+
+/// A token with a part to play has to be there: a model cannot be given one that it does not have.
+fn check_roles(source: &VocabularySource) -> Result<(), Error> {
+    let stops = source.stops.iter().map(|&id| ("eot_token_id or eom_token_id", Some(id)));
+    let ids = [
+        ("bos_token_id", source.bos),
+        ("eos_token_id", source.eos),
+        ("unknown_token_id", source.unknown),
+    ];
+    let count = source.tokens.len();
+    for (field, id) in ids.into_iter().chain(stops) {
+        if let Some(id) = id.filter(|&id| id as usize >= count) {
+            let problem = format!("token {id} is not among the {count} tokens");
+            return Err(Error::Invalid { field, problem });
+        }
+    }
+    Ok(())
 }
 
 fn check_length(field: &'static str, found: usize, expected: usize) -> Result<(), Error> {

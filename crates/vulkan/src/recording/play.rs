@@ -12,6 +12,7 @@ use ash::vk;
 use pianola_plan::{BUCKETS, DeviceError, LogitsTo, PlanOptions, Step, WAIT_LIMIT, bucket};
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 impl VulkanRecording {
@@ -277,6 +278,26 @@ impl VulkanRecording {
     /// Waits until a slot is done, and makes its fence usable again.
     pub(crate) fn finish(&mut self, slot: usize) -> Result<(), DeviceError> {
         self.finish_within(slot, WAIT_LIMIT)
+    }
+
+    /// Waits for a slot as long as nobody interrupts; then it is still in flight.
+    pub(crate) fn await_interruptibly(&mut self, slot: usize) -> Result<(), DeviceError> {
+        /// Far below what a person notices.
+        const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+        let Some(flag) = &self.interrupt else { return Ok(()) };
+        let fence = self.slots[slot].fence;
+        let start = Instant::now();
+        // Beyond the limit, [`VulkanRecording::finish`] says what is wrong.
+        while self.slots[slot].in_flight && start.elapsed() < WAIT_LIMIT {
+            if self.gpu.is_signalled_within(fence, BETWEEN_LOOKS, "a play")? {
+                break;
+            }
+            if flag.load(Ordering::Relaxed) {
+                return Err(DeviceError::Interrupted);
+            }
+        }
+        self.statistics.waited_seconds += start.elapsed().as_secs_f64();
+        Ok(())
     }
 
     pub(super) fn finish_within(

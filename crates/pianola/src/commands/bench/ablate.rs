@@ -1,11 +1,25 @@
 //! `--ablate`: what recording once is worth.
 
-use pianola_engine::{BenchOptions, BenchRow, Engine};
+use pianola_engine::{BenchOptions, BenchRow, Engine, LoadOptions};
 use pianola_plan::Ceilings;
 use pianola_vulkan::{Ablation, VulkanRecording};
 
 use crate::console;
 use crate::failure::Failure;
+
+/// Refuses what cannot be measured, before a model is loaded for it.
+pub(super) fn check(options: &LoadOptions, bench: &BenchOptions) -> Result<(), Failure> {
+    if bench.generate == 0 {
+        return Err(Failure::usage("--ablate measures generation; -n must be above 0"));
+    }
+    match options.gpu() {
+        Some(_) => Ok(()),
+        None => Err(Failure::usage(
+            "--ablate measures what recording saves on a GPU, and the processor computes; name one \
+             with --device",
+        )),
+    }
+}
 
 /// The founding experiment: the same tokens, with what recording once saves done anew for each.
 pub(super) fn ablate(
@@ -13,9 +27,6 @@ pub(super) fn ablate(
     options: &BenchOptions,
     ceilings: &[Ceilings],
 ) -> Result<Vec<(&'static str, BenchRow)>, Failure> {
-    if options.generate == 0 {
-        return Err(Failure::usage("--ablate measures generation; -n must be above 0"));
-    }
     let kinds = [
         ("recorded once", Ablation::Nothing),
         ("recorded for every token", Ablation::Record),

@@ -5,6 +5,7 @@ use pianola_formats::TensorType;
 use pianola_model::{ModelFile, Shape};
 use pianola_plan::Plan;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 use super::Arguments;
 use crate::commands::check;
@@ -30,7 +31,7 @@ pub(super) fn of_file(
     options: LoadOptions,
     console: Console,
 ) -> Result<Subject, Failure> {
-    let located = model::locate(&arguments.model.model, console)?;
+    let located = model::locate(arguments.model.name(), console)?;
     let checks = match arguments.check {
         true => {
             let subject =
@@ -140,14 +141,21 @@ pub(super) fn check_object(subject: &Subject) -> Option<Value> {
     }))
 }
 
-/// The type that most matrices have.
-fn dominant_type(plan: &Plan) -> Option<TensorType> {
-    let types: Vec<TensorType> = plan.graph.matrices().map(|weight| weight.ty).collect();
-    let count = |ty: &TensorType| types.iter().filter(|other| *other == ty).count();
-    types.iter().copied().max_by_key(count)
+/// The types of the matrices, those of most values first: a file that is called Q4_K_M has several,
+/// and the one that most of its matrices have may be another.
+fn types(plan: &Plan) -> Vec<TensorType> {
+    let mut values = BTreeMap::<TensorType, usize>::new();
+    for weight in plan.graph.matrices() {
+        let (rows, columns) = weight.shape.rows();
+        *values.entry(weight.ty).or_default() += rows * columns;
+    }
+    let mut types: Vec<(TensorType, usize)> = values.into_iter().collect();
+    types.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
+    types.into_iter().map(|(ty, _)| ty).collect()
 }
 
 pub(super) fn quant(subject: &Subject) -> String {
-    let ty = subject.asked.or_else(|| dominant_type(subject.engine.plan()));
-    ty.map_or("none".to_string(), |ty| ty.to_string())
+    let types = subject.asked.map_or_else(|| types(subject.engine.plan()), |ty| vec![ty]);
+    let names: Vec<String> = types.iter().map(TensorType::to_string).collect();
+    if names.is_empty() { "none".to_string() } else { names.join("+") }
 }

@@ -1,0 +1,124 @@
+//! The line that shows how far a long prompt is, where nothing else would show for seconds.
+
+use std::io::{self, IsTerminal, Write};
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use pianola_engine::PromptProgress;
+
+use crate::console::{Console, count, to_stderr};
+use crate::terminal;
+
+/// Prompts that take less show nothing.
+const SHORT: Duration = Duration::from_secs(1);
+/// Between two looks at the clock, on a terminal and in a log.
+const REDRAWN: Duration = Duration::from_millis(250);
+const LOGGED: Duration = Duration::from_secs(10);
+
+/// What is known of a prompt that is being processed.
+#[derive(Clone, Copy)]
+struct Known {
+    progress: PromptProgress,
+    /// When processing began, and when this much was done.
+    begun: Instant,
+    reached: Instant,
+}
+
+impl Known {
+    fn text(&self, now: Instant) -> String {
+        let PromptProgress { processed, cached, total } = self.progress;
+        let done = processed.saturating_sub(cached);
+        let start = format!("prompt: {processed} of {}", count(total, "token"));
+        if done == 0 {
+            return start;
+        }
+        let rate = done as f64 / self.reached.duration_since(self.begun).as_secs_f64().max(1e-3);
+        // The part that is under way is not counted yet; its time is.
+        let left = (total - processed) as f64 / rate;
+        let left = (left - now.duration_since(self.reached).as_secs_f64()).max(0.0);
+        format!("{start}, {rate:.1} tokens/s, {left:.0} s left")
+    }
+}
+
+/// Shows the line from its first second on, until it is dropped.
+pub struct PromptLine {
+    known: Arc<Mutex<Known>>,
+    end: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl PromptLine {
+    /// A prompt of `total` tokens is given to the engine now.
+    pub fn begin(total: usize, console: Console) -> PromptLine {
+        let now = Instant::now();
+        let progress = PromptProgress { processed: 0, cached: 0, total };
+        let known = Arc::new(Mutex::new(Known { progress, begun: now, reached: now }));
+        if console.quiet {
+            return PromptLine { known, end: None, thread: None };
+        }
+        let (end, ended) = mpsc::channel();
+        let shown = known.clone();
+        let thread = std::thread::spawn(move || {
+            let terminal = io::stderr().is_terminal();
+            let mut wait = SHORT;
+            while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(wait) {
+                let known = *shown.lock().unwrap_or_else(PoisonError::into_inner);
+                let text = known.text(Instant::now());
+                match terminal {
+                    true => draw(&text),
+                    false => to_stderr(&text),
+                }
+                wait = if terminal { REDRAWN } else { LOGGED };
+            }
+            if terminal && wait != SHORT {
+                draw("");
+            }
+        });
+        PromptLine { known, end: Some(end), thread: Some(thread) }
+    }
+
+    /// So much is done.
+    pub fn reach(&self, progress: PromptProgress) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        known.progress = progress;
+        known.reached = Instant::now();
+    }
+}
+
+impl Drop for PromptLine {
+    /// The line is gone when this returns.
+    fn drop(&mut self) {
+        self.end.take();
+        if let Some(thread) = self.thread.take() {
+            // It has nothing that could fail but the drawing.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Replaces the line that the cursor is on.
+fn draw(text: &str) {
+    let columns = terminal::width().unwrap_or(80).saturating_sub(1);
+    let shown: String = text.chars().take(columns).collect();
+    let mut out = io::stderr().lock();
+    let _ = write!(out, "\r\u{1b}[K{shown}").and_then(|()| out.flush());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_leave_out_what_was_cached() {
+        let begun = Instant::now();
+        let reached = begun + Duration::from_secs(2);
+        let progress = PromptProgress { processed: 1500, cached: 500, total: 2500 };
+        let known = Known { progress, begun, reached };
+        let text = known.text(reached + Duration::from_secs(1));
+        assert_eq!(text, "prompt: 1500 of 2500 tokens, 500.0 tokens/s, 1 s left");
+        let progress = PromptProgress { processed: 0, cached: 0, total: 1 };
+        assert_eq!(Known { progress, ..known }.text(reached), "prompt: 0 of 1 token");
+    }
+}

@@ -1,0 +1,81 @@
+//! The terminal during a conversation: what is typed while the model answers is kept for the next
+//! line, and not shown in the middle of the answer.
+
+#[cfg(unix)]
+pub use unix::{Silence, restore, width};
+
+#[cfg(unix)]
+mod unix {
+    use std::sync::{Mutex, MutexGuard};
+
+    use rustix::termios::{
+        LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr,
+    };
+
+    /// The terminal's mode before it was changed, while it is.
+    static BEFORE: Mutex<Option<Termios>> = Mutex::new(None);
+
+    fn before() -> MutexGuard<'static, Option<Termios>> {
+        BEFORE.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// While it lives, the terminal neither shows what is typed nor waits for the end of a line;
+    /// Ctrl-C still interrupts, and what was typed before it is kept.
+    pub struct Silence;
+
+    impl Silence {
+        /// None where standard input is no terminal, or one that cannot be changed.
+        pub fn begin() -> Option<Silence> {
+            let input = rustix::stdio::stdin();
+            let mode = tcgetattr(input).ok()?;
+            let mut silent = mode.clone();
+            // Without lines, because a line of a terminal holds 4,096 bytes and drops the rest.
+            silent.local_modes.remove(LocalModes::ECHO | LocalModes::ECHONL | LocalModes::ICANON);
+            silent.local_modes.insert(LocalModes::NOFLSH);
+            tcsetattr(input, OptionalActions::Drain, &silent).ok()?;
+            *before() = Some(mode);
+            Some(Silence)
+        }
+    }
+
+    impl Drop for Silence {
+        fn drop(&mut self) {
+            restore();
+        }
+    }
+
+    /// Puts the terminal back as it was, before the process ends in whatever way.
+    pub fn restore() {
+        if let Some(mode) = before().take() {
+            // A terminal that is gone needs no mode.
+            let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Drain, &mode);
+        }
+    }
+
+    /// Columns of the terminal that standard error is.
+    pub fn width() -> Option<usize> {
+        let size = tcgetwinsize(rustix::stdio::stderr()).ok()?;
+        (size.ws_col > 0).then_some(usize::from(size.ws_col))
+    }
+}
+
+#[cfg(not(unix))]
+pub use other::{Silence, restore, width};
+
+/// Consoles elsewhere are left to the line editor.
+#[cfg(not(unix))]
+mod other {
+    pub struct Silence;
+
+    impl Silence {
+        pub fn begin() -> Option<Silence> {
+            None
+        }
+    }
+
+    pub fn restore() {}
+
+    pub fn width() -> Option<usize> {
+        None
+    }
+}
