@@ -57,6 +57,7 @@ macro_rules! in_runs {
         })*
     };
 }
+pub(super) use in_runs;
 
 /// Rows of f32 activations, `stride` apart.
 #[derive(Clone, Copy)]
@@ -66,11 +67,11 @@ pub(crate) struct FloatRows {
 }
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 /// Distance of the prefetch ahead of the codes in use, in bytes: the best of 1 to 16 KiB and of a
 /// whole tile. It goes to the second-level cache; prefetched into the first, the codes take its few
 /// outstanding misses and a quarter of the bandwidth is lost.
-const AHEAD: usize = 4 << 10;
+pub(super) const AHEAD: usize = 4 << 10;
 
 /// `out[row][lane] = tile row lane . activation row first + row`, `R` rows at once: the codes are
 /// unpacked once and multiplied with each row in turn. `fresh` says that the tile comes from memory,
@@ -213,22 +214,30 @@ pub(crate) unsafe fn dequantize_tile<L: Lanes, C: Codes, S: Scales, const ZERO: 
         let scales = tile.add(blocks * C::BYTES);
         for block in 0..blocks {
             let codes = C::load::<L>(tile.add(block * C::BYTES));
-            let shared = S::shared::<L>(scales, blocks, block);
-            let half = [
-                S::scale::<L>(scales, shared, block, 0),
-                S::scale::<L>(scales, shared, block, usize::from(S::HALVES)),
-            ];
-            let min = S::min::<L>(scales, shared, block);
+            let all = S::all::<L>(scales, blocks, block);
             for column in 0..BLOCK {
-                let code = L::to_f32(L::column(codes[column / 4], column % 4));
-                let centred = L::sub(code, L::splat(ZERO as f32));
-                let mut value = L::mul(half[column / 16], centred);
-                if S::MINS {
-                    value = L::add(value, min);
-                }
+                let value = weight::<L, S, ZERO>(codes[column / 4], all, column);
                 L::store(panel.add((block * BLOCK + column) * TILE), value);
             }
         }
+    }
+}
+
+/// The weights of a column of a block, from its codes and [`Scales::all`].
+///
+/// # Safety
+/// The module's.
+#[inline(always)]
+pub(super) unsafe fn weight<L: Lanes, S: Scales, const ZERO: i32>(
+    codes: L::B,
+    scales: [L::F; 3],
+    column: usize,
+) -> L::F {
+    // SAFETY: works on registers.
+    unsafe {
+        let centred = L::centred(codes, column % 4, ZERO as f32);
+        let value = L::mul(scales[column / 16], centred);
+        if S::MINS { L::add(value, scales[2]) } else { value }
     }
 }
 
@@ -281,6 +290,19 @@ impl Element for u16 {
     unsafe fn load<L: Lanes>(from: *const u16) -> L::F {
         // SAFETY: by the trait's promise.
         unsafe { L::load_f16(from) }
+    }
+}
+
+/// The bits of a bf16.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Bf16(u16);
+
+impl Element for Bf16 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(from: *const Bf16) -> L::F {
+        // SAFETY: by the trait's promise.
+        unsafe { L::load_bf16(from.cast()) }
     }
 }
 
@@ -358,6 +380,25 @@ pub(crate) unsafe fn float_block<L: Lanes, T: Element, const R: usize, const N: 
     }
 }
 
+/// Widens a tile of plain floats to f32.
+///
+/// # Safety
+/// `tile` has `columns * 16` values, `panel` room for as many.
+#[inline(always)]
+pub(crate) unsafe fn widen_tile<L: Lanes, T: Element>(
+    tile: *const u8,
+    columns: usize,
+    panel: *mut f32,
+) {
+    for column in 0..columns {
+        // SAFETY: by this function's promise.
+        unsafe {
+            let lanes = T::load::<L>(tile.cast::<T>().add(TILE * column));
+            L::store(panel.add(TILE * column), lanes);
+        }
+    }
+}
+
 /// `out[row][lane] = panel column lane . activation row first + row` for a `[columns][16]` panel.
 ///
 /// # Safety
@@ -376,7 +417,7 @@ pub(crate) unsafe fn float_rows<L: Lanes>(
         let a = Matrix::read(activations.values, activations.stride);
         let b = Rows { start: panel, stride: 16 };
         let out = Matrix { start: out, stride: 16 };
-        in_runs!(rows, row, COUNT, [8 1], {
+        in_runs!(rows, row, COUNT, [8 4 2 1], {
             let (a, out) = (a.from(first + row, 0), out.from(row, 0));
             float_block::<L, f32, COUNT, 1>(a, b, columns, out, false);
         });

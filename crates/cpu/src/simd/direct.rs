@@ -1,0 +1,246 @@
+//! Products of f32 rows with tiles in the type of the file, a few rows at a time: weights become f32 in
+//! registers and are read from memory once.
+//!
+//! A row's sum goes through the columns in order, whatever stands beside it, so that results have the
+//! same bits as those of [`super::product::float_rows`]. One such sum waits for each of its additions;
+//! where rows are too few to fill that time, two tiles are computed side by side.
+
+use super::lanes::Lanes;
+use super::product::{AHEAD, Element, FloatRows, LINE, in_runs, weight};
+use super::tile::{Codes, Scales};
+use crate::pack::{BLOCK, TILE};
+
+/// Tiles that follow one another in memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Tiles {
+    pub start: *const u8,
+    /// Bytes of a tile.
+    pub bytes: usize,
+    /// One or two.
+    pub count: usize,
+    pub columns: usize,
+}
+
+/// Most tiles of a call.
+pub(crate) const TILES_AT_ONCE: usize = 2;
+
+impl Tiles {
+    /// Byte `at` of tile `tile`.
+    #[inline(always)]
+    unsafe fn at(&self, tile: usize, at: usize) -> *const u8 {
+        // SAFETY: the caller's tile and byte are there.
+        unsafe { self.start.add(tile * self.bytes + at) }
+    }
+
+    /// One of them by itself.
+    #[inline(always)]
+    fn only(&self, tile: usize) -> Tiles {
+        Tiles { start: self.start.wrapping_add(tile * self.bytes), count: 1, ..*self }
+    }
+
+    /// A column of `N` tiles of plain floats.
+    #[inline(always)]
+    unsafe fn column<L: Lanes, T: Element, const N: usize>(&self, column: usize) -> [L::F; N] {
+        // SAFETY: the caller's column is there.
+        unsafe {
+            let at = column * TILE * size_of::<T>();
+            let mut lanes = [T::load::<L>(self.at(0, at).cast()); N];
+            for (tile, lanes) in lanes.iter_mut().enumerate().skip(1) {
+                *lanes = T::load::<L>(self.at(tile, at).cast());
+            }
+            lanes
+        }
+    }
+
+    /// Asks for what a walk over `N` tiles side by side reads [`AHEAD`] bytes after byte `at` of each,
+    /// `bytes` bytes.
+    #[inline(always)]
+    unsafe fn prefetch<L: Lanes, const N: usize>(&self, at: usize, bytes: usize) {
+        for line in (at..at + bytes).step_by(LINE) {
+            let ahead = line + AHEAD;
+            // Behind its end a tile is followed by one of the next `N`.
+            let skipped = if ahead < self.bytes { 0 } else { (N - 1) * self.bytes };
+            for tile in 0..N {
+                // SAFETY: a prefetch reads nothing.
+                unsafe {
+                    L::prefetch(self.start.wrapping_add(tile * self.bytes + skipped + ahead))
+                };
+            }
+        }
+    }
+}
+
+/// The first of `R` rows of activations, `stride` apart.
+#[derive(Clone, Copy)]
+struct Left {
+    start: *const f32,
+    stride: usize,
+}
+
+impl Left {
+    #[inline(always)]
+    unsafe fn from(activations: &FloatRows, row: usize) -> Left {
+        // SAFETY: the caller's row exists.
+        let start = unsafe { activations.values.add(row * activations.stride) };
+        Left { start, stride: activations.stride }
+    }
+}
+
+/// Adds a column of `N` tiles, times the activations of `R` rows, to their sums.
+#[inline(always)]
+unsafe fn add_column<L: Lanes, const R: usize, const N: usize>(
+    sums: &mut [[L::F; N]; R],
+    left: Left,
+    column: usize,
+    right: [L::F; N],
+) {
+    for (row, sums) in sums.iter_mut().enumerate() {
+        // SAFETY: the caller's rows have the column.
+        unsafe {
+            let left = L::splat(*left.start.add(row * left.stride + column));
+            for (sum, right) in sums.iter_mut().zip(right) {
+                *sum = L::fma(left, right, *sum);
+            }
+        }
+    }
+}
+
+/// Puts sums to `out[tile][rows][16]`, beginning with the first of these rows.
+#[inline(always)]
+unsafe fn put_sums<L: Lanes, const R: usize, const N: usize>(
+    sums: [[L::F; N]; R],
+    rows: usize,
+    out: *mut f32,
+) {
+    for (row, sums) in sums.into_iter().enumerate() {
+        for (tile, sum) in sums.into_iter().enumerate() {
+            // SAFETY: the caller has room for `rows` rows of each tile.
+            unsafe { L::store(out.add((tile * rows + row) * TILE), sum) };
+        }
+    }
+}
+
+/// `R` rows by `N` tiles of plain floats.
+///
+/// # Safety
+/// Of [`float_tiles`], for these rows and tiles.
+#[inline(always)]
+unsafe fn floats<L: Lanes, T: Element, const R: usize, const N: usize>(
+    tiles: &Tiles,
+    left: Left,
+    fresh: bool,
+) -> [[L::F; N]; R] {
+    /// Columns between prefetches.
+    const STEP: usize = 4;
+    let column_bytes = TILE * size_of::<T>();
+    // SAFETY: by this function's promise.
+    unsafe {
+        let mut sums = [[L::splat(0.0); N]; R];
+        let whole = tiles.columns / STEP * STEP;
+        for first in (0..whole).step_by(STEP) {
+            if fresh {
+                tiles.prefetch::<L, N>(first * column_bytes, STEP * column_bytes);
+            }
+            for column in first..first + STEP {
+                let right = tiles.column::<L, T, N>(column);
+                add_column::<L, R, N>(&mut sums, left, column, right);
+            }
+        }
+        for column in whole..tiles.columns {
+            let right = tiles.column::<L, T, N>(column);
+            add_column::<L, R, N>(&mut sums, left, column, right);
+        }
+        sums
+    }
+}
+
+/// One row by `N` tiles of a quantised type.
+///
+/// # Safety
+/// Of [`quantized_tiles`], for these tiles.
+#[inline(always)]
+unsafe fn blocks<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const N: usize>(
+    tiles: &Tiles,
+    left: Left,
+) -> [[L::F; N]; 1] {
+    // SAFETY: by this function's promise.
+    unsafe {
+        let count = tiles.columns / BLOCK;
+        let block_bytes = tiles.bytes / count.max(1);
+        let mut sums = [[L::splat(0.0); N]; 1];
+        for block in 0..count {
+            tiles.prefetch::<L, N>(block * block_bytes, block_bytes);
+            let scales_at = count * C::BYTES;
+            let mut codes = [C::load::<L>(tiles.at(0, block * C::BYTES)); N];
+            let mut scales = [S::all::<L>(tiles.at(0, scales_at), count, block); N];
+            for tile in 1..N {
+                codes[tile] = C::load::<L>(tiles.at(tile, block * C::BYTES));
+                scales[tile] = S::all::<L>(tiles.at(tile, scales_at), count, block);
+            }
+            for column in 0..BLOCK {
+                let mut right = [weight::<L, S, ZERO>(codes[0][column / 4], scales[0], column); N];
+                for tile in 1..N {
+                    let codes = codes[tile][column / 4];
+                    right[tile] = weight::<L, S, ZERO>(codes, scales[tile], column);
+                }
+                add_column::<L, 1, N>(&mut sums, left, block * BLOCK + column, right);
+            }
+        }
+        sums
+    }
+}
+
+/// `out[tile][row][lane] = row lane of the tile . activation row first + row` for tiles of plain floats.
+///
+/// # Safety
+/// The tiles are whole and of type `T`; the rows exist; `out` has room for `rows * 16` of each tile.
+#[inline(always)]
+pub(crate) unsafe fn float_tiles<L: Lanes, T: Element>(
+    tiles: &Tiles,
+    activations: &FloatRows,
+    first: usize,
+    rows: usize,
+    out: *mut f32,
+) {
+    in_runs!(rows, row, COUNT, [8 4 2 1], {
+        // SAFETY: by this function's promise, for some of its rows.
+        unsafe {
+            let left = Left::from(activations, first + row);
+            let (out, fresh) = (out.add(row * TILE), row == 0);
+            if COUNT <= 2 && tiles.count == 2 {
+                put_sums::<L, COUNT, 2>(floats::<L, T, COUNT, 2>(tiles, left, fresh), rows, out);
+            } else {
+                for tile in 0..tiles.count {
+                    let (tiles, out) = (tiles.only(tile), out.add(tile * rows * TILE));
+                    put_sums::<L, COUNT, 1>(floats::<L, T, COUNT, 1>(&tiles, left, fresh), rows, out);
+                }
+            }
+        }
+    });
+}
+
+/// The same for tiles of a quantised type, which are taken apart anew for each row.
+///
+/// # Safety
+/// The tiles are whole and of the type that `C`, `S` and `ZERO` name; the rows exist; `out` has room for
+/// `rows * 16` of each tile.
+#[inline(always)]
+pub(crate) unsafe fn quantized_tiles<L: Lanes, C: Codes, S: Scales, const ZERO: i32>(
+    tiles: &Tiles,
+    activations: &FloatRows,
+    first: usize,
+    rows: usize,
+    out: *mut f32,
+) {
+    for row in 0..rows {
+        // SAFETY: by this function's promise.
+        unsafe {
+            let (left, out) = (Left::from(activations, first + row), out.add(row * TILE));
+            if tiles.count == 2 {
+                put_sums::<L, 1, 2>(blocks::<L, C, S, ZERO, 2>(tiles, left), rows, out);
+            } else {
+                put_sums::<L, 1, 1>(blocks::<L, C, S, ZERO, 1>(tiles, left), rows, out);
+            }
+        }
+    }
+}
