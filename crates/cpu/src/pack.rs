@@ -156,6 +156,11 @@ impl PackedMatrix {
         }
     }
 
+    /// The block that holds this matrix and all others that were loaded with it.
+    pub fn all_weights(&self) -> &[u8] {
+        self.memory.bytes()
+    }
+
     /// Dequantises one row: an embedding, or the reference's view of a weight.
     pub fn row(&self, row: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.columns);

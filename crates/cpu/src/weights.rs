@@ -91,7 +91,7 @@ pub(crate) fn packed_bytes(spec: &WeightSpec) -> usize {
 
 /// Bytes of a file that are packed before their memory is let go, so that a model is never in memory
 /// twice.
-const BAND: usize = 8 << 20;
+const BAND: usize = 2 << 20;
 
 /// Packs all tiles, the workers taking them in turn; quantises where the plan has another type
 /// than the file.
