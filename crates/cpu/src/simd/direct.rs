@@ -6,7 +6,9 @@
 //! where rows are too few to fill that time, two tiles are computed side by side.
 
 use super::lanes::Lanes;
-use super::product::{AHEAD, Element, FloatRows, LINE, in_runs, weight};
+use super::product::{
+    AHEAD, COLUMNS, Element, FloatRows, GROUPS, LINE, each_below, in_runs, weight,
+};
 use super::tile::{Codes, Scales};
 use crate::pack::{BLOCK, TILE};
 
@@ -52,19 +54,18 @@ impl Tiles {
         }
     }
 
-    /// Asks for what a walk over `N` tiles side by side reads [`AHEAD`] bytes after byte `at` of each,
-    /// `bytes` bytes.
+    /// Asks for `lines` cache lines that a walk over `N` tiles side by side reads [`AHEAD`] bytes after
+    /// byte `at` of each.
     #[inline(always)]
-    unsafe fn prefetch<L: Lanes, const N: usize>(&self, at: usize, bytes: usize) {
-        for line in (at..at + bytes).step_by(LINE) {
-            let ahead = line + AHEAD;
-            // Behind its end a tile is followed by one of the next `N`.
-            let skipped = if ahead < self.bytes { 0 } else { (N - 1) * self.bytes };
-            for tile in 0..N {
+    unsafe fn prefetch<L: Lanes, const N: usize>(&self, at: usize, lines: usize) {
+        let ahead = at + AHEAD;
+        // Behind its end a tile is followed by one of the next `N`.
+        let skipped = if ahead < self.bytes { 0 } else { (N - 1) * self.bytes };
+        for tile in 0..N {
+            let start = self.start.wrapping_add(tile * self.bytes + skipped + ahead);
+            for line in 0..lines {
                 // SAFETY: a prefetch reads nothing.
-                unsafe {
-                    L::prefetch(self.start.wrapping_add(tile * self.bytes + skipped + ahead))
-                };
+                unsafe { L::prefetch(start.wrapping_add(line * LINE)) };
             }
         }
     }
@@ -139,7 +140,7 @@ unsafe fn floats<L: Lanes, T: Element, const R: usize, const N: usize>(
         let whole = tiles.columns / STEP * STEP;
         for first in (0..whole).step_by(STEP) {
             if fresh {
-                tiles.prefetch::<L, N>(first * column_bytes, STEP * column_bytes);
+                tiles.prefetch::<L, N>(first * column_bytes, STEP * column_bytes / LINE);
             }
             for column in first..first + STEP {
                 let right = tiles.column::<L, T, N>(column);
@@ -166,10 +167,10 @@ unsafe fn blocks<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const N: usize>
     // SAFETY: by this function's promise.
     unsafe {
         let count = tiles.columns / BLOCK;
-        let block_bytes = tiles.bytes / count.max(1);
+        let lines = (C::BYTES + S::BYTES).div_ceil(LINE);
         let mut sums = [[L::splat(0.0); N]; 1];
         for block in 0..count {
-            tiles.prefetch::<L, N>(block * block_bytes, block_bytes);
+            tiles.prefetch::<L, N>(block * lines * LINE, lines);
             let scales_at = count * C::BYTES;
             let mut codes = [C::load::<L>(tiles.at(0, block * C::BYTES)); N];
             let mut scales = [S::all::<L>(tiles.at(0, scales_at), count, block); N];
@@ -177,14 +178,18 @@ unsafe fn blocks<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const N: usize>
                 codes[tile] = C::load::<L>(tiles.at(tile, block * C::BYTES));
                 scales[tile] = S::all::<L>(tiles.at(tile, scales_at), count, block);
             }
-            for column in 0..BLOCK {
-                let mut right = [weight::<L, S, ZERO>(codes[0][column / 4], scales[0], column); N];
-                for tile in 1..N {
-                    let codes = codes[tile][column / 4];
-                    right[tile] = weight::<L, S, ZERO>(codes, scales[tile], column);
-                }
-                add_column::<L, 1, N>(&mut sums, left, block * BLOCK + column, right);
-            }
+            each_below!(GROUPS, group, {
+                let first = block * BLOCK + group * COLUMNS;
+                each_below!(COLUMNS, column, {
+                    let (bytes, scale) = (codes[0][group], scales[0]);
+                    let mut right = [weight::<L, S, ZERO>(bytes, scale, group, column); N];
+                    for tile in 1..N {
+                        let (bytes, scale) = (codes[tile][group], scales[tile]);
+                        right[tile] = weight::<L, S, ZERO>(bytes, scale, group, column);
+                    }
+                    add_column::<L, 1, N>(&mut sums, left, first + column, right);
+                });
+            });
         }
         sums
     }

@@ -31,19 +31,20 @@ pub(crate) struct BlockMeta {
     pub high: i32,
 }
 
-/// Does something for every row below `$rows`, at most eight. Written out, because sums that a loop
+/// Does something for every index below `$count`, at most eight. Written out, because sums that a loop
 /// indexes are kept in memory, and a closure would not be compiled for the kernel's instructions.
-macro_rules! each_row {
-    ($rows:ident, $row:ident, $body:block) => {
-        each_row!($rows, $row, $body, 0 1 2 3 4 5 6 7)
+macro_rules! each_below {
+    ($count:ident, $index:ident, $body:block) => {
+        each_below!($count, $index, $body, 0 1 2 3 4 5 6 7)
     };
-    ($rows:ident, $row:ident, $body:block, $($index:literal)*) => {
-        $(if $index < $rows {
-            let $row: usize = $index;
+    ($count:ident, $index:ident, $body:block, $($value:literal)*) => {
+        $(if $value < $count {
+            let $index: usize = $value;
             $body
         })*
     };
 }
+pub(super) use each_below;
 
 /// Cuts `$rows` rows into runs of the given lengths, longest first, and does something for each: the
 /// run begins at `$row` and has `$count` rows, a constant.
@@ -88,7 +89,7 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
     fresh: bool,
     out: *mut f32,
 ) {
-    const { assert!(R <= 8, "each_row! knows eight") };
+    const { assert!(R <= 8, "each_below! knows eight") };
     // SAFETY: by this function's promise; a prefetch reads nothing.
     unsafe {
         let columns = activations.columns;
@@ -118,7 +119,7 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
             #[cfg(feature = "test-hooks")]
             let [low_scale, high_scale, min] =
                 spoil::<L>(activations, block, [low_scale, high_scale, min]);
-            each_row!(R, row, {
+            each_below!(R, row, {
                 let words = codes_of[row].add(block * BLOCK).cast::<i32>();
                 let BlockMeta { step, value_sum, low, high } = *metas_of[row].add(block);
                 let dot = |mut sum: L::I, groups: std::ops::Range<usize>| {
@@ -215,15 +216,23 @@ pub(crate) unsafe fn dequantize_tile<L: Lanes, C: Codes, S: Scales, const ZERO: 
         for block in 0..blocks {
             let codes = C::load::<L>(tile.add(block * C::BYTES));
             let all = S::all::<L>(scales, blocks, block);
-            for column in 0..BLOCK {
-                let value = weight::<L, S, ZERO>(codes[column / 4], all, column);
-                L::store(panel.add((block * BLOCK + column) * TILE), value);
+            for (group, codes) in codes.into_iter().enumerate() {
+                let panel = panel.add((block * BLOCK + group * COLUMNS) * TILE);
+                each_below!(COLUMNS, column, {
+                    let value = weight::<L, S, ZERO>(codes, all, group, column);
+                    L::store(panel.add(column * TILE), value);
+                });
             }
         }
     }
 }
 
-/// The weights of a column of a block, from its codes and [`Scales::all`].
+/// Columns in a group of codes, and groups in a block.
+pub(super) const COLUMNS: usize = 4;
+pub(super) const GROUPS: usize = BLOCK / COLUMNS;
+
+/// The weights of column `column` of a group of a block, from the group's codes and the block's
+/// [`Scales::all`].
 ///
 /// # Safety
 /// The module's.
@@ -231,12 +240,14 @@ pub(crate) unsafe fn dequantize_tile<L: Lanes, C: Codes, S: Scales, const ZERO: 
 pub(super) unsafe fn weight<L: Lanes, S: Scales, const ZERO: i32>(
     codes: L::B,
     scales: [L::F; 3],
+    group: usize,
     column: usize,
 ) -> L::F {
     // SAFETY: works on registers.
     unsafe {
-        let centred = L::centred(codes, column % 4, ZERO as f32);
-        let value = L::mul(scales[column / 16], centred);
+        let centred = L::centred(codes, column, ZERO as f32);
+        let scale = if S::HALVES { scales[2 * group / GROUPS] } else { scales[0] };
+        let value = L::mul(scale, centred);
         if S::MINS { L::add(value, scales[2]) } else { value }
     }
 }
