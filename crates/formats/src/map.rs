@@ -51,7 +51,7 @@ impl Map {
     pub(crate) fn release(&self, bytes: &[u8]) {
         #[cfg(unix)]
         if let Map::Mapped(map) = self
-            && let Some(Range { start, end }) = windows_around(map, bytes)
+            && let Some(Range { start, end }) = windows_of(map, bytes)
         {
             // SAFETY: the map is shared and never written, so that a page that is dropped comes back
             // from the file with the same bytes; borrowed slices stay valid.
@@ -75,17 +75,20 @@ impl Map {
 }
 
 /// Linux maps this much of a file around the page that a read asks for, aligned to its size. Dropping
-/// whole windows also drops what a read of `bytes` brought in beside them.
+/// whole windows also drops what a read brought in beside the bytes it was for.
 #[cfg(unix)]
 const WINDOW: usize = 64 << 10;
 
-/// The windows of `map` that hold `part`; none where `part` lies elsewhere or has no bytes.
+/// The windows of `map` from the one that `part` begins in to the one that it ends in. That one is left
+/// out, since bytes behind `part` are likely to be read next; releasing those drops it. None where
+/// `part` lies elsewhere or ends where it begins.
 #[cfg(unix)]
-fn windows_around(map: &[u8], part: &[u8]) -> Option<Range<usize>> {
+fn windows_of(map: &[u8], part: &[u8]) -> Option<Range<usize>> {
     let first = (part.as_ptr() as usize).checked_sub(map.as_ptr() as usize)?;
-    let end = first.checked_add(part.len())?;
-    let inside = !part.is_empty() && end <= map.len();
-    inside.then(|| first / WINDOW * WINDOW..end.next_multiple_of(WINDOW).min(map.len()))
+    let end = first.checked_add(part.len()).filter(|&end| end <= map.len())?;
+    let last = if end == map.len() { end } else { end / WINDOW * WINDOW };
+    let start = first / WINDOW * WINDOW;
+    (start < last).then_some(start..last)
 }
 
 #[cfg(test)]
@@ -100,10 +103,10 @@ mod tests {
         fs::write(&path, &bytes).unwrap();
         let map = Map::open(&path).unwrap();
         let whole = map.bytes();
-        assert_eq!(windows_around(whole, &whole[1..WINDOW + 1]), Some(0..2 * WINDOW));
-        assert_eq!(windows_around(whole, &whole[2 * WINDOW..]), Some(2 * WINDOW..whole.len()));
-        assert_eq!(windows_around(whole, &whole[5..5]), None);
-        assert_eq!(windows_around(whole, &bytes), None);
+        assert_eq!(windows_of(whole, &whole[1..WINDOW + 1]), Some(0..WINDOW));
+        assert_eq!(windows_of(whole, &whole[2 * WINDOW..]), Some(2 * WINDOW..whole.len()));
+        assert_eq!(windows_of(whole, &whole[5..WINDOW - 1]), None);
+        assert_eq!(windows_of(whole, &bytes), None);
         map.release(&whole[WINDOW / 2..]);
         map.release(&bytes);
         fs::remove_file(&path).unwrap();

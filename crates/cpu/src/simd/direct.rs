@@ -249,3 +249,57 @@ pub(crate) unsafe fn quantized_tiles<L: Lanes, C: Codes, S: Scales, const ZERO: 
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pack::packed;
+    use crate::simd::Level;
+    use pianola_formats::{TensorType, quantize_row};
+
+    /// Values of a fixed sequence, of either sign.
+    fn values(count: usize) -> Vec<f32> {
+        (0..count).map(|at| ((at * at * 37 + 11 * at) % 10_007) as f32 / 5_003.5 - 1.0).collect()
+    }
+
+    /// A row's bits depend on nothing but the row: the same from tiles and from panels, alone and beside
+    /// others, from one tile and from two.
+    #[test]
+    fn tiles_give_the_bits_of_panels() {
+        const ROWS: usize = 15;
+        for level in Level::ALL.into_iter().filter(|level| level.available()) {
+            let kernels = level.kernels();
+            for &ty in TensorType::ALL {
+                // Rows of floats need not be whole blocks, nor whole steps between prefetches.
+                let columns = if ty.is_quantized() { 512 } else { 331 };
+                let mut file = vec![0; ty.row_bytes(2 * TILE * columns).unwrap()];
+                quantize_row(ty, &values(2 * TILE * columns), &mut file);
+                let matrix = packed(ty, columns, &file);
+                let x = values(ROWS * columns);
+                let activations = FloatRows { values: x.as_ptr(), stride: columns };
+                let mut expected = vec![[[0.0; TILE]; ROWS]; 2];
+                let mut panel = vec![0.0; columns * TILE];
+                for (tile, expected) in expected.iter_mut().enumerate() {
+                    let (bytes, out) = (matrix.tile(tile).as_ptr(), expected.as_flattened_mut());
+                    // SAFETY: the panel has room for a tile, `out` for all rows; the level is available.
+                    unsafe {
+                        (kernels.dequantize)(bytes, columns, panel.as_mut_ptr());
+                        let (panel, out) = (panel.as_ptr(), out.as_mut_ptr());
+                        (kernels.float_rows)(panel, columns, &activations, 0, ROWS, out);
+                    }
+                }
+                for (count, rows) in [(2, ROWS), (1, ROWS), (2, 1), (1, 1), (2, 2), (2, 8)] {
+                    let (start, bytes) = (matrix.tile(0).as_ptr(), matrix.tile_bytes);
+                    let tiles = Tiles { start, bytes, count, columns };
+                    let mut found = vec![[f32::NAN; TILE]; count * rows];
+                    let out = found.as_flattened_mut().as_mut_ptr();
+                    // SAFETY: `out` has room for the rows of each tile; the level is available.
+                    unsafe { (kernels.direct)(ty)(&tiles, &activations, 0, rows, out) };
+                    for (tile, found) in found.chunks_exact(rows).enumerate() {
+                        assert!(found == &expected[tile][..rows], "{ty} on {level}, {rows} rows");
+                    }
+                }
+            }
+        }
+    }
+}
