@@ -3,7 +3,7 @@
 use crate::device::CpuOptions;
 use crate::memory::Memory;
 use crate::pool::Pool;
-use crate::simd::kernels::PROBE_DOTS;
+use crate::simd::kernels::{Kernels, PROBE_DOTS};
 use pianola_plan::{Ceilings, Numeric};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -43,14 +43,28 @@ pub fn measure(options: CpuOptions, numeric: Numeric) -> Option<Ceilings> {
     if !options.level.available() {
         return None;
     }
-    // Several times the last-level cache of the processors this is for.
-    const BYTES: usize = 128 << 20;
-    const SLICE: usize = 1 << 20;
     let pool = Pool::new(options.threads.max(1)).ok()?;
-    let kernels = options.level.kernels();
-    let mut block = Memory::zeroed(BYTES)?;
+    let mut block = Memory::zeroed(BLOCK)?;
     // Touched, or every page would be the one page of zeros.
     block.bytes_mut().iter_mut().step_by(64).for_each(|byte| *byte = 1);
+    Some(measure_with(&pool, options.level.kernels(), &block.bytes()[..BLOCK], numeric))
+}
+
+/// Bytes that are read at most: several times the last-level cache of the processors this is for.
+const BLOCK: usize = 128 << 20;
+/// Weights of this size serve as well.
+pub(crate) const LEAST_BLOCK: usize = 64 << 20;
+
+/// [`measure`] with a block that is in memory and workers that are there. The processor has the
+/// instructions of the kernels.
+pub(crate) fn measure_with(
+    pool: &Pool,
+    kernels: &Kernels,
+    block: &[u8],
+    numeric: Numeric,
+) -> Ceilings {
+    const SLICE: usize = 1 << 20;
+    let bytes = block.len().min(BLOCK) / SLICE * SLICE;
     let next = AtomicUsize::new(0);
     // Best of a few rounds: what disturbs a round is not the processor's limit.
     let best = |work: &(dyn Fn(usize) + Sync)| {
@@ -65,11 +79,11 @@ pub fn measure(options: CpuOptions, numeric: Numeric) -> Option<Ceilings> {
     let read = best(&|_| {
         loop {
             let at = next.fetch_add(SLICE, Ordering::Relaxed);
-            if at >= BYTES {
+            if at >= bytes {
                 break;
             }
             // SAFETY: inside the block; the level was found available.
-            std::hint::black_box(unsafe { (kernels.probe_read)(block.start().add(at), SLICE) });
+            std::hint::black_box(unsafe { (kernels.probe_read)(block.as_ptr().add(at), SLICE) });
         }
     });
     const ROUNDS: usize = 500_000;
@@ -82,8 +96,8 @@ pub fn measure(options: CpuOptions, numeric: Numeric) -> Option<Ceilings> {
     });
     // A dot instruction is 16 lanes of 4 multiply-adds, an FMA 16 lanes of one; each is 2 operations.
     let per_round = 2 * 16 * PROBE_DOTS * if numeric == Numeric::Fast { 4 } else { 1 };
-    Some(Ceilings {
-        bytes_per_second: BYTES as f64 / read,
+    Ceilings {
+        bytes_per_second: bytes as f64 / read,
         operations_per_second: (per_round * ROUNDS * pool.workers()) as f64 / arithmetic,
-    })
+    }
 }

@@ -2,9 +2,10 @@
 
 use memmap2::{MmapMut, MmapOptions};
 
-/// A block of bytes, zeroed, aligned to huge pages and on them where the kernel grants them:
-/// weights are read end to end for every token, and with 4 KiB pages the page-table walks cost
-/// measurable time. Untouched pages cost nothing.
+/// A block of bytes, zeroed and aligned to huge pages. Large ones lie on huge pages where the kernel
+/// grants them: weights are read end to end for every token, and with 4 KiB pages the page-table walks
+/// cost measurable time. Untouched pages cost nothing; in small blocks, of which a short sequence uses a
+/// little here and there, huge pages would cost much more than is used.
 pub(crate) struct Memory {
     map: MmapMut,
     /// First aligned byte, behind up to a huge page that is never touched.
@@ -13,13 +14,16 @@ pub(crate) struct Memory {
 }
 
 const HUGE_PAGE: usize = 2 << 20;
+/// Bytes from which on a block lies on huge pages.
+#[cfg(target_os = "linux")]
+const HUGE_FROM: usize = 32 << 20;
 
 impl Memory {
     /// `None` if the system cannot grant that much.
     pub fn zeroed(bytes: usize) -> Option<Memory> {
         let mut map = MmapOptions::new().len(bytes.checked_add(HUGE_PAGE)?).map_anon().ok()?;
         #[cfg(target_os = "linux")]
-        {
+        if bytes >= HUGE_FROM {
             // A kernel without huge pages refuses; ordinary pages work, only slower.
             let _ = map.advise(memmap2::Advice::HugePage);
         }

@@ -156,6 +156,11 @@ impl PackedMatrix {
         }
     }
 
+    /// The block that holds this matrix and all others that were loaded with it.
+    pub fn all_weights(&self) -> &[u8] {
+        self.memory.bytes()
+    }
+
     /// Dequantises one row: an embedding, or the reference's view of a weight.
     pub fn row(&self, row: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.columns);
@@ -183,10 +188,23 @@ pub(crate) fn pack_tile(ty: TensorType, columns: usize, rows: &[&[u8]], tile: &m
         ty.visit(PackTile { columns, rows, tile });
         return;
     }
-    let size = ty.block_bytes();
-    for (lane, row) in rows.iter().enumerate() {
-        for (column, value) in row.chunks_exact(size).enumerate() {
-            tile[(column * TILE + lane) * size..][..size].copy_from_slice(value);
+    match ty.block_bytes() {
+        2 => pack_floats::<2>(rows, tile),
+        _ => pack_floats::<4>(rows, tile),
+    }
+}
+
+/// Packs rows of plain floats of `SIZE` bytes.
+fn pack_floats<const SIZE: usize>(rows: &[&[u8]], tile: &mut [u8]) {
+    /// Columns that stay in the first-level cache while all rows are put there.
+    const COLUMNS: usize = 256;
+    let places = tile.as_chunks_mut::<SIZE>().0.chunks_mut(TILE * COLUMNS);
+    for (part, places) in places.enumerate() {
+        for (lane, row) in rows.iter().enumerate() {
+            let values = row.as_chunks::<SIZE>().0[part * COLUMNS..].iter();
+            for (place, value) in places.chunks_exact_mut(TILE).zip(values) {
+                place[lane] = *value;
+            }
         }
     }
 }

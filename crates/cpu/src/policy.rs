@@ -1,7 +1,15 @@
 //! Policy: how work is cut for the workers. Pure functions of shapes, apart from the kernels.
 
+use pianola_formats::TensorType;
+
 /// Bytes of activations that stay in a core's own cache beside the weights streaming through.
 const CACHED_ACTIVATIONS: usize = 512 << 10;
+
+/// Most rows of a product in f32 that read a weight as it lies in memory, in registers. More rows share
+/// a tile that was turned into f32 once; codes of a quantised type pay for that from two rows on.
+pub(crate) fn direct_rows(ty: TensorType) -> usize {
+    if ty.is_quantized() { 1 } else { 8 }
+}
 
 /// How a product is cut: a job is `tiles` tiles of weights against `rows` rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -189,6 +189,7 @@ impl Recorder<'_> {
                 bias: part.bias.map(|bias| self.vector(bias)),
                 quantized,
                 dequantize: (self.kernels.dequantize)(matrix.ty),
+                direct: (self.kernels.direct)(matrix.ty),
                 output: self.slab(epilogue.unwrap_or(part.output)),
                 first_tile,
             });

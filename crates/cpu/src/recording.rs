@@ -4,6 +4,7 @@ mod probe;
 
 use crate::device::{CpuOptions, out_of_memory};
 use crate::kv::KvMemory;
+use crate::measure::{LEAST_BLOCK, measure_with};
 use crate::memory::Memory;
 use crate::pool::Pool;
 use crate::profile::Profiler;
@@ -15,7 +16,8 @@ use crate::weights::{self, Weight};
 use crate::work::{Progress, Work};
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    DeviceError, DeviceId, KernelTime, LogitsTo, Plan, PlayStatistics, Recording, Step, TensorId,
+    Ceilings, DeviceError, DeviceId, KernelTime, LogitsTo, Plan, PlayStatistics, Recording, Step,
+    TensorId,
 };
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -349,6 +351,17 @@ impl Recording for CpuRecording {
 
     fn take_profile(&mut self) -> Vec<KernelTime> {
         self.profiler.take().map(Profiler::finish).unwrap_or_default()
+    }
+
+    fn measure(&self) -> Option<Ceilings> {
+        let matrix = self.weights.iter().find_map(|weight| match weight {
+            Weight::Matrix(matrix) => Some(matrix),
+            _ => None,
+        });
+        let block = matrix?.all_weights();
+        let numeric = self.plan.options.numeric;
+        (block.len() >= LEAST_BLOCK)
+            .then(|| measure_with(&self.pool, self.level.kernels(), block, numeric))
     }
 
     fn statistics(&self) -> PlayStatistics {

@@ -4,16 +4,15 @@
 //! and, where products take several rows at once, a number of rows.
 
 use crate::pack::BLOCK;
+use crate::policy::direct_rows;
 use crate::simd::Level;
 use pianola_plan::{
     Attend, DeviceId, Kernel, KernelVariant, KvType, Numeric, Op, Plan, Project, Step,
 };
 use std::collections::BTreeSet;
 
-/// Rows that a product of integers takes at once, as `simd/product.rs` cuts them.
-const INTEGER_RUNS: [usize; 4] = [8, 4, 2, 1];
-/// The same of floats.
-const FLOAT_RUNS: [usize; 2] = [8, 1];
+/// Rows that a product takes at once, as `simd/product.rs` and `simd/direct.rs` cut them.
+const RUNS: [usize; 4] = [8, 4, 2, 1];
 
 /// Variants that kernel `op` uses in `step`.
 pub(crate) fn of_op(plan: &Plan, op: usize, step: &Step, level: Level) -> Vec<KernelVariant> {
@@ -60,14 +59,15 @@ fn of_product(plan: &Plan, project: &Project, rows: usize, head: bool) -> Vec<St
         let ty = plan.graph.weights[part.weight.0].ty;
         let fast = plan.options.numeric == Numeric::Fast && width.is_multiple_of(BLOCK);
         let integer = fast && ty.is_quantized();
-        let (runs, form) = match (integer, head) {
-            (true, true) => (&INTEGER_RUNS[..], "two int8"),
-            (true, false) => (&INTEGER_RUNS[..], "int8"),
-            (false, _) => (&FLOAT_RUNS[..], "f32"),
+        let form = match (integer, head) {
+            (true, true) => "two int8",
+            (true, false) => "int8",
+            (false, _) if rows <= direct_rows(ty) => "f32, in registers",
+            (false, _) => "f32",
         };
         // The head's integers are refined: two rows for each.
         let mut left = if integer && head { 2 * rows } else { rows };
-        for &run in runs {
+        for run in RUNS {
             if left >= run {
                 found.insert(format!(", {ty} with {form}, {run} rows at once"));
                 left %= run;

@@ -69,7 +69,7 @@ pub(crate) fn load(
                 let mut packed =
                     unsafe { PackedMatrix::at(&memory, offset, spec.ty, rows, columns) };
                 offset += packed_bytes(spec);
-                pack(&tensor, &mut packed, pool);
+                pack(&tensor, &mut packed, source, pool);
                 Weight::Matrix(packed)
             }
         });
@@ -89,31 +89,39 @@ pub(crate) fn packed_bytes(spec: &WeightSpec) -> usize {
     }
 }
 
+/// Bytes of a file that are packed before their memory is let go, so that a model is never in memory
+/// twice.
+const BAND: usize = 2 << 20;
+
 /// Packs all tiles, the workers taking them in turn; quantises where the plan has another type
 /// than the file.
-fn pack(tensor: &Tensor<'_>, packed: &mut PackedMatrix, pool: &Pool) {
-    let (ty, columns, rows) = (packed.ty, packed.columns, packed.rows);
+fn pack(tensor: &Tensor<'_>, packed: &mut PackedMatrix, source: &dyn TensorSource, pool: &Pool) {
+    let (ty, columns) = (packed.ty, packed.columns);
     let row_bytes =
         tensor.ty.row_bytes(columns).expect("a whole number of blocks, checked at open");
+    let tile_bytes = TILE * row_bytes;
     let tiles: Vec<std::sync::Mutex<&mut [u8]>> =
         packed.tiles_mut().map(std::sync::Mutex::new).collect();
-    let next = AtomicUsize::new(0);
-    pool.run(&|_| {
-        let mut converted: Vec<Vec<u8>> = Vec::new();
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(tile) = tiles.get(index) else { break };
-            let mut tile = tile.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-            let lines = (index * TILE..rows.min((index + 1) * TILE))
-                .map(|row| &tensor.bytes[row * row_bytes..(row + 1) * row_bytes]);
-            if ty == tensor.ty {
-                pack_tile(ty, columns, &lines.collect::<Vec<_>>(), &mut tile);
-            } else {
-                converted.clear();
-                converted.extend(lines.map(|line| convert_row(tensor.ty, line, ty, columns)));
-                let lines: Vec<&[u8]> = converted.iter().map(Vec::as_slice).collect();
-                pack_tile(ty, columns, &lines, &mut tile);
+    let band = (BAND / tile_bytes.max(1)).max(1);
+    for (tiles, stored) in tiles.chunks(band).zip(tensor.bytes.chunks(band * tile_bytes)) {
+        let next = AtomicUsize::new(0);
+        pool.run(&|_| {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some(tile) = tiles.get(index) else { break };
+                let mut tile = tile.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+                let end = stored.len().min((index + 1) * tile_bytes);
+                let lines = stored[index * tile_bytes..end].chunks_exact(row_bytes);
+                if ty == tensor.ty {
+                    pack_tile(ty, columns, &lines.collect::<Vec<_>>(), &mut tile);
+                } else {
+                    let converted: Vec<Vec<u8>> =
+                        lines.map(|line| convert_row(tensor.ty, line, ty, columns)).collect();
+                    let lines: Vec<&[u8]> = converted.iter().map(Vec::as_slice).collect();
+                    pack_tile(ty, columns, &lines, &mut tile);
+                }
             }
-        }
-    });
+        });
+        source.release(stored);
+    }
 }

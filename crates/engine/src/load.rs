@@ -229,7 +229,10 @@ impl Engine {
     /// could not be measured.
     pub fn measure(&self) -> Option<Vec<Ceilings>> {
         let numeric = self.plan().options.numeric;
-        self.devices.iter().map(|device| device.measure(numeric)).collect()
+        let measured = self.devices.iter().zip(self.executor.recordings());
+        measured
+            .map(|(device, recording)| recording.measure().or_else(|| device.measure(numeric)))
+            .collect()
     }
 
     /// Whether a device is gone: the engine cannot be used any more, and a new one may be made.

@@ -137,26 +137,26 @@ fn affine_integers(values: &[f32], fit: fit::Affine, levels: f32) -> [u8; 32] {
 }
 
 fn encode_q4_0(values: &[f32], block: &mut [u8]) {
-    let scale = fit::scale(values, -8.0, 7.0);
+    let scale = fit::scale::<8>(values);
     put_half(block, 0, scale);
     put_nibbles(&signed_integers(values, scale.to_f32(), -8.0), &mut block[2..]);
 }
 
 fn encode_q4_1(values: &[f32], block: &mut [u8]) {
-    let fit = fit::affine(values, 15.0);
+    let fit = fit::affine::<15>(values);
     put_half(block, 0, fit.scale);
     put_half(block, 2, fit.minimum);
     put_nibbles(&affine_integers(values, fit, 15.0), &mut block[4..]);
 }
 
 fn encode_q5_0(values: &[f32], block: &mut [u8]) {
-    let scale = fit::scale(values, -16.0, 15.0);
+    let scale = fit::scale::<16>(values);
     put_half(block, 0, scale);
     put_nibbles_and_fifths(&signed_integers(values, scale.to_f32(), -16.0), &mut block[2..]);
 }
 
 fn encode_q5_1(values: &[f32], block: &mut [u8]) {
-    let fit = fit::affine(values, 31.0);
+    let fit = fit::affine::<31>(values);
     put_half(block, 0, fit.scale);
     put_half(block, 2, fit.minimum);
     put_nibbles_and_fifths(&affine_integers(values, fit, 31.0), &mut block[4..]);

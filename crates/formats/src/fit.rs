@@ -1,4 +1,7 @@
 //! Scales for a block of weights: searches the few that leave the least squared error.
+//!
+//! Candidates are tried side by side, each weight with all of them in turn: sums that do not wait for one
+//! another, which the compiler computes in vectors.
 
 use half::f16;
 
@@ -17,11 +20,16 @@ pub(crate) fn extreme(values: &[f32]) -> f32 {
 
 /// The integer in `low..=high` (of magnitude below 2^22) nearest to `value * inverse`, ties to
 /// even; NaN goes to `low`.
+#[inline(always)]
 pub(crate) fn nearest(value: f32, inverse: f32, low: f32, high: f32) -> f32 {
     // From 1.5 * 2^23 on, singles are whole numbers: adding it rounds, and unlike `round`, which
     // is a library call on the baseline instruction set, it vectorises.
     const WHOLE: f32 = 12_582_912.0;
-    ((value * inverse).max(low).min(high) + WHOLE) - WHOLE
+    let scaled = value * inverse;
+    // Single instructions, where `max` and `min` would look after NaN on either side.
+    let above = if scaled > low { scaled } else { low };
+    let inside = if above < high { above } else { high };
+    (inside + WHOLE) - WHOLE
 }
 
 /// `1 / scale`, or 0 for a scale of 0, which sends every weight to 0.
@@ -29,56 +37,61 @@ pub(crate) fn inverse(scale: f32) -> f32 {
     if scale == 0.0 { 0.0 } else { 1.0 / scale }
 }
 
-/// A scale `d` such that `d * q`, with integers `q` in `low..=high`, approximates the weights.
+/// A scale `d` such that `d * q`, with integers `q` in `-LEVELS..LEVELS`, approximates the weights.
 ///
-/// The plain choice sends the extreme weight to `low`, whose magnitude is one larger than
-/// `high`'s. Shrinking or stretching it a little, or sending the extreme to `high`, often
-/// rounds the rest better: each candidate is refitted by least squares, rounded to f16 as it will
-/// be stored, and judged by the squared error it then leaves. So the result is never worse than
-/// the plain choice.
-pub(crate) fn scale(values: &[f32], low: f32, high: f32) -> f16 {
+/// The plain choice sends the extreme weight to `-LEVELS`, the integer of the largest magnitude.
+/// Shrinking or stretching it a little, or sending the extreme to the other end, often rounds the rest better. Of these candidates the one whose integers are nearest to the weights, with the
+/// scale that fits them best, is rounded to f16 as it will be stored. It is taken if it then leaves less
+/// squared error than the plain choice.
+pub(crate) fn scale<const LEVELS: i8>(values: &[f32]) -> f16 {
+    const CANDIDATES: usize = 20;
+    let low = -f32::from(LEVELS);
     let extreme = extreme(values);
     if extreme == 0.0 {
         return f16::ZERO;
     }
-    let plain = saturating_half(extreme / low);
-    let mut best = (scale_error(values, plain, low, high), plain);
-    for step in -4i8..=4 {
-        let divisor = low - 0.2 * f32::from(step);
-        for candidate in [extreme / divisor, -extreme / divisor] {
-            let inverse = inverse(candidate);
-            let (mut product, mut square) = (0.0f32, 0.0f32);
-            for &value in values {
-                let q = nearest(value, inverse, low, high);
-                product += value * q;
-                square += q * q;
-            }
-            if square > 0.0 {
-                let refitted = saturating_half(product / square);
-                let error = scale_error(values, refitted, low, high);
-                if error < best.0 {
-                    best = (error, refitted);
-                }
-            }
+    let inverses: [f32; CANDIDATES] = std::array::from_fn(|candidate| {
+        let step = (candidate / 2) as f32 - 4.0;
+        let inverse = (low - 0.2 * step) / extreme;
+        if candidate % 2 == 0 { inverse } else { -inverse }
+    });
+    let (mut products, mut squares) = ([0.0f32; CANDIDATES], [0.0f32; CANDIDATES]);
+    for &value in values {
+        for candidate in 0..CANDIDATES {
+            let q = nearest(value, inverses[candidate], low, -low - 1.0);
+            products[candidate] += value * q;
+            squares[candidate] += q * q;
         }
     }
-    best.1
+    // Integers q with the scale product / square leave an error of |values|^2 - product^2 / square.
+    let mut best = (0.0, 0.0);
+    for (product, square) in products.into_iter().zip(squares) {
+        let gain = product * product / square;
+        if gain > best.0 {
+            best = (gain, product / square);
+        }
+    }
+    let (plain, refitted) = (saturating_half(extreme / low), saturating_half(best.1));
+    let [refitted_error, plain_error] = scale_errors::<LEVELS, 2>(values, [refitted, plain]);
+    if refitted_error < plain_error { refitted } else { plain }
 }
 
-/// Squared error of rounding the weights to multiples of a scale.
-fn scale_error(values: &[f32], scale: f16, low: f32, high: f32) -> f32 {
-    let scale = scale.to_f32();
-    let inverse = inverse(scale);
-    values
-        .iter()
-        .map(|&value| {
-            let error = value - scale * nearest(value, inverse, low, high);
-            error * error
-        })
-        .sum()
+/// Squared errors of rounding the weights to multiples of some scales.
+fn scale_errors<const LEVELS: i8, const N: usize>(values: &[f32], scales: [f16; N]) -> [f32; N] {
+    let low = -f32::from(LEVELS);
+    let scales = scales.map(f16::to_f32);
+    let inverses = scales.map(inverse);
+    let mut errors = [0.0f32; N];
+    for &value in values {
+        for n in 0..N {
+            let error = value - scales[n] * nearest(value, inverses[n], low, -low - 1.0);
+            errors[n] += error * error;
+        }
+    }
+    errors
 }
 
-/// A scale and a minimum: `scale * q + minimum` with `q` in `0..=levels`.
+/// A scale and a minimum: `scale * q + minimum` with `q` in `0..=LEVELS`.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Affine {
     pub(crate) scale: f16,
@@ -90,37 +103,58 @@ impl Affine {
     pub(crate) fn quantize(self, value: f32, levels: f32) -> f32 {
         nearest(value - self.minimum.to_f32(), inverse(self.scale.to_f32()), 0.0, levels)
     }
+}
 
-    /// Squared error over the weights.
-    fn error(self, values: &[f32], levels: f32) -> f32 {
-        let (scale, minimum) = (self.scale.to_f32(), self.minimum.to_f32());
-        values
-            .iter()
-            .map(|&value| {
-                let error = value - (scale * self.quantize(value, levels) + minimum);
-                error * error
-            })
-            .sum()
+/// Scales and minimums that are tried side by side.
+struct Affines<const N: usize> {
+    scales: [f32; N],
+    minimums: [f32; N],
+}
+
+impl<const N: usize> Affines<N> {
+    fn new(candidates: [Affine; N]) -> Affines<N> {
+        Affines {
+            scales: candidates.map(|candidate| candidate.scale.to_f32()),
+            minimums: candidates.map(|candidate| candidate.minimum.to_f32()),
+        }
     }
 
-    /// The least-squares scale and minimum for the integers this choice assigns.
-    fn refitted(self, values: &[f32], levels: f32) -> Affine {
-        let count = values.len() as f32;
-        let (mut sum_q, mut sum_v, mut sum_qq, mut sum_qv) = (0.0f32, 0.0f32, 0.0f32, 0.0f32);
+    /// Squared errors over the weights.
+    fn errors<const LEVELS: u8>(&self, values: &[f32]) -> [f32; N] {
+        let inverses = self.scales.map(inverse);
+        let mut errors = [0.0f32; N];
         for &value in values {
-            let q = self.quantize(value, levels);
-            sum_q += q;
-            sum_v += value;
-            sum_qq += q * q;
-            sum_qv += q * value;
+            for n in 0..N {
+                let q = nearest(value - self.minimums[n], inverses[n], 0.0, f32::from(LEVELS));
+                let error = value - (self.scales[n] * q + self.minimums[n]);
+                errors[n] += error * error;
+            }
         }
-        let determinant = count * sum_qq - sum_q * sum_q;
-        if determinant <= 0.0 {
-            return self;
+        errors
+    }
+
+    /// The least-squares scale and minimum for the integers that each assigns.
+    fn refitted<const LEVELS: u8>(&self, values: &[f32]) -> [Affine; N] {
+        let inverses = self.scales.map(inverse);
+        let (mut sums_q, mut sums_qq, mut sums_qv) = ([0.0f32; N], [0.0f32; N], [0.0f32; N]);
+        for &value in values {
+            for n in 0..N {
+                let q = nearest(value - self.minimums[n], inverses[n], 0.0, f32::from(LEVELS));
+                sums_q[n] += q;
+                sums_qq[n] += q * q;
+                sums_qv[n] += q * value;
+            }
         }
-        let scale = (count * sum_qv - sum_q * sum_v) / determinant;
-        let minimum = (sum_v - scale * sum_q) / count;
-        Affine { scale: saturating_half(scale), minimum: saturating_half(minimum) }
+        let (count, sum_v) = (values.len() as f32, values.iter().sum::<f32>());
+        std::array::from_fn(|n| {
+            let determinant = count * sums_qq[n] - sums_q[n] * sums_q[n];
+            let (mut scale, mut minimum) = (self.scales[n], self.minimums[n]);
+            if determinant > 0.0 {
+                scale = (count * sums_qv[n] - sums_q[n] * sum_v) / determinant;
+                minimum = (sum_v - scale * sums_q[n]) / count;
+            }
+            Affine { scale: saturating_half(scale), minimum: saturating_half(minimum) }
+        })
     }
 }
 
@@ -133,18 +167,22 @@ pub(crate) fn range(values: &[f32]) -> (f32, f32) {
 
 /// A scale and a minimum for a block: the plain range, or a slightly narrower one refitted, if
 /// that leaves less squared error.
-pub(crate) fn affine(values: &[f32], levels: f32) -> Affine {
+pub(crate) fn affine<const LEVELS: u8>(values: &[f32]) -> Affine {
+    const CANDIDATES: usize = 8;
     let (low, high) = range(values);
     let span = |from: f32, to: f32| Affine {
-        scale: saturating_half((to - from) / levels),
+        scale: saturating_half((to - from) / f32::from(LEVELS)),
         minimum: saturating_half(from),
     };
     let plain = span(low, high);
-    let mut best = (plain.error(values, levels), plain);
-    for step in 0u8..6 {
-        let cut = (high - low) * 0.015 * f32::from(step);
-        let candidate = span(low + cut, high - cut).refitted(values, levels);
-        let error = candidate.error(values, levels);
+    let mut best = (Affines::new([plain]).errors::<LEVELS>(values)[0], plain);
+    let narrower: [Affine; CANDIDATES] = std::array::from_fn(|step| {
+        let cut = (high - low) * 0.015 * step as f32;
+        span(low + cut, high - cut)
+    });
+    let refitted = Affines::new(narrower).refitted::<LEVELS>(values);
+    let errors = Affines::new(refitted).errors::<LEVELS>(values);
+    for (candidate, error) in refitted.into_iter().zip(errors) {
         if error < best.0 {
             best = (error, candidate);
         }
@@ -165,28 +203,28 @@ mod tests {
     fn search_is_never_worse_than_the_plain_scale() {
         for shift in [-0.5f32, 0.0, 0.3] {
             let values: Vec<f32> = ramp().iter().map(|v| v + shift).collect();
-            for (low, high) in [(-8.0, 7.0), (-16.0, 15.0)] {
-                let plain = saturating_half(extreme(&values) / low);
-                let found = scale(&values, low, high);
-                let found_error = scale_error(&values, found, low, high);
-                assert!(found_error <= scale_error(&values, plain, low, high));
-            }
+            let plain = |levels: f32| saturating_half(-extreme(&values) / levels);
+            let [found, least] = scale_errors::<8, 2>(&values, [scale::<8>(&values), plain(8.0)]);
+            assert!(found <= least);
+            let [found, least] =
+                scale_errors::<16, 2>(&values, [scale::<16>(&values), plain(16.0)]);
+            assert!(found <= least);
         }
     }
 
     #[test]
     fn exact_multiples_are_found_exactly() {
         let values: Vec<f32> = (0..32).map(|i| (i % 16 - 8) as f32 * 0.25).collect();
-        assert_eq!(scale_error(&values, scale(&values, -8.0, 7.0), -8.0, 7.0), 0.0);
+        assert_eq!(scale_errors::<8, 1>(&values, [scale::<8>(&values)]), [0.0]);
         let values: Vec<f32> = (0..32).map(|i| (i % 16) as f32 * 0.25 + 3.0).collect();
-        let fit = affine(&values, 15.0);
+        let fit = affine::<15>(&values);
         assert_eq!((fit.scale.to_f32(), fit.minimum.to_f32()), (0.25, 3.0));
     }
 
     #[test]
     fn constant_blocks_are_kept() {
-        let fit = affine(&[1.5; 32], 15.0);
-        assert_eq!(fit.error(&[1.5; 32], 15.0), 0.0);
-        assert_eq!(scale(&[0.0; 32], -8.0, 7.0), f16::ZERO);
+        let fit = affine::<15>(&[1.5; 32]);
+        assert_eq!(Affines::new([fit]).errors::<15>(&[1.5; 32]), [0.0]);
+        assert_eq!(scale::<8>(&[0.0; 32]), f16::ZERO);
     }
 }

@@ -175,6 +175,10 @@ impl TensorSource for HuggingFaceFolder {
         infos.flatten().collect()
     }
 
+    fn release(&self, bytes: &[u8]) {
+        self.shards.iter().for_each(|shard| shard.release(bytes));
+    }
+
     fn try_tensor(&self, name: &str) -> Result<Tensor<'_>, Error> {
         let shard = self.shard(name).ok_or_else(|| missing_tensor(&self.path, name))?;
         shard.try_tensor(name)

@@ -149,6 +149,10 @@ impl TensorSource for Gguf {
         self.tensors.iter().map(|(info, _)| info.clone()).collect()
     }
 
+    fn release(&self, bytes: &[u8]) {
+        self.map.release(bytes);
+    }
+
     fn try_tensor(&self, name: &str) -> Result<Tensor<'_>, Error> {
         self.tensor(name).ok_or_else(|| missing_tensor(&self.path, name))
     }

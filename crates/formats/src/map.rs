@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::path::Path;
 
 use memmap2::Mmap;
+#[cfg(unix)]
+use {memmap2::UncheckedAdvice, std::ops::Range};
 
 use crate::error::{Error, ErrorKind};
 
@@ -44,6 +46,25 @@ impl Map {
         map.map(Map::Mapped).map_err(|source| Error::io(path, "map into memory", source))
     }
 
+    /// Lets the system take back the memory of `bytes`, if they lie in this map; whoever reads them
+    /// again reads the file again.
+    pub(crate) fn release(&self, bytes: &[u8]) {
+        #[cfg(unix)]
+        if let Map::Mapped(map) = self
+            && let Some(Range { start, end }) = windows_of(map, bytes)
+        {
+            // SAFETY: the map is shared and never written, so that a page that is dropped comes back
+            // from the file with the same bytes; borrowed slices stay valid.
+            let dropped = unsafe {
+                map.unchecked_advise_range(UncheckedAdvice::DontNeed, start, end - start)
+            };
+            // A system that refuses keeps the pages, which costs memory and nothing else.
+            let _ = dropped;
+        }
+        #[cfg(not(unix))]
+        let _ = bytes;
+    }
+
     /// The bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
@@ -53,9 +74,44 @@ impl Map {
     }
 }
 
+/// Linux maps this much of a file around the page that a read asks for, aligned to its size. Dropping
+/// whole windows also drops what a read brought in beside the bytes it was for.
+#[cfg(unix)]
+const WINDOW: usize = 64 << 10;
+
+/// The windows of `map` from the one that `part` begins in to the one that it ends in. That one is left
+/// out, since bytes behind `part` are likely to be read next; releasing those drops it. None where
+/// `part` lies elsewhere or ends where it begins.
+#[cfg(unix)]
+fn windows_of(map: &[u8], part: &[u8]) -> Option<Range<usize>> {
+    let first = (part.as_ptr() as usize).checked_sub(map.as_ptr() as usize)?;
+    let end = first.checked_add(part.len()).filter(|&end| end <= map.len())?;
+    let last = if end == map.len() { end } else { end / WINDOW * WINDOW };
+    let start = first / WINDOW * WINDOW;
+    (start < last).then_some(start..last)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(unix)]
+    #[test]
+    fn released_bytes_are_read_again_from_the_file() {
+        let path = std::env::temp_dir().join(format!("pianola-release-{}", std::process::id()));
+        let bytes: Vec<u8> = (0..3 * WINDOW + 17).map(|at| (at / 7) as u8).collect();
+        fs::write(&path, &bytes).unwrap();
+        let map = Map::open(&path).unwrap();
+        let whole = map.bytes();
+        assert_eq!(windows_of(whole, &whole[1..WINDOW + 1]), Some(0..WINDOW));
+        assert_eq!(windows_of(whole, &whole[2 * WINDOW..]), Some(2 * WINDOW..whole.len()));
+        assert_eq!(windows_of(whole, &whole[5..WINDOW - 1]), None);
+        assert_eq!(windows_of(whole, &bytes), None);
+        map.release(&whole[WINDOW / 2..]);
+        map.release(&bytes);
+        fs::remove_file(&path).unwrap();
+        assert!(map.bytes() == bytes);
+    }
 
     #[test]
     fn folders_and_absent_files_are_errors() {

@@ -247,6 +247,10 @@ impl TensorSource for Safetensors {
         self.tensors.iter().filter_map(Entry::info).collect()
     }
 
+    fn release(&self, bytes: &[u8]) {
+        self.map.release(bytes);
+    }
+
     fn try_tensor(&self, name: &str) -> Result<Tensor<'_>, Error> {
         if let Some(tensor) = self.tensor(name) {
             return Ok(tensor);

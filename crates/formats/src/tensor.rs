@@ -72,6 +72,10 @@ pub trait TensorSource: Send + Sync {
     /// Descriptions of all tensors of supported types, in file order.
     fn tensor_infos(&self) -> Vec<TensorInfo>;
 
+    /// Says that `bytes`, some or all of a tensor's, will not be read soon: a source that maps a file
+    /// lets their memory go. They stay valid and are read from the file again if they are needed.
+    fn release(&self, _bytes: &[u8]) {}
+
     /// The tensor of this name, or an error that says why it is not available.
     fn try_tensor(&self, name: &str) -> Result<Tensor<'_>, Error> {
         self.tensor(name).ok_or_else(|| missing_tensor(Path::new(""), name))

@@ -106,6 +106,10 @@ impl TensorSource for ModelSubset<'_> {
         Some(info)
     }
 
+    fn release(&self, bytes: &[u8]) {
+        self.source.release(bytes);
+    }
+
     /// Those of the layers that are left out are listed by the names of the source.
     fn tensor_infos(&self) -> Vec<TensorInfo> {
         self.source.tensor_infos()

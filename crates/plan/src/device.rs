@@ -213,6 +213,12 @@ pub trait Recording: Probe + Send {
         Vec::new()
     }
 
+    /// What [`Device::measure`] finds, measured with the weights that are in memory already. None where
+    /// a device has to be measured apart from its recordings.
+    fn measure(&self) -> Option<Ceilings> {
+        None
+    }
+
     /// Counters since the recording was made.
     fn statistics(&self) -> PlayStatistics;
 

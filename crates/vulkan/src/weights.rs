@@ -140,6 +140,9 @@ impl Weights {
                     let tensor = spec.fetch(source)?;
                     for &slice in &matrix.slices {
                         upload(uploader, memory, spec, &tensor, matrix.columns, slice)?;
+                        let row_bytes = tensor.bytes.len() / spec.shape.rows().0.max(1);
+                        let first = slice.first_row * row_bytes;
+                        source.release(&tensor.bytes[first..first + slice.rows * row_bytes]);
                     }
                 }
                 Weight::Elsewhere => {}

@@ -47,6 +47,15 @@ unsafe impl Lanes for Avx2 {
         unsafe { each((from, from.add(8)), |half| _mm256_cvtph_ps(_mm_loadu_si128(half.cast()))) }
     }
     #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> Floats {
+        unsafe {
+            each((from, from.add(8)), |half| {
+                let bits = _mm256_cvtepu16_epi32(_mm_loadu_si128(half.cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(bits))
+            })
+        }
+    }
+    #[inline(always)]
     unsafe fn store_f16(to: *mut u16, x: Floats) {
         unsafe {
             let halves = each(x, |half| _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(half));

@@ -30,6 +30,13 @@ unsafe impl Lanes for Avx512 {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.cast())) }
     }
     #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> __m512 {
+        unsafe {
+            let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
+        }
+    }
+    #[inline(always)]
     unsafe fn store_f16(to: *mut u16, x: __m512) {
         unsafe { _mm256_storeu_si256(to.cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(x)) }
     }
@@ -160,6 +167,24 @@ unsafe impl Lanes for Avx512 {
                 2 => _mm512_and_si512(_mm512_srli_epi32::<16>(x), byte),
                 _ => _mm512_srli_epi32::<24>(x),
             }
+        }
+    }
+    #[inline(always)]
+    unsafe fn centred(x: __m512i, column: usize, zero: f32) -> __m512 {
+        unsafe {
+            let moved = match column {
+                0 => x,
+                1 => _mm512_srli_epi32::<8>(x),
+                2 => _mm512_srli_epi32::<16>(x),
+                _ => _mm512_srli_epi32::<24>(x),
+            };
+            // From 2^23 on, the lowest bits of an f32 are those of a whole number: with a byte there
+            // it is 2^23 more than the byte, and one subtraction makes it the difference, exactly.
+            const WHOLE: f32 = 8_388_608.0;
+            let bits = _mm512_set1_epi32(WHOLE.to_bits() as i32);
+            // bits | (moved & 255)
+            let shifted = _mm512_ternarylogic_epi32::<0xf8>(bits, moved, _mm512_set1_epi32(255));
+            _mm512_sub_ps(_mm512_castsi512_ps(shifted), _mm512_set1_ps(WHOLE + zero))
         }
     }
     #[inline(always)]

@@ -1,9 +1,10 @@
 //! One table of kernels per instruction set, chosen at run time.
 
 use super::attend::{self, Queries, Scratch};
+use super::direct::{self, Tiles};
 use super::lanes::Lanes;
 use super::math;
-use super::product::{self, BlockMeta, FloatRows, QuantizedRows};
+use super::product::{self, Bf16, BlockMeta, FloatRows, QuantizedRows};
 use super::rows;
 use super::store::{self, HeadPrologue};
 use super::tile::{
@@ -14,6 +15,8 @@ use pianola_plan::{Activation, KvType};
 
 /// `(tile, activations, first row, rows, out [rows][16])`
 pub(crate) type QuantizedProduct = unsafe fn(*const u8, &QuantizedRows, usize, usize, *mut f32);
+/// `(tiles, activations, first row, rows, out [tiles][rows][16])`
+pub(crate) type FloatProduct = unsafe fn(&Tiles, &FloatRows, usize, usize, *mut f32);
 /// `(tile, columns, panel [columns][16])`
 pub(crate) type Dequantize = unsafe fn(*const u8, usize, *mut f32);
 
@@ -25,6 +28,8 @@ pub(crate) type Dequantize = unsafe fn(*const u8, usize, *mut f32);
 pub(crate) struct Kernels {
     pub product: fn(TensorType) -> Option<QuantizedProduct>,
     pub dequantize: fn(TensorType) -> Dequantize,
+    /// For at most [`crate::policy::direct_rows`] rows.
+    pub direct: fn(TensorType) -> FloatProduct,
     pub float_rows: unsafe fn(*const f32, usize, &FloatRows, usize, usize, *mut f32),
     pub rms_norm: unsafe fn(*const f32, *const f32, f32, usize, *mut f32),
     pub add: unsafe fn(*const f32, *const f32, usize, *mut f32),
@@ -118,18 +123,18 @@ macro_rules! kernels {
                 iq4_xs IQ4XS: Iq4Values, Signed, 128;);
 
             kernels!(@wrap $attributes;
-                copy_f32(tile: *const u8, columns: usize, panel: *mut f32) =
-                    std::ptr::copy_nonoverlapping(tile.cast::<f32>(), panel, 16 * columns);
+                widen_f32(tile: *const u8, columns: usize, panel: *mut f32) =
+                    product::widen_tile::<L, f32>(tile, columns, panel);
                 widen_f16(tile: *const u8, columns: usize, panel: *mut f32) =
-                    for column in 0..columns {
-                        let lanes = L::load_f16(tile.cast::<u16>().add(16 * column));
-                        L::store(panel.add(16 * column), lanes);
-                    };
+                    product::widen_tile::<L, u16>(tile, columns, panel);
                 widen_bf16(tile: *const u8, columns: usize, panel: *mut f32) =
-                    for at in 0..16 * columns {
-                        let bits = tile.cast::<u16>().add(at).read_unaligned();
-                        *panel.add(at) = f32::from_bits(u32::from(bits) << 16);
-                    };
+                    product::widen_tile::<L, Bf16>(tile, columns, panel);
+                direct_f32(tiles: &Tiles, rows: &FloatRows, first: usize, count: usize, out: *mut f32) =
+                    direct::float_tiles::<L, f32>(tiles, rows, first, count, out);
+                direct_f16(tiles: &Tiles, rows: &FloatRows, first: usize, count: usize, out: *mut f32) =
+                    direct::float_tiles::<L, u16>(tiles, rows, first, count, out);
+                direct_bf16(tiles: &Tiles, rows: &FloatRows, first: usize, count: usize, out: *mut f32) =
+                    direct::float_tiles::<L, Bf16>(tiles, rows, first, count, out);
                 float_rows(panel: *const f32, columns: usize, rows: &FloatRows, first: usize, count: usize, out: *mut f32) =
                     product::float_rows::<L>(panel, columns, rows, first, count, out);
                 rms_norm(x: *const f32, weight: *const f32, epsilon: f32, width: usize, out: *mut f32) =
@@ -156,7 +161,7 @@ macro_rules! kernels {
             );
 
             pub(crate) static KERNELS: Kernels = Kernels {
-                product, dequantize, float_rows, rms_norm, add, quantize, gate, soft_cap,
+                product, dequantize, direct, float_rows, rms_norm, add, quantize, gate, soft_cap,
                 prepare, store, attend: attention, probe_dots, probe_fmas, probe_read,
             };
         }
@@ -172,9 +177,18 @@ macro_rules! kernels {
         fn dequantize(ty: TensorType) -> Dequantize {
             match ty {
                 $(TensorType::$variant => $name::dequantize,)*
-                TensorType::F32 => copy_f32,
+                TensorType::F32 => widen_f32,
                 TensorType::F16 => widen_f16,
                 TensorType::BF16 => widen_bf16,
+            }
+        }
+
+        fn direct(ty: TensorType) -> FloatProduct {
+            match ty {
+                $(TensorType::$variant => $name::direct,)*
+                TensorType::F32 => direct_f32,
+                TensorType::F16 => direct_f16,
+                TensorType::BF16 => direct_bf16,
             }
         }
 
@@ -183,6 +197,8 @@ macro_rules! kernels {
             kernels!(@wrap $attributes;
                 product(tile: *const u8, rows: &QuantizedRows, first: usize, count: usize, out: *mut f32) =
                     product::quantized_rows::<L, $codes, $scales, $zero>(tile, rows, first, count, out);
+                direct(tiles: &Tiles, rows: &FloatRows, first: usize, count: usize, out: *mut f32) =
+                    direct::quantized_tiles::<L, $codes, $scales, $zero>(tiles, rows, first, count, out);
                 dequantize(tile: *const u8, columns: usize, panel: *mut f32) =
                     product::dequantize_tile::<L, $codes, $scales, $zero>(tile, columns, panel);
             );

@@ -21,6 +21,7 @@ pub(crate) unsafe trait Lanes: Copy + 'static {
     unsafe fn load(from: *const f32) -> Self::F;
     unsafe fn store(to: *mut f32, x: Self::F);
     unsafe fn load_f16(from: *const u16) -> Self::F;
+    unsafe fn load_bf16(from: *const u16) -> Self::F;
     unsafe fn store_f16(to: *mut u16, x: Self::F);
     unsafe fn load_u8(from: *const u8) -> Self::F;
     unsafe fn load_i8(from: *const u8) -> Self::F;
@@ -60,6 +61,12 @@ pub(crate) unsafe trait Lanes: Copy + 'static {
     unsafe fn look_up(x: Self::B, table: &[u8; 16]) -> Self::B;
     /// Byte `column` of each group of four, widened.
     unsafe fn column(x: Self::B, column: usize) -> Self::I;
+    /// [`Lanes::column`] less `zero`.
+    #[inline(always)]
+    unsafe fn centred(x: Self::B, column: usize, zero: f32) -> Self::F {
+        // SAFETY: works on registers.
+        unsafe { Self::sub(Self::to_f32(Self::column(x, column)), Self::splat(zero)) }
+    }
     /// Adds to each lane the dot product of its four codes (at most 127) with the four signed
     /// bytes of `activations`.
     unsafe fn dot(sum: Self::I, codes: Self::B, activations: i32) -> Self::I;

@@ -14,6 +14,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 #[allow(clippy::undocumented_unsafe_blocks)]
 mod avx512;
+pub(crate) mod direct;
 pub(crate) mod kernels;
 mod lanes;
 #[allow(clippy::undocumented_unsafe_blocks)]

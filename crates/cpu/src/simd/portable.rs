@@ -51,6 +51,11 @@ unsafe impl Lanes for Portable {
         halves.map(|half| f16::from_bits(half).to_f32())
     }
     #[inline(always)]
+    unsafe fn load_bf16(from: *const u16) -> Floats {
+        let halves = unsafe { from.cast::<[u16; 16]>().read_unaligned() };
+        halves.map(|half| f32::from_bits(u32::from(half) << 16))
+    }
+    #[inline(always)]
     unsafe fn store_f16(to: *mut u16, x: Floats) {
         unsafe { to.cast::<[u16; 16]>().write_unaligned(x.map(|x| f16::from_f32(x).to_bits())) }
     }

@@ -31,19 +31,20 @@ pub(crate) struct BlockMeta {
     pub high: i32,
 }
 
-/// Does something for every row below `$rows`, at most eight. Written out, because sums that a loop
+/// Does something for every index below `$count`, at most eight. Written out, because sums that a loop
 /// indexes are kept in memory, and a closure would not be compiled for the kernel's instructions.
-macro_rules! each_row {
-    ($rows:ident, $row:ident, $body:block) => {
-        each_row!($rows, $row, $body, 0 1 2 3 4 5 6 7)
+macro_rules! each_below {
+    ($count:ident, $index:ident, $body:block) => {
+        each_below!($count, $index, $body, 0 1 2 3 4 5 6 7)
     };
-    ($rows:ident, $row:ident, $body:block, $($index:literal)*) => {
-        $(if $index < $rows {
-            let $row: usize = $index;
+    ($count:ident, $index:ident, $body:block, $($value:literal)*) => {
+        $(if $value < $count {
+            let $index: usize = $value;
             $body
         })*
     };
 }
+pub(super) use each_below;
 
 /// Cuts `$rows` rows into runs of the given lengths, longest first, and does something for each: the
 /// run begins at `$row` and has `$count` rows, a constant.
@@ -57,6 +58,7 @@ macro_rules! in_runs {
         })*
     };
 }
+pub(super) use in_runs;
 
 /// Rows of f32 activations, `stride` apart.
 #[derive(Clone, Copy)]
@@ -66,11 +68,11 @@ pub(crate) struct FloatRows {
 }
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub(super) const LINE: usize = 64;
 /// Distance of the prefetch ahead of the codes in use, in bytes: the best of 1 to 16 KiB and of a
 /// whole tile. It goes to the second-level cache; prefetched into the first, the codes take its few
 /// outstanding misses and a quarter of the bandwidth is lost.
-const AHEAD: usize = 4 << 10;
+pub(super) const AHEAD: usize = 4 << 10;
 
 /// `out[row][lane] = tile row lane . activation row first + row`, `R` rows at once: the codes are
 /// unpacked once and multiplied with each row in turn. `fresh` says that the tile comes from memory,
@@ -87,7 +89,7 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
     fresh: bool,
     out: *mut f32,
 ) {
-    const { assert!(R <= 8, "each_row! knows eight") };
+    const { assert!(R <= 8, "each_below! knows eight") };
     // SAFETY: by this function's promise; a prefetch reads nothing.
     unsafe {
         let columns = activations.columns;
@@ -117,7 +119,7 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
             #[cfg(feature = "test-hooks")]
             let [low_scale, high_scale, min] =
                 spoil::<L>(activations, block, [low_scale, high_scale, min]);
-            each_row!(R, row, {
+            each_below!(R, row, {
                 let words = codes_of[row].add(block * BLOCK).cast::<i32>();
                 let BlockMeta { step, value_sum, low, high } = *metas_of[row].add(block);
                 let dot = |mut sum: L::I, groups: std::ops::Range<usize>| {
@@ -213,22 +215,40 @@ pub(crate) unsafe fn dequantize_tile<L: Lanes, C: Codes, S: Scales, const ZERO: 
         let scales = tile.add(blocks * C::BYTES);
         for block in 0..blocks {
             let codes = C::load::<L>(tile.add(block * C::BYTES));
-            let shared = S::shared::<L>(scales, blocks, block);
-            let half = [
-                S::scale::<L>(scales, shared, block, 0),
-                S::scale::<L>(scales, shared, block, usize::from(S::HALVES)),
-            ];
-            let min = S::min::<L>(scales, shared, block);
-            for column in 0..BLOCK {
-                let code = L::to_f32(L::column(codes[column / 4], column % 4));
-                let centred = L::sub(code, L::splat(ZERO as f32));
-                let mut value = L::mul(half[column / 16], centred);
-                if S::MINS {
-                    value = L::add(value, min);
-                }
-                L::store(panel.add((block * BLOCK + column) * TILE), value);
+            let all = S::all::<L>(scales, blocks, block);
+            for (group, codes) in codes.into_iter().enumerate() {
+                let panel = panel.add((block * BLOCK + group * COLUMNS) * TILE);
+                each_below!(COLUMNS, column, {
+                    let value = weight::<L, S, ZERO>(codes, all, group, column);
+                    L::store(panel.add(column * TILE), value);
+                });
             }
         }
+    }
+}
+
+/// Columns in a group of codes, and groups in a block.
+pub(super) const COLUMNS: usize = 4;
+pub(super) const GROUPS: usize = BLOCK / COLUMNS;
+
+/// The weights of column `column` of a group of a block, from the group's codes and the block's
+/// [`Scales::all`].
+///
+/// # Safety
+/// The module's.
+#[inline(always)]
+pub(super) unsafe fn weight<L: Lanes, S: Scales, const ZERO: i32>(
+    codes: L::B,
+    scales: [L::F; 3],
+    group: usize,
+    column: usize,
+) -> L::F {
+    // SAFETY: works on registers.
+    unsafe {
+        let centred = L::centred(codes, column, ZERO as f32);
+        let scale = if S::HALVES { scales[2 * group / GROUPS] } else { scales[0] };
+        let value = L::mul(scale, centred);
+        if S::MINS { L::add(value, scales[2]) } else { value }
     }
 }
 
@@ -281,6 +301,19 @@ impl Element for u16 {
     unsafe fn load<L: Lanes>(from: *const u16) -> L::F {
         // SAFETY: by the trait's promise.
         unsafe { L::load_f16(from) }
+    }
+}
+
+/// The bits of a bf16.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub(crate) struct Bf16(u16);
+
+impl Element for Bf16 {
+    #[inline(always)]
+    unsafe fn load<L: Lanes>(from: *const Bf16) -> L::F {
+        // SAFETY: by the trait's promise.
+        unsafe { L::load_bf16(from.cast()) }
     }
 }
 
@@ -358,6 +391,25 @@ pub(crate) unsafe fn float_block<L: Lanes, T: Element, const R: usize, const N: 
     }
 }
 
+/// Widens a tile of plain floats to f32.
+///
+/// # Safety
+/// `tile` has `columns * 16` values, `panel` room for as many.
+#[inline(always)]
+pub(crate) unsafe fn widen_tile<L: Lanes, T: Element>(
+    tile: *const u8,
+    columns: usize,
+    panel: *mut f32,
+) {
+    for column in 0..columns {
+        // SAFETY: by this function's promise.
+        unsafe {
+            let lanes = T::load::<L>(tile.cast::<T>().add(TILE * column));
+            L::store(panel.add(TILE * column), lanes);
+        }
+    }
+}
+
 /// `out[row][lane] = panel column lane . activation row first + row` for a `[columns][16]` panel.
 ///
 /// # Safety
@@ -376,7 +428,7 @@ pub(crate) unsafe fn float_rows<L: Lanes>(
         let a = Matrix::read(activations.values, activations.stride);
         let b = Rows { start: panel, stride: 16 };
         let out = Matrix { start: out, stride: 16 };
-        in_runs!(rows, row, COUNT, [8 1], {
+        in_runs!(rows, row, COUNT, [8 4 2 1], {
             let (a, out) = (a.from(first + row, 0), out.from(row, 0));
             float_block::<L, f32, COUNT, 1>(a, b, columns, out, false);
         });

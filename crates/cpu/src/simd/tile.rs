@@ -166,6 +166,17 @@ pub(crate) unsafe trait Scales {
         block: usize,
         half: usize,
     ) -> L::F;
+    /// Scales of either half of a block, and what is added.
+    #[inline(always)]
+    unsafe fn all<L: Lanes>(scales: *const u8, blocks: usize, block: usize) -> [L::F; 3] {
+        // SAFETY: by the trait's promise.
+        unsafe {
+            let shared = Self::shared::<L>(scales, blocks, block);
+            let low = Self::scale::<L>(scales, shared, block, 0);
+            let high = if Self::HALVES { Self::scale::<L>(scales, shared, block, 1) } else { low };
+            [low, high, Self::min::<L>(scales, shared, block)]
+        }
+    }
     /// What is added, where [`Scales::MINS`].
     #[inline(always)]
     unsafe fn min<L: Lanes>(_scales: *const u8, _shared: [L::F; 2], _block: usize) -> L::F {

@@ -2,9 +2,11 @@
 
 use super::{Activations, Play, Slab, WorkerScratch};
 use crate::pack::{PackedMatrix, TILE};
-use crate::policy::{ProductCut, cut_product};
-use crate::simd::kernels::{Dequantize, QuantizedProduct};
+use crate::policy::{ProductCut, cut_product, direct_rows};
+use crate::simd::direct::{TILES_AT_ONCE, Tiles};
+use crate::simd::kernels::{Dequantize, FloatProduct, QuantizedProduct};
 use crate::simd::product::{FloatRows, QuantizedRows};
+use pianola_formats::TensorType;
 use pianola_plan::Activation;
 use std::ops::Range;
 
@@ -18,6 +20,7 @@ pub(crate) struct Weights {
     /// None: dequantise and multiply in f32.
     pub quantized: Option<QuantizedProduct>,
     pub dequantize: Dequantize,
+    pub direct: FloatProduct,
     pub output: Slab,
     /// First tile of this part in the stage's count.
     pub first_tile: usize,
@@ -67,25 +70,54 @@ impl Product {
         let tiles = (job % chunks * cut.tiles)..tiles.min((job % chunks + 1) * cut.tiles);
         let rows = first..rows.min(first + cut.rows);
         // One weight after the other, so that each is read as one stream.
-        for tile in tiles.clone() {
-            let part = match self.gate {
-                Some(_) => &self.parts[0],
-                None => self.parts.iter().rfind(|part| part.first_tile <= tile).expect("a part"),
-            };
-            // SAFETY: by this function's promise; tile and rows are this job's.
-            unsafe { self.tile(play, part, tile - part.first_tile, rows.clone(), None, scratch) };
+        for (index, part) in self.parts.iter().enumerate() {
+            // SAFETY: matrices outlive the recording's stages.
+            let end = part.first_tile + unsafe { &*part.matrix }.tiles();
+            let (first, last) = (tiles.start.max(part.first_tile), tiles.end.min(end));
+            let mine = first.saturating_sub(part.first_tile)..last.saturating_sub(part.first_tile);
+            let gate = self.gate.filter(|_| index == 1);
+            // SAFETY: by this function's promise; tiles and rows are this job's.
+            unsafe { self.part_tiles(play, part, mine, rows.clone(), gate, scratch) };
         }
-        if let Some(activation) = self.gate {
-            for tile in tiles {
-                let (part, rows) = (&self.parts[1], rows.clone());
-                // SAFETY: by this function's promise; tile and rows are this job's.
-                unsafe { self.tile(play, part, tile, rows, Some(activation), scratch) };
+    }
+
+    /// Products of some tiles of a part with `rows`, put where they belong; with `gate`, multiplied by
+    /// the activation of what is there already.
+    unsafe fn part_tiles(
+        &self,
+        play: &Play<'_>,
+        part: &Weights,
+        tiles: Range<usize>,
+        rows: Range<usize>,
+        gate: Option<Activation>,
+        scratch: &mut WorkerScratch,
+    ) {
+        // SAFETY: by the promise of `Stage::run`; the scratch holds `ROWS_AT_ONCE` rows of a tile, which
+        // are more than those of the tiles that are computed directly.
+        unsafe {
+            if !part.is_direct(play, rows.len()) {
+                for tile in tiles {
+                    self.tile(play, part, tile, rows.clone(), gate, scratch);
+                }
+                return;
+            }
+            for first in tiles.clone().step_by(TILES_AT_ONCE) {
+                let count = TILES_AT_ONCE.min(tiles.end - first);
+                let matrix = &*part.matrix;
+                let start = matrix.tile(first).as_ptr();
+                let group = Tiles { start, bytes: matrix.tile_bytes, count, columns: self.columns };
+                let output = &mut scratch.output[..];
+                let (start, rows) = (rows.start, rows.len());
+                (part.direct)(&group, &self.floats, start, rows, output.as_mut_ptr());
+                for (index, output) in output.chunks_exact_mut(rows * TILE).take(count).enumerate()
+                {
+                    self.put(play, part, first + index, start..start + rows, gate, output);
+                }
             }
         }
     }
 
-    /// One tile's products with `rows`, put where they belong; with `gate`, multiplied by the activation
-    /// of what is there already.
+    /// [`Product::part_tiles`] of one tile, by way of its int8 kernel or an f32 panel.
     unsafe fn tile(
         &self,
         play: &Play<'_>,
@@ -95,37 +127,53 @@ impl Product {
         gate: Option<Activation>,
         scratch: &mut WorkerScratch,
     ) {
-        let step = if self.refined { 2 } else { 1 };
         let output = &mut scratch.output[..];
-        // SAFETY: by the promise of `Stage::run`; biases are as long as their matrix has rows.
+        // SAFETY: by the promise of `Stage::run`.
         unsafe {
             let tile = Tile { index, panel: self.panel(play, part, index, &mut scratch.panel) };
             for rows in pieces(rows) {
                 self.multiply(play, part, tile, rows.clone(), output);
-                for row in (0..rows.len()).step_by(step) {
-                    let (result, rest) = output[row * TILE..].split_at_mut(TILE);
-                    let place = part.place(index, (rows.start + row) / step);
-                    if self.refined {
-                        result.iter_mut().zip(rest).for_each(|(sum, more)| *sum += *more);
-                    }
-                    if let Some(bias) = part.bias {
-                        let bias = std::slice::from_raw_parts(bias.add(index * TILE), place.len());
-                        result.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
-                    }
-                    if let Some(activation) = gate {
-                        let mut gates = [0.0; TILE];
-                        gates[..place.len()].copy_from_slice(place);
-                        (play.kernels.gate)(gates.as_mut_ptr(), result.as_ptr(), activation);
-                        result.copy_from_slice(&gates);
-                    }
-                    if let Some(cap) = self.soft_cap {
-                        (play.kernels.soft_cap)(result.as_mut_ptr(), cap);
-                    }
-                    let last = rows.start + row + step == self.rows(play);
-                    let stale = usize::from(fault!(play, StaleRow) && last && index == 0);
-                    let lanes = stale..place.len();
-                    place[lanes.clone()].copy_from_slice(&result[lanes]);
+                self.put(play, part, index, rows, gate, output);
+            }
+        }
+    }
+
+    /// Puts a tile's products with `rows` where they belong.
+    unsafe fn put(
+        &self,
+        play: &Play<'_>,
+        part: &Weights,
+        index: usize,
+        rows: Range<usize>,
+        gate: Option<Activation>,
+        output: &mut [f32],
+    ) {
+        let step = if self.refined { 2 } else { 1 };
+        // SAFETY: by the promise of `Stage::run`; biases are as long as their matrix has rows.
+        unsafe {
+            for row in (0..rows.len()).step_by(step) {
+                let (result, rest) = output[row * TILE..].split_at_mut(TILE);
+                let place = part.place(index, (rows.start + row) / step);
+                if self.refined {
+                    result.iter_mut().zip(rest).for_each(|(sum, more)| *sum += *more);
                 }
+                if let Some(bias) = part.bias {
+                    let bias = std::slice::from_raw_parts(bias.add(index * TILE), place.len());
+                    result.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
+                }
+                if let Some(activation) = gate {
+                    let mut gates = [0.0; TILE];
+                    gates[..place.len()].copy_from_slice(place);
+                    (play.kernels.gate)(gates.as_mut_ptr(), result.as_ptr(), activation);
+                    result.copy_from_slice(&gates);
+                }
+                if let Some(cap) = self.soft_cap {
+                    (play.kernels.soft_cap)(result.as_mut_ptr(), cap);
+                }
+                let last = rows.start + row + step == self.rows(play);
+                let stale = usize::from(fault!(play, StaleRow) && last && index == 0);
+                let lanes = stale..place.len();
+                place[lanes.clone()].copy_from_slice(&result[lanes]);
             }
         }
     }
@@ -142,6 +190,10 @@ impl Product {
             // SAFETY: the room is as large as the widest tile.
             unsafe {
                 let bytes = (*part.matrix).tile(tile).as_ptr();
+                if (*part.matrix).ty == TensorType::F32 && !spoils_panels(play) {
+                    // A tile of f32 is a panel.
+                    return bytes.cast();
+                }
                 (part.dequantize)(bytes, self.columns, room.as_mut_ptr());
             }
             self.spoil_panel(play, part, tile, room);
@@ -225,12 +277,28 @@ fn pieces(rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
     rows.step_by(ROWS_AT_ONCE).map(move |start| start..end.min(start + ROWS_AT_ONCE))
 }
 
+/// Whether a fault is planted in the weights of panels.
+fn spoils_panels(play: &Play<'_>) -> bool {
+    // Without faults there is no use of it.
+    let _ = play;
+    fault!(play, DroppedBlock) || fault!(play, WrongScale)
+}
+
 impl Weights {
     /// Whether a tile is the one that faulty blocks are planted in: in the middle.
     #[cfg(feature = "test-hooks")]
     fn is_faulty(&self, tile: usize) -> bool {
         // SAFETY: matrices outlive the recording's stages.
         tile == unsafe { &*self.matrix }.tiles() / 2
+    }
+
+    /// Whether `rows` rows are multiplied with the weight as it lies in memory. Faults are planted in
+    /// the other kernels.
+    fn is_direct(&self, play: &Play<'_>, rows: usize) -> bool {
+        // SAFETY: matrices outlive the recording's stages.
+        let most = direct_rows(unsafe { &*self.matrix }.ty);
+        let faulty = spoils_panels(play) || fault!(play, WrongTail);
+        self.quantized.is_none() && rows <= most && !faulty
     }
 
     /// Where a row of a tile's results belongs: 16 values, fewer in the last tile.
