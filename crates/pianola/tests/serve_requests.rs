@@ -2,7 +2,6 @@
 
 mod common;
 #[path = "common/server.rs"]
-#[allow(dead_code, reason = "each test uses a part")]
 mod server;
 
 use serde_json::{Value, json};

@@ -1,6 +1,5 @@
 //! A server of its own for a test, and what it answers over plain sockets.
 #![allow(dead_code)] // Each test file uses its part.
-#![allow(dead_code)] // Each test file uses its part.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
