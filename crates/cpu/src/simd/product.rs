@@ -219,7 +219,7 @@ pub(crate) unsafe fn dequantize_tile<L: Lanes, C: Codes, S: Scales, const ZERO: 
             for (group, codes) in codes.into_iter().enumerate() {
                 let panel = panel.add((block * BLOCK + group * COLUMNS) * TILE);
                 each_below!(COLUMNS, column, {
-                    let value = weight::<L, S, ZERO>(codes, all, group, column);
+                    let value = weight::<L, S, ZERO>(codes, all, group * HALVES / GROUPS, column);
                     L::store(panel.add(column * TILE), value);
                 });
             }
@@ -230,8 +230,10 @@ pub(crate) unsafe fn dequantize_tile<L: Lanes, C: Codes, S: Scales, const ZERO: 
 /// Columns in a group of codes, and groups in a block.
 pub(super) const COLUMNS: usize = 4;
 pub(super) const GROUPS: usize = BLOCK / COLUMNS;
+/// Parts of a block that may have scales of their own.
+pub(super) const HALVES: usize = 2;
 
-/// The weights of column `column` of a group of a block, from the group's codes and the block's
+/// The weights of column `column` of a group in a half of a block, from the group's codes and the block's
 /// [`Scales::all`].
 ///
 /// # Safety
@@ -240,13 +242,13 @@ pub(super) const GROUPS: usize = BLOCK / COLUMNS;
 pub(super) unsafe fn weight<L: Lanes, S: Scales, const ZERO: i32>(
     codes: L::B,
     scales: [L::F; 3],
-    group: usize,
+    half: usize,
     column: usize,
 ) -> L::F {
     // SAFETY: works on registers.
     unsafe {
         let centred = L::centred(codes, column, ZERO as f32);
-        let scale = if S::HALVES { scales[2 * group / GROUPS] } else { scales[0] };
+        let scale = if S::HALVES { scales[half] } else { scales[0] };
         let value = L::mul(scale, centred);
         if S::MINS { L::add(value, scales[2]) } else { value }
     }
