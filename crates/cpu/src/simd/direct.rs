@@ -287,7 +287,7 @@ mod tests {
                     let (bytes, out) = (matrix.tile(tile).as_ptr(), expected.as_flattened_mut());
                     // SAFETY: the panel has room for a tile, `out` for all rows; the level is available.
                     unsafe {
-                        (kernels.dequantize)(bytes, columns, panel.as_mut_ptr());
+                        (kernels.dequantize)(ty)(bytes, columns, panel.as_mut_ptr());
                         let (panel, out) = (panel.as_ptr(), out.as_mut_ptr());
                         (kernels.float_rows)(panel, columns, &activations, 0, ROWS, out);
                     }
