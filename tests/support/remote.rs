@@ -11,6 +11,7 @@ use pianola_plan::{
     TensorId, WAIT_LIMIT,
 };
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -250,6 +251,10 @@ impl Recording for RemoteRecording {
         self.pending[slot].push(done);
         self.statistics.submits += 1;
         Ok(())
+    }
+
+    fn set_interrupt(&mut self, flag: Arc<AtomicBool>) {
+        self.ask(move |inner| inner.set_interrupt(flag));
     }
 
     fn wait(&mut self, slot: usize, limit: Duration) -> Result<(), DeviceError> {

@@ -77,11 +77,3 @@ fn several_devices_are_filled_in_turn() {
     let mut fits = |split: &Split| Ok::<_, Infallible>(split.layers[1] <= 5);
     assert_eq!(choose(request, &mut fits).unwrap().unwrap().layers, [4, 5, 1]);
 }
-
-#[test]
-fn numbers_of_layers_are_checked() {
-    assert!(check_count(26, 26).is_ok() && check_count(1, 26).is_ok());
-    assert!(check_count(0, 26).unwrap_err().to_string().contains("26 layers"));
-    let many = check_count(27, 26).unwrap_err().to_string();
-    assert!(many.contains("27") && many.contains("26 layers"), "{many}");
-}
