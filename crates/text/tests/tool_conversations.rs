@@ -143,7 +143,8 @@ fn a_template_that_is_stopped_is_not_tried_again_and_again() {
 /// Results name calls in the opposite order; leftover results stay behind.
 #[test]
 fn long_conversations_take_linear_time() {
-    const COUNT: usize = 200_000;
+    const COUNT: usize = 50_000;
+    const LENGTH: usize = 200;
     let chatml = ChatTemplate::chatml("", "");
     let gemma = ChatTemplate::gemma("", "");
     let strict = ChatTemplate::new(STRICT, "", "").unwrap();
@@ -152,16 +153,17 @@ fn long_conversations_take_linear_time() {
     let adapt = |messages: Vec<Message>, format: ToolFormat, template: &ChatTemplate| {
         let start = Instant::now();
         let adapted = format.adapt(Conversation::new(messages), template).messages;
-        // Milliseconds where no message is compared with, or copied for, every other.
-        assert!(start.elapsed() < Duration::from_secs(4), "{:?}", start.elapsed());
+        // Milliseconds of work on a machine that may be busy; minutes where every message is compared
+        // with, or copied for, every other.
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
         adapted
     };
     let many =
         |role: &str, content: Value| vec![Message { content, ..Message::new(role, "") }; COUNT];
-    let system = adapt(many("system", "a".into()), ToolFormat::Generic, &chatml);
-    assert_eq!(system[0].content.as_str().map(str::len), Some(3 * COUNT - 2));
-    let user = adapt(many("user", "a".into()), ToolFormat::Gemma, &gemma);
-    assert_eq!(user[0].content.as_str().map(str::len), Some(3 * COUNT - 2));
+    let system = adapt(many("system", "a".repeat(LENGTH).into()), ToolFormat::Generic, &chatml);
+    assert_eq!(system[0].content.as_str().map(str::len), Some((LENGTH + 2) * COUNT - 2));
+    let user = adapt(many("user", "a".repeat(LENGTH).into()), ToolFormat::Gemma, &gemma);
+    assert_eq!(user[0].content.as_str().map(str::len), Some((LENGTH + 2) * COUNT - 2));
     let picture = json!([{ "type": "text", "text": "a" }, { "type": "image" }]);
     let pictures = adapt(many("user", picture), ToolFormat::Gemma, &gemma);
     assert_eq!(pictures[0].content.as_array().map(Vec::len), Some(2 * COUNT));
