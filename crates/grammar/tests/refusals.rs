@@ -159,7 +159,7 @@ fn the_schemas_of_a_request_are_limited_together() {
     let wide = tool(&Value::Object(properties(1_000, &json!({ "type": "null" }))));
     let long = tool(&json!({ "a": { "description": "a".repeat(500 << 10) } }));
     let many = tool(&json!({ "a": { "enum": (0..19_000).collect::<Vec<_>>() } }));
-    for (schema, unit) in [(wide, "properties"), (long, "bytes"), (many, "JSON values")] {
+    for (schema, unit) in [(wide, "properties"), (long, "bytes of text"), (many, "JSON values")] {
         let tool = |strictness| ToolSchema { name: "f", parameters: &schema, strictness };
         let start = Instant::now();
         let calls = [tool(SchemaStrictness::Relaxed); 512];
