@@ -118,19 +118,3 @@ fn push_text(parts: &mut Vec<String>, text: &str) {
         parts.push(literal(text));
     }
 }
-
-/// Says which tool an error is about.
-pub(crate) fn of_tool(error: GrammarError, name: &str) -> GrammarError {
-    match error {
-        GrammarError::Invalid { place, problem } => {
-            GrammarError::Invalid { place: format!("tool {name:?}, {place}"), problem }
-        }
-        GrammarError::Unsupported { keyword, place, fix } => {
-            GrammarError::Unsupported { keyword, place: format!("tool {name:?}, {place}"), fix }
-        }
-        GrammarError::Refused { what, reason } => {
-            GrammarError::Refused { what, reason: format!("tool {name:?}: {reason}") }
-        }
-        error => error,
-    }
-}

@@ -6,16 +6,30 @@ use llguidance::api::TopLevelGrammar;
 use llguidance::{ParserFactory, TokenParser};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The compiler recurses over schemas and grammars. Their depth is limited to what fits here with
 /// room to spare; memory is taken as it is used.
 const STACK: usize = 128 << 20;
-/// How long a caller waits. The compiler cannot be stopped; limits on the size of schemas and grammars
+/// How long a request waits for all its grammars. The compiler cannot be stopped; limits on the size of schemas and grammars
 /// end its work some time later.
 const SECONDS: u64 = 5;
 /// Grammars being compiled at once, including those whose caller timed out.
 const MAX_COMPILING: usize = 8;
+
+/// When a request stops waiting for its grammars.
+#[derive(Clone, Copy)]
+pub(crate) struct Deadline(Instant);
+
+impl Deadline {
+    pub fn of_new_request() -> Deadline {
+        Deadline(Instant::now() + Duration::from_secs(SECONDS))
+    }
+
+    fn left(self) -> Duration {
+        self.0.saturating_duration_since(Instant::now())
+    }
+}
 
 /// Compiles grammars, each on a thread of its own. Cheap to clone.
 #[derive(Clone)]
@@ -33,9 +47,14 @@ impl Compiler {
         &self,
         what: &'static str,
         grammar: TopLevelGrammar,
+        deadline: Deadline,
     ) -> Result<TokenParser, GrammarError> {
+        let too_slow = GrammarError::TooSlow { seconds: SECONDS };
+        if deadline.left().is_zero() {
+            return Err(too_slow);
+        }
         let factory = Arc::clone(&self.factory);
-        let place = Place::take(&self.places)?;
+        let place = Place::take(&self.places, deadline)?;
         let (sender, receiver) = mpsc::sync_channel(1);
         let compile = move || {
             let parser = factory.create_parser(grammar);
@@ -48,9 +67,9 @@ impl Compiler {
             .stack_size(STACK)
             .spawn(compile)
             .map_err(|error| refused(format!("no thread to compile it on: {error}")))?;
-        match receiver.recv_timeout(Duration::from_secs(SECONDS)) {
+        match receiver.recv_timeout(deadline.left()) {
             Ok(parser) => parser.map_err(|error| refused(first_line(&format!("{error:#}")))),
-            Err(RecvTimeoutError::Timeout) => Err(GrammarError::TooSlow { what, seconds: SECONDS }),
+            Err(RecvTimeoutError::Timeout) => Err(too_slow),
             // llguidance catches its own panics.
             Err(RecvTimeoutError::Disconnected) => Err(refused("its compiler panicked".into())),
         }
@@ -68,10 +87,10 @@ struct Places {
 struct Place(Arc<Places>);
 
 impl Place {
-    fn take(places: &Arc<Places>) -> Result<Place, GrammarError> {
+    fn take(places: &Arc<Places>, deadline: Deadline) -> Result<Place, GrammarError> {
         let taken = places.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let limit = Duration::from_secs(SECONDS);
-        let waited = places.freed.wait_timeout_while(taken, limit, |taken| *taken >= MAX_COMPILING);
+        let is_full = |taken: &mut usize| *taken >= MAX_COMPILING;
+        let waited = places.freed.wait_timeout_while(taken, deadline.left(), is_full);
         let (mut taken, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if *taken >= MAX_COMPILING {
             return Err(GrammarError::Busy { compiling: *taken });

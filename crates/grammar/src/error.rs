@@ -25,20 +25,16 @@ pub enum GrammarError {
         problem: String,
     },
     /// Beyond a limit on time or memory.
-    #[error("the {what} has {found}, and at most {limit} are accepted; make it smaller or simpler")]
+    #[error("the schema has {found}, and at most {limit} are accepted; make it smaller or simpler")]
     TooLarge {
-        /// Schema.
-        what: &'static str,
         /// How large it is, with its unit.
         found: String,
         /// The limit.
         limit: usize,
     },
-    /// Beyond the limit on the time to compile it.
-    #[error("the {what} took longer to compile than {seconds} s; make it smaller or simpler")]
+    /// Beyond the limit on the time to compile all schemas of a request.
+    #[error("the schemas took longer to compile than {seconds} s; make them smaller or simpler")]
     TooSlow {
-        /// Schema or tool definitions.
-        what: &'static str,
         /// The limit.
         seconds: u64,
     },
@@ -57,10 +53,21 @@ pub enum GrammarError {
         reason: String,
     },
     /// No tools.
-    #[error("the {what} is empty: name at least one")]
-    Empty {
-        /// List of tools.
-        what: &'static str,
+    #[error("the list of tools is empty: name at least one")]
+    NoTools,
+    /// What is wrong with the schema of one tool.
+    #[error("tool {name:?}: {error}")]
+    Tool {
+        /// The tool's name.
+        name: String,
+        /// Its schema's error.
+        error: Box<GrammarError>,
+    },
+    /// What is wrong with the schema of an answer that is no call.
+    #[error("{error}")]
+    Answer {
+        /// The schema's error.
+        error: Box<GrammarError>,
     },
     /// A marker of tool calls that is no token of the model.
     #[error(
@@ -76,4 +83,32 @@ pub enum GrammarError {
         /// Why.
         reason: String,
     },
+}
+
+impl GrammarError {
+    /// Says which tool the error is about, if it is about a schema.
+    pub(crate) fn of_tool(self, name: &str) -> GrammarError {
+        match self.is_about_schema() {
+            true => GrammarError::Tool { name: name.into(), error: Box::new(self) },
+            false => self,
+        }
+    }
+
+    /// Says that the error is about the schema of an answer, if it is about a schema.
+    pub(crate) fn of_answer(self) -> GrammarError {
+        match self.is_about_schema() {
+            true => GrammarError::Answer { error: Box::new(self) },
+            false => self,
+        }
+    }
+
+    fn is_about_schema(&self) -> bool {
+        matches!(
+            self,
+            GrammarError::Unsupported { .. }
+                | GrammarError::Invalid { .. }
+                | GrammarError::TooLarge { .. }
+                | GrammarError::Refused { .. }
+        )
+    }
 }

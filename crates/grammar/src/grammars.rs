@@ -1,9 +1,9 @@
 //! What requests ask for, turned into constraints.
 
 use crate::calls::Specials;
-use crate::compiler::Compiler;
+use crate::compiler::{Compiler, Deadline};
 use crate::constraint::{GrammarConstraint, failure};
-use crate::schema::{Normalised, SchemaStrictness, normalise};
+use crate::schema::{Normalised, SchemaStrictness, Sizes, normalise};
 use crate::vocabulary::factory;
 use crate::{GrammarError, ToolSchema, calls};
 use llguidance::Matcher;
@@ -11,7 +11,7 @@ use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use pianola_engine::Constraint;
 use pianola_text::CallSyntax;
 use pianola_text::Tokenizer;
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::sync::Arc;
 
 /// The schema of an answer that is no call.
@@ -47,11 +47,6 @@ impl Grammars {
         })
     }
 
-    /// Any JSON object.
-    pub fn json_object(&self) -> Result<Box<dyn Constraint>, GrammarError> {
-        self.json_schema(&json!({ "type": "object" }))
-    }
-
     /// JSON that is valid by the schema. What cannot be enforced is an error.
     pub fn json_schema(&self, schema: &Value) -> Result<Box<dyn Constraint>, GrammarError> {
         self.json_schema_with(schema, SchemaStrictness::Strict)
@@ -63,12 +58,7 @@ impl Grammars {
         schema: &Value,
         strictness: SchemaStrictness,
     ) -> Result<Box<dyn Constraint>, GrammarError> {
-        with_fallback([strictness], |fallback| {
-            let schema = normalise(schema, strictness.with(fallback))?;
-            let names = schema.names;
-            let grammar = TopLevelGrammar::from_json_schema(schema.value);
-            self.compile("JSON schema", grammar).map_err(|error| names.restore(error))
-        })
+        self.compile_json(JsonAnswer { schema, strictness }, Deadline::of_new_request())
     }
 
     /// At least one call of the tools, and with `parallel` any number, as the model's family writes
@@ -99,11 +89,48 @@ impl Grammars {
 
     /// Whether the schemas of strict tools can be enforced in full. Others are not looked at.
     pub fn check_strict(&self, tools: &[ToolSchema<'_>]) -> Result<(), GrammarError> {
-        let strict = tools.iter().filter(|tool| tool.strictness == SchemaStrictness::Strict);
-        for tool in strict {
-            self.json_schema(tool.parameters).map_err(|error| calls::of_tool(error, tool.name))?;
+        self.compile_strict(tools, Deadline::of_new_request())
+    }
+
+    /// Compiles the schema of each strict tool alone.
+    fn compile_strict(
+        &self,
+        tools: &[ToolSchema<'_>],
+        deadline: Deadline,
+    ) -> Result<(), GrammarError> {
+        let mut sizes = Sizes::default();
+        let mut schemas = Vec::new();
+        for tool in tools.iter().filter(|tool| tool.strictness == SchemaStrictness::Strict) {
+            let schema = normalise(tool.parameters, tool.strictness, &mut sizes)
+                .map_err(|error| error.of_tool(tool.name))?;
+            schemas.push((tool.name, schema));
+        }
+        for (name, schema) in schemas {
+            self.compile_schema(schema, deadline).map_err(|error| error.of_tool(name))?;
         }
         Ok(())
+    }
+
+    fn compile_json(
+        &self,
+        answer: JsonAnswer<'_>,
+        deadline: Deadline,
+    ) -> Result<Box<dyn Constraint>, GrammarError> {
+        with_fallback([answer.strictness], |fallback| {
+            let strictness = answer.strictness.with(fallback);
+            let schema = normalise(answer.schema, strictness, &mut Sizes::default())?;
+            self.compile_schema(schema, deadline)
+        })
+    }
+
+    fn compile_schema(
+        &self,
+        schema: Normalised,
+        deadline: Deadline,
+    ) -> Result<Box<dyn Constraint>, GrammarError> {
+        let names = schema.names;
+        let grammar = TopLevelGrammar::from_json_schema(schema.value);
+        self.compile("JSON schema", grammar, deadline).map_err(|error| names.restore(error))
     }
 
     fn compile_calls(
@@ -113,8 +140,9 @@ impl Grammars {
         answer: Option<JsonAnswer<'_>>,
     ) -> Result<Box<dyn Constraint>, GrammarError> {
         if tools.is_empty() {
-            return Err(GrammarError::Empty { what: "list of tools" });
+            return Err(GrammarError::NoTools);
         }
+        let deadline = Deadline::of_new_request();
         let named = |schema: Normalised, name: String| {
             let mut grammar = GrammarWithLexer::from_json_schema(schema.value);
             grammar.name = Some(name);
@@ -123,36 +151,57 @@ impl Grammars {
         let strictness = tools.iter().map(|tool| tool.strictness);
         let all = strictness.chain(answer.iter().map(|answer| answer.strictness));
         let compiled = with_fallback(all, |fallback| {
+            let mut sizes = Sizes::default();
             let mut grammars = vec![GrammarWithLexer::from_lark(lark.to_string())];
             for (index, tool) in tools.iter().enumerate() {
-                let schema = normalise(tool.parameters, tool.strictness.with(fallback))
-                    .map_err(|error| calls::of_tool(error, tool.name))?;
+                let strictness = tool.strictness.with(fallback);
+                let schema = normalise(tool.parameters, strictness, &mut sizes)
+                    .map_err(|error| error.of_tool(tool.name))?;
                 grammars.push(named(schema, calls::parameters_name(index)));
             }
             if let Some(answer) = answer {
-                let schema = normalise(answer.schema, answer.strictness.with(fallback))?;
+                let strictness = answer.strictness.with(fallback);
+                let schema = normalise(answer.schema, strictness, &mut sizes)
+                    .map_err(GrammarError::of_answer)?;
                 grammars.push(named(schema, calls::ANSWER.to_string()));
             }
-            self.compile("tool definitions", TopLevelGrammar { grammars, max_tokens: None })
+            let all = TopLevelGrammar { grammars, max_tokens: None };
+            self.compile("tool definitions", all, deadline)
         });
-        compiled.or_else(|error| {
-            // Alone, the schema at fault is refused in its own terms.
-            if matches!(error, GrammarError::Refused { .. }) {
-                self.check_strict(tools)?;
-                if let Some(answer) = answer {
-                    self.json_schema_with(answer.schema, answer.strictness)?;
-                }
-            }
-            Err(error)
+        compiled.map_err(|error| match error {
+            GrammarError::Refused { .. } => self.blame(tools, answer, deadline).unwrap_or(error),
+            error => error,
         })
+    }
+
+    /// The error of the schema at fault where all together were refused: alone, it is refused in its
+    /// own terms. None if each alone compiles, or if the time is up.
+    fn blame(
+        &self,
+        tools: &[ToolSchema<'_>],
+        answer: Option<JsonAnswer<'_>>,
+        deadline: Deadline,
+    ) -> Option<GrammarError> {
+        let alone = self.compile_strict(tools, deadline).and_then(|()| match answer {
+            Some(answer) => match self.compile_json(answer, deadline) {
+                Ok(_) => Ok(()),
+                Err(error) => Err(error.of_answer()),
+            },
+            None => Ok(()),
+        });
+        let is_blamed = |error: &GrammarError| {
+            matches!(error, GrammarError::Tool { .. } | GrammarError::Answer { .. })
+        };
+        alone.err().filter(is_blamed)
     }
 
     fn compile(
         &self,
         what: &'static str,
         grammar: TopLevelGrammar,
+        deadline: Deadline,
     ) -> Result<Box<dyn Constraint>, GrammarError> {
-        let parser = self.compiler.compile(what, grammar)?;
+        let parser = self.compiler.compile(what, grammar, deadline)?;
         let mut parser = Matcher::new(Ok(parser));
         // A grammar that allows nothing at all would fail with the first token.
         if parser.compute_mask().is_err() {

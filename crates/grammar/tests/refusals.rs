@@ -2,7 +2,7 @@
 
 mod support;
 
-use pianola_grammar::{GrammarError, SchemaStrictness};
+use pianola_grammar::{GrammarError, SchemaStrictness, ToolSchema};
 use serde_json::{Map, Value, json};
 use std::time::{Duration, Instant};
 use support::{Random, smollm2};
@@ -40,8 +40,8 @@ fn keywords_that_cannot_be_enforced_are_named() {
         }
         let relaxed = words.grammars.json_schema_with(&nested, SchemaStrictness::Relaxed);
         let mut constraint = relaxed.unwrap_or_else(|error| panic!("{keyword}: {error}"));
-        let tokens = words.walk(constraint.as_mut(), &mut Random(3), 300);
-        let text = tokens.map(|tokens| words.text(&tokens)).unwrap_or("{}".into());
+        let tokens = words.walk(constraint.as_mut(), &mut Random(3), 2_000);
+        let text = words.text(&tokens.unwrap_or_else(|| panic!("{keyword}: no end")));
         serde_json::from_str::<Value>(&text).expect(&text);
     }
 }
@@ -149,6 +149,33 @@ fn chain(length: usize) -> Value {
     };
     let links: Map<String, Value> = (0..length).map(link).collect();
     json!({ "$ref": "#/$defs/l0", "$defs": links })
+}
+
+/// What each tool may have alone, many may not have together.
+#[test]
+fn the_schemas_of_a_request_are_limited_together() {
+    let words = smollm2();
+    let tool = |parameters: &Value| json!({ "type": "object", "properties": parameters });
+    let wide = tool(&Value::Object(properties(1_000, &json!({ "type": "null" }))));
+    let long = tool(&json!({ "a": { "description": "a".repeat(500 << 10) } }));
+    let many = tool(&json!({ "a": { "enum": (0..19_000).collect::<Vec<_>>() } }));
+    for (schema, unit) in [(wide, "properties"), (long, "bytes of text"), (many, "JSON values")] {
+        let tool = |strictness| ToolSchema { name: "f", parameters: &schema, strictness };
+        let start = Instant::now();
+        let calls = [tool(SchemaStrictness::Relaxed); 512];
+        let calls = words.grammars.tool_calls(&HERMES, &calls, true).unwrap_err();
+        assert!(start.elapsed() < Duration::from_secs(5), "{unit}");
+        let GrammarError::Tool { error, .. } = &calls else { panic!("{calls}") };
+        assert!(matches!(**error, GrammarError::TooLarge { .. }), "{calls}");
+        assert!(calls.to_string().contains(&format!("{unit} together")), "{calls}");
+    }
+    // None is compiled before the sizes of all are known.
+    let small = tool(&Value::Object(properties(30, &json!({ "type": "integer" }))));
+    let strict = ToolSchema { name: "f", parameters: &small, strictness: SchemaStrictness::Strict };
+    let start = Instant::now();
+    let checked = words.grammars.check_strict(&[strict; 512]).unwrap_err();
+    assert!(checked.to_string().contains("properties together"), "{checked}");
+    assert!(start.elapsed() < Duration::from_secs(5), "{checked}");
 }
 
 fn hostile() -> Vec<(&'static str, Value)> {

@@ -61,7 +61,7 @@ fn answers_are_valid_with_gemmas_tokens() {
 #[test]
 fn padding_special_and_end_tokens_are_not_allowed_inside() {
     let words = smollm2();
-    let mut constraint = words.grammars.json_object().unwrap();
+    let mut constraint = words.grammars.json_schema(&json!({ "type": "object" })).unwrap();
     for piece in ["{\"a", "\":", " [1, 2", "]", "}"] {
         for token in words.tokenizer.encode(piece, pianola_text::SpecialTokens::Plain).unwrap() {
             let allowed = words.allowed(constraint.as_mut());
@@ -257,8 +257,10 @@ fn strict_tools_are_not_relaxed() {
     tools[1].strictness = SchemaStrictness::Strict;
     let checked = words.grammars.check_strict(&tools).unwrap_err();
     assert_eq!(words.grammars.tool_calls(&HERMES, &tools, true).unwrap_err(), checked);
-    let GrammarError::Unsupported { keyword, place, .. } = &checked else { panic!("{checked}") };
-    assert!(keyword == "pattern" && place.contains("\"edit\", #/properties/path"), "{checked}");
+    let GrammarError::Tool { name, error } = &checked else { panic!("{checked}") };
+    let GrammarError::Unsupported { keyword, place, .. } = &**error else { panic!("{checked}") };
+    assert_eq!((name.as_str(), keyword.as_str()), ("edit", "pattern"));
+    assert!(place.contains("#/properties/path"), "{checked}");
     // What only the compiler refuses is not loosened to its structure either.
     let overlapping = json!({ "type": "object", "properties": { "x": {
         "oneOf": [{ "type": "integer" }, { "type": "number" }] } } });
@@ -267,6 +269,12 @@ fn strict_tools_are_not_relaxed() {
     assert!(error.contains("weather") && error.contains("may overlap"), "{error}");
     tool.strictness = SchemaStrictness::Relaxed;
     words.grammars.tool_calls(&HERMES, &[tool], true).unwrap();
+    // An answer's schema is told from those of tools.
+    let answer = JsonAnswer { schema: &overlapping, strictness: SchemaStrictness::Strict };
+    let either = words.grammars.tool_calls_or_json(&HERMES, &[tool], true, answer);
+    let error = either.unwrap_err();
+    assert!(matches!(error, GrammarError::Answer { .. }), "{error:?}");
+    assert!(error.to_string().contains("may overlap"), "{error}");
 }
 
 /// With both allowed an answer is calls or JSON by the schema, and both come.

@@ -17,8 +17,10 @@ async function filesBelow(folder) {
   return entries.filter((entry) => entry.isFile()).map((entry) => relative(root, join(entry.parentPath, entry.name)).split(sep).join("/"));
 }
 
+/** Sums of what dist/ was built from, and of what was built: a built file edited by hand is stale, too. */
 async function sourcesSum() {
-  const paths = [...SETTINGS, ...(await filesBelow(join(root, "src")))].sort();
+  const folders = [await filesBelow(join(root, "dist")), await filesBelow(join(root, "src"))];
+  const paths = [...SETTINGS, ...folders.flat()].sort();
   const lines = paths.map(async (path) => {
     const hash = createHash("sha256").update(await readFile(join(root, path)));
     return `${hash.digest("hex")}  ${path}\n`;

@@ -174,9 +174,10 @@ impl LoadedModel {
                     );
                     return Err(ApiError::invalid("tools", message));
                 }
-                let JsonAnswer { schema, strictness } = answer(&rule);
-                let is_answer = || grammars.json_schema_with(schema, strictness).is_err();
-                let field = if made.is_err() && is_answer() { rule.field } else { "tools" };
+                let field = match made {
+                    Err(GrammarError::Answer { .. }) => rule.field,
+                    _ => "tools",
+                };
                 (field, made.map(Some))
             }
         };

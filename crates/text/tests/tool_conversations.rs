@@ -139,3 +139,57 @@ fn a_template_that_is_stopped_is_not_tried_again_and_again() {
     assert!(!template.takes_tools());
     assert!(all.elapsed() < 8 * one.max(Duration::from_millis(20)));
 }
+
+/// Results name calls in the opposite order; leftover results stay behind.
+#[test]
+fn long_conversations_take_linear_time() {
+    const COUNT: usize = 50_000;
+    const LENGTH: usize = 200;
+    let chatml = ChatTemplate::chatml("", "");
+    let gemma = ChatTemplate::gemma("", "");
+    let strict = ChatTemplate::new(STRICT, "", "").unwrap();
+    // Whether templates take tools is found once, and is not measured.
+    assert!(!chatml.takes_tools() && !gemma.takes_tools() && strict.takes_tools());
+    let adapt = |messages: Vec<Message>, format: ToolFormat, template: &ChatTemplate| {
+        let start = Instant::now();
+        let adapted = format.adapt(Conversation::new(messages), template).messages;
+        // Milliseconds of work on a machine that may be busy; minutes where every message is compared
+        // with, or copied for, every other.
+        assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+        adapted
+    };
+    let many =
+        |role: &str, content: Value| vec![Message { content, ..Message::new(role, "") }; COUNT];
+    let system = adapt(many("system", "a".repeat(LENGTH).into()), ToolFormat::Generic, &chatml);
+    assert_eq!(system[0].content.as_str().map(str::len), Some((LENGTH + 2) * COUNT - 2));
+    let user = adapt(many("user", "a".repeat(LENGTH).into()), ToolFormat::Gemma, &gemma);
+    assert_eq!(user[0].content.as_str().map(str::len), Some((LENGTH + 2) * COUNT - 2));
+    let picture = json!([{ "type": "text", "text": "a" }, { "type": "image" }]);
+    let pictures = adapt(many("user", picture), ToolFormat::Gemma, &gemma);
+    assert_eq!(pictures[0].content.as_array().map(Vec::len), Some(2 * COUNT));
+
+    let calls = |count: usize| -> Vec<Value> {
+        let call = |n: usize| json!({ "id": format!("{n:09}"), "function": { "name": "f", "arguments": {} } });
+        (0..count).map(call).collect()
+    };
+    let ask =
+        Message { tool_calls: Some(calls(COUNT / 2).into()), ..Message::new("assistant", "t") };
+    let result = |n: usize| Message {
+        tool_call_id: Some(format!("{n:09}")),
+        ..Message::new("tool", n.to_string())
+    };
+    let mut messages = vec![Message::new("user", "u"), ask];
+    messages.extend((0..COUNT / 2 + 1).rev().map(result));
+    for (format, template) in [(ToolFormat::Mistral, &strict), (ToolFormat::Generic, &chatml)] {
+        let adapted = adapt(messages.clone(), format, template);
+        if format == ToolFormat::Mistral {
+            // The question, the words beside the calls, pairs, and the result of no call.
+            assert_eq!(adapted.len(), 2 + COUNT + 1);
+            assert_eq!(
+                (&adapted[2].tool_calls, &adapted[3].content),
+                (&Some(json!(calls(1))), &json!("0"))
+            );
+            assert_eq!(adapted.last().unwrap().content, json!((COUNT / 2).to_string()));
+        }
+    }
+}

@@ -5,9 +5,6 @@ use super::references::References;
 use serde_json::Value;
 use std::collections::HashSet;
 
-/// References that lead to references.
-const MAX_HOPS: usize = 8;
-
 /// Whether the alternatives have no value in common: all are constants that differ, or all are
 /// objects told apart by a required property with different constants.
 pub(super) fn are_exclusive(alternatives: &[Value], references: &References<'_>) -> bool {
@@ -23,14 +20,11 @@ pub(super) fn are_exclusive(alternatives: &[Value], references: &References<'_>)
         .any(|tag| differ(resolved.iter().map(|alternative| tag_constants(alternative, tag))))
 }
 
-fn resolve<'v>(mut schema: &'v Value, references: &References<'v>) -> Option<&'v Value> {
-    for _ in 0..MAX_HOPS {
-        match schema.get("$ref") {
-            None => return Some(schema),
-            Some(reference) => schema = references.target(reference.as_str()?)?,
-        }
+fn resolve<'v>(schema: &'v Value, references: &References<'v>) -> Option<&'v Value> {
+    match schema.get("$ref") {
+        None => Some(schema),
+        Some(reference) => references.resolve(reference.as_str()?).ok(),
     }
-    None
 }
 
 /// The values that a schema lists.

@@ -1,4 +1,4 @@
-//! How large a schema may be.
+//! How large a schema may be, and all schemas of a request together.
 
 use crate::GrammarError;
 use serde_json::{Map, Value};
@@ -17,13 +17,55 @@ const MAX_LEVELS: usize = 4_000;
 const MAX_EXPANDED: usize = 40_000;
 /// Alternatives times values: the compiler copies what alternatives are combined with.
 const MAX_WORK: usize = 4_000_000;
+/// All schemas of a request together, in the limits of one. Requests of agents have a hundred tools of
+/// ten properties.
+const MAX_TOGETHER: usize = 4;
 
 fn too_large(found: usize, unit: &str, limit: usize) -> GrammarError {
-    GrammarError::TooLarge { what: "JSON schema", found: format!("{found} {unit}"), limit }
+    GrammarError::TooLarge { found: format!("{found} {unit}"), limit }
 }
 
-/// Checks a schema's size, before anything recurses over it.
-pub(super) fn check(schema: &Value) -> Result<(), GrammarError> {
+/// The sizes of a request's schemas, added up.
+#[derive(Default)]
+pub(crate) struct Sizes {
+    values: usize,
+    bytes: usize,
+    properties: usize,
+    work: usize,
+    expanded: usize,
+}
+
+impl Sizes {
+    /// Adds a schema, and checks it before anything recurses over it.
+    pub(super) fn add(&mut self, schema: &Value) -> Result<(), GrammarError> {
+        let one = measure(schema)?;
+        let sums = [
+            (&mut self.values, one.values, "JSON values", MAX_VALUES),
+            (&mut self.bytes, one.bytes, "bytes of text", MAX_BYTES),
+            (&mut self.properties, one.properties, "properties", MAX_PROPERTIES),
+            (&mut self.work, one.work, "combinations of alternatives and values", MAX_WORK),
+        ];
+        sums.into_iter().try_for_each(|(sum, one, unit, limit)| add(sum, one, unit, limit))
+    }
+
+    /// Adds the schemas that were made from one by following its references.
+    pub(super) fn add_expanded(&mut self, made: usize) -> Result<(), GrammarError> {
+        add(&mut self.expanded, made, "schemas once references are followed", MAX_EXPANDED)
+    }
+}
+
+/// Adds to a sum over schemas of which one may have `limit`.
+fn add(sum: &mut usize, one: usize, unit: &str, limit: usize) -> Result<(), GrammarError> {
+    *sum += one;
+    let limit = limit * MAX_TOGETHER;
+    match *sum > limit {
+        true => Err(too_large(*sum, &format!("{unit} together with those before it"), limit)),
+        false => Ok(()),
+    }
+}
+
+/// A schema's size, if it is within limits.
+fn measure(schema: &Value) -> Result<Sizes, GrammarError> {
     let (mut values, mut bytes, mut alternatives, mut properties) = (0, 0, 0, 0);
     let mut open = vec![(schema, 1)];
     while let Some((value, depth)) = open.pop() {
@@ -56,7 +98,7 @@ pub(super) fn check(schema: &Value) -> Result<(), GrammarError> {
     if work > MAX_WORK {
         return Err(too_large(work, "combinations of alternatives and values", MAX_WORK));
     }
-    Ok(())
+    Ok(Sizes { values, bytes, properties, work, expanded: 0 })
 }
 
 /// Alternatives that the compiler combines with what stands beside them.

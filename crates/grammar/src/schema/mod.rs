@@ -8,13 +8,16 @@ mod formats;
 mod keywords;
 mod limits;
 mod numbers;
+mod path;
 mod patterns;
 mod references;
 
 use crate::GrammarError;
 use keywords::{Class, Siblings, classify};
+pub(crate) use limits::Sizes;
 use numbers::Multiples;
-use references::References;
+use path::{Path, Step};
+use references::{References, Unresolved};
 use serde_json::{Map, Value, json};
 
 /// What happens to keywords that no grammar can enforce: `uniqueItems`, `not`, `if`, `contains`,
@@ -71,24 +74,33 @@ impl Names {
     }
 }
 
-/// Checks a schema and makes it one that the compiler enforces in full.
+/// Checks a schema and makes it one that the compiler enforces in full. `sizes` are those of the
+/// request's schemas before it.
 pub(crate) fn normalise(
     schema: &Value,
     strictness: SchemaStrictness,
+    sizes: &mut Sizes,
 ) -> Result<Normalised, GrammarError> {
-    limits::check(schema)?;
-    let references = References::new(schema);
-    let multiples = Multiples::default();
-    let mut normaliser = Normaliser { strictness, references, multiples, depth: 0, made: 0 };
-    let mut value = normaliser.schema(schema, "#")?;
+    sizes.add(schema)?;
+    let mut normaliser = Normaliser {
+        strictness,
+        references: References::new(schema),
+        multiples: Multiples::default(),
+        path: Path::new("#".into()),
+        depth: 0,
+        made: 0,
+    };
+    let mut value = normaliser.schema(schema)?;
     let mut definitions = Map::new();
     let mut levels = limits::depth(&value);
     while let Some((name, target, place)) = normaliser.references.next() {
-        let definition = normaliser.schema(target, &place)?;
+        normaliser.path = Path::new(place);
+        let definition = normaliser.schema(target)?;
         levels += limits::depth(&definition);
         definitions.insert(name, definition);
     }
     limits::check_levels(levels)?;
+    sizes.add_expanded(normaliser.made)?;
     if value == Value::Bool(true) {
         value = json!({});
     }
@@ -114,51 +126,62 @@ struct Normaliser<'a> {
     strictness: SchemaStrictness,
     references: References<'a>,
     multiples: Multiples,
+    path: Path<'a>,
     depth: usize,
     /// Schemas made so far, definitions included.
     made: usize,
 }
 
 impl<'a> Normaliser<'a> {
-    fn schema(&mut self, schema: &'a Value, place: &str) -> Result<Value, GrammarError> {
+    fn schema(&mut self, schema: &'a Value) -> Result<Value, GrammarError> {
         self.made += 1;
         limits::check_expanded(self.made)?;
         match schema {
             Value::Bool(_) => Ok(schema.clone()),
             Value::Object(map) => {
                 self.depth += 1;
-                let result = self.object(map, place);
+                let result = self.object(map);
                 self.depth -= 1;
                 result
             }
-            other => {
-                Err(invalid(place, format!("a schema is an object or a boolean, not {other}")))
-            }
+            other => Err(self.invalid(format!("a schema is an object or a boolean, not {other}"))),
         }
     }
 
-    fn object(&mut self, map: &'a Map<String, Value>, place: &str) -> Result<Value, GrammarError> {
+    /// Reads what is one step further in.
+    fn inside<T>(
+        &mut self,
+        step: Step<'a>,
+        read: impl FnOnce(&mut Self) -> Result<T, GrammarError>,
+    ) -> Result<T, GrammarError> {
+        self.path.enter(step);
+        let result = read(self);
+        self.path.leave();
+        result
+    }
+
+    fn object(&mut self, map: &'a Map<String, Value>) -> Result<Value, GrammarError> {
         let siblings = Siblings::new(map);
         let mut result = Map::new();
         for (keyword, value) in map {
-            let inner = format!("{place}/{keyword}");
             let kept = match classify(keyword) {
                 Class::Annotation => None,
-                Class::Schema => Some(self.schema(value, &inner)?),
-                Class::Schemas => Some(self.list(value, &inner)?),
-                Class::SchemaOrSchemas if value.is_array() => Some(self.list(value, &inner)?),
-                Class::SchemaOrSchemas => Some(self.schema(value, &inner)?),
-                Class::Properties => Some(self.properties(value, &inner)?),
-                Class::Patterns => self.patterns(keyword, value, &inner)?,
-                Class::Reference => self.reference(value, place)?,
-                Class::Values => Some(self.values(keyword, value, place)?),
+                class @ (Class::Schema
+                | Class::Schemas
+                | Class::SchemaOrSchemas
+                | Class::Properties
+                | Class::Patterns) => {
+                    self.inside(Step::Key(keyword), |inner| inner.schemas(class, keyword, value))?
+                }
+                Class::Reference => self.reference(value)?,
+                Class::Values => Some(self.values(keyword, value)?),
                 Class::Shape => Some(value.clone()),
                 Class::Detail if self.strictness == SchemaStrictness::Structure => None,
-                Class::Detail => self.detail(keyword, value, &siblings, place)?,
+                Class::Detail => self.detail(keyword, value, &siblings)?,
                 Class::Unenforceable => {
-                    let nested = self.depth > 1 || place != "#";
+                    let nested = self.depth > 1 || !self.path.is_root();
                     if !siblings.has_no_effect(keyword, value, nested) {
-                        self.cannot(keyword, place, keywords::fix(keyword))?;
+                        self.cannot(keyword, keywords::fix(keyword))?;
                     }
                     None
                 }
@@ -183,47 +206,59 @@ impl<'a> Normaliser<'a> {
         alternatives::are_exclusive(alternatives, &self.references)
     }
 
-    fn list(&mut self, value: &'a Value, place: &str) -> Result<Value, GrammarError> {
+    /// The schemas that a keyword holds.
+    fn schemas(
+        &mut self,
+        class: Class,
+        keyword: &str,
+        value: &'a Value,
+    ) -> Result<Option<Value>, GrammarError> {
+        match class {
+            Class::Schemas => self.list(value).map(Some),
+            Class::SchemaOrSchemas if value.is_array() => self.list(value).map(Some),
+            Class::Properties => self.properties(value).map(Some),
+            Class::Patterns => self.patterns(keyword, value),
+            _ => self.schema(value).map(Some),
+        }
+    }
+
+    fn list(&mut self, value: &'a Value) -> Result<Value, GrammarError> {
         let Value::Array(items) = value else {
-            return Err(invalid(place, "a list of schemas is needed".into()));
+            return Err(self.invalid("a list of schemas is needed".into()));
         };
-        let schema = |(index, item)| self.schema(item, &format!("{place}/{index}"));
+        let schema = |(index, item)| self.inside(Step::Index(index), |inner| inner.schema(item));
         Ok(Value::Array(items.iter().enumerate().map(schema).collect::<Result<_, _>>()?))
     }
 
-    fn properties(&mut self, value: &'a Value, place: &str) -> Result<Value, GrammarError> {
+    fn properties(&mut self, value: &'a Value) -> Result<Value, GrammarError> {
         let Value::Object(map) = value else {
-            return Err(invalid(place, "an object of schemas is needed".into()));
+            return Err(self.invalid("an object of schemas is needed".into()));
         };
         let schema = |(name, schema): (&'a String, &'a Value)| {
-            Ok((name.clone(), self.schema(schema, &format!("{place}/{name}"))?))
+            let schema = self.inside(Step::Key(name), |inner| inner.schema(schema))?;
+            Ok((name.clone(), schema))
         };
         Ok(Value::Object(map.iter().map(schema).collect::<Result<_, GrammarError>>()?))
     }
 
-    fn patterns(
-        &mut self,
-        keyword: &str,
-        value: &'a Value,
-        place: &str,
-    ) -> Result<Option<Value>, GrammarError> {
+    fn patterns(&mut self, keyword: &str, value: &'a Value) -> Result<Option<Value>, GrammarError> {
         let patterns = value.as_object().into_iter().flatten();
         if !patterns.map(|(pattern, _)| pattern).all(|pattern| patterns::compiles(pattern)) {
-            return self.cannot(keyword, place, patterns::FIX).map(|()| None);
+            return self.cannot(keyword, patterns::FIX).map(|()| None);
         }
-        self.properties(value, place).map(Some)
+        self.properties(value).map(Some)
     }
 
-    fn reference(&mut self, value: &Value, place: &str) -> Result<Option<Value>, GrammarError> {
+    fn reference(&mut self, value: &Value) -> Result<Option<Value>, GrammarError> {
         let Value::String(reference) = value else {
-            return Err(invalid(place, "`$ref` is a text".into()));
+            return Err(self.invalid("`$ref` is a text".into()));
         };
-        if self.references.leads_nowhere(reference) {
+        if self.references.resolve(reference) == Err(Unresolved::TooManyHops) {
             let problem = format!(
                 "`$ref` {reference:?} leads back to itself, or over more than {} references that say nothing else; refer to the definition itself",
                 references::MAX_HOPS
             );
-            return Err(invalid(place, problem));
+            return Err(self.invalid(problem));
         }
         match self.references.name(reference) {
             Some(name) => Ok(Some(Value::from(format!("#/$defs/{name}")))),
@@ -231,19 +266,19 @@ impl<'a> Normaliser<'a> {
                 let fix = format!(
                     "{reference:?} is not a place in this schema; put the definition under `$defs` and refer to it as `#/$defs/NAME`"
                 );
-                self.cannot("$ref", place, &fix).map(|()| None)
+                self.cannot("$ref", &fix).map(|()| None)
             }
         }
     }
 
     /// `enum` and `const`.
-    fn values(&self, keyword: &str, value: &Value, place: &str) -> Result<Value, GrammarError> {
+    fn values(&self, keyword: &str, value: &Value) -> Result<Value, GrammarError> {
         if keyword == "enum" && !value.is_array() {
-            return Err(invalid(place, "`enum` is a list of values".into()));
+            return Err(self.invalid("`enum` is a list of values".into()));
         }
         if let Some(number) = numbers::inexact(value) {
             let fix = format!("{number} has too many digits to be compared; use a text");
-            self.cannot(keyword, place, &fix)?;
+            self.cannot(keyword, &fix)?;
         }
         Ok(value.clone())
     }
@@ -253,7 +288,6 @@ impl<'a> Normaliser<'a> {
         keyword: &str,
         value: &Value,
         siblings: &Siblings<'_>,
-        place: &str,
     ) -> Result<Option<Value>, GrammarError> {
         match keyword {
             "minimum" | "maximum" | "exclusiveMinimum" | "exclusiveMaximum" => {
@@ -261,7 +295,7 @@ impl<'a> Normaliser<'a> {
                     Some(bound) => Ok(Some(bound)),
                     None => {
                         let fix = "bounds lie between -2^53 and 2^53; leave it out";
-                        self.cannot(keyword, place, fix).map(|()| None)
+                        self.cannot(keyword, fix).map(|()| None)
                     }
                 }
             }
@@ -272,34 +306,42 @@ impl<'a> Normaliser<'a> {
                 None => {
                     let known = formats::KNOWN.join(", ");
                     let fix = format!("{value} has no rule; use one of {known}, or a `pattern`");
-                    self.cannot(keyword, place, &fix).map(|()| None)
+                    self.cannot(keyword, &fix).map(|()| None)
                 }
             },
             "multipleOf" if !self.multiples.add(value) => {
                 let fix = "the multiples of this schema have no common one that is small enough; leave it out";
-                self.cannot(keyword, place, fix).map(|()| None)
+                self.cannot(keyword, fix).map(|()| None)
             }
             "pattern" if !value.as_str().is_none_or(patterns::compiles) => {
-                self.cannot(keyword, place, patterns::FIX).map(|()| None)
+                self.cannot(keyword, patterns::FIX).map(|()| None)
             }
             "minProperties" if !siblings.distinct_properties(value) => {
                 let fix = "keys that differ can only be counted on where they are listed as `required`; list them";
-                self.cannot(keyword, place, fix).map(|()| None)
+                self.cannot(keyword, fix).map(|()| None)
             }
             _ => Ok(Some(value.clone())),
         }
     }
 
     /// What cannot be enforced: an error, or nothing where it is relaxed.
-    fn cannot(&self, keyword: &str, place: &str, fix: &str) -> Result<(), GrammarError> {
+    fn cannot(&self, keyword: &str, fix: &str) -> Result<(), GrammarError> {
         match self.strictness {
             SchemaStrictness::Strict => Err(GrammarError::Unsupported {
                 keyword: keyword.into(),
-                place: place.into(),
+                place: self.path.to_string(),
                 fix: fix.into(),
             }),
             SchemaStrictness::Relaxed | SchemaStrictness::Structure => Ok(()),
         }
+    }
+
+    fn invalid(&self, problem: String) -> GrammarError {
+        let problem = match problem.char_indices().nth(200) {
+            Some((end, _)) => format!("{}…", &problem[..end]),
+            None => problem,
+        };
+        GrammarError::Invalid { place: self.path.to_string(), problem }
     }
 }
 
@@ -319,12 +361,4 @@ fn add_condition(schema: &mut Map<String, Value>, condition: Value) {
     if let Value::Array(all) = all {
         all.push(condition);
     }
-}
-
-fn invalid(place: &str, problem: String) -> GrammarError {
-    let problem = match problem.char_indices().nth(200) {
-        Some((end, _)) => format!("{}…", &problem[..end]),
-        None => problem,
-    };
-    GrammarError::Invalid { place: place.into(), problem }
 }

@@ -6,6 +6,15 @@ use std::collections::HashMap;
 /// References that lead to nothing but a further one, in a row.
 pub(super) const MAX_HOPS: usize = 32;
 
+/// Why a reference leads to no schema.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Unresolved {
+    /// A place that is not in this schema.
+    NoTarget,
+    /// References only, more than [`MAX_HOPS`] of them or in a circle.
+    TooManyHops,
+}
+
 /// The places that a schema refers to, each of which becomes a definition with a number.
 pub(super) struct References<'a> {
     root: &'a Value,
@@ -33,20 +42,22 @@ impl<'a> References<'a> {
     }
 
     /// The place that a reference leads to: a JSON pointer (RFC 6901) in a URI's fragment.
-    pub(super) fn target(&self, reference: &str) -> Option<&'a Value> {
+    fn target(&self, reference: &str) -> Option<&'a Value> {
         self.root.pointer(&decode_percent(reference.strip_prefix('#')?)?)
     }
 
-    /// Whether a reference leads to references only, more than [`MAX_HOPS`] of them or in a circle.
-    pub(super) fn leads_nowhere(&self, reference: &str) -> bool {
-        let mut next = Some(reference);
-        for _ in 0..=MAX_HOPS {
-            let Some(target) = next.and_then(|reference| self.target(reference)) else {
-                return false;
-            };
-            next = target.get("$ref").and_then(Value::as_str);
+    /// The schema that a reference leads to in the end, over other references.
+    pub(super) fn resolve(&self, reference: &str) -> Result<&'a Value, Unresolved> {
+        let mut target = self.target(reference).ok_or(Unresolved::NoTarget)?;
+        for _ in 0..MAX_HOPS {
+            let Some(next) = target.get("$ref") else { return Ok(target) };
+            let next = next.as_str().and_then(|next| self.target(next));
+            target = next.ok_or(Unresolved::NoTarget)?;
         }
-        next.is_some()
+        match target.get("$ref") {
+            None => Ok(target),
+            Some(_) => Err(Unresolved::TooManyHops),
+        }
     }
 
     /// The next definition that is still to be made, by name, schema and place.

@@ -18,7 +18,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Vec<Message>, ApiError> {
     }
     let mut messages = Vec::with_capacity(list.len() + 1);
     if let Some(system) = fields.value("system") {
-        let text = texts(system, &fields.name("system"))?;
+        let text = read_system(system, &fields.name("system"))?;
         if !text.is_empty() {
             messages.push(Message::new("system", text));
         }
@@ -30,7 +30,8 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Vec<Message>, ApiError> {
             "user" => read_user(content, &message.name("content"), &mut messages)?,
             "assistant" => messages.push(read_assistant(content, &message.name("content"))?),
             "system" => {
-                messages.push(Message::new("system", texts(content, &message.name("content"))?));
+                let text = join(texts(content, &message.name("content"))?);
+                messages.push(Message::new("system", text));
             }
             _ => return Err(message.wrong("role", "user, assistant or system")),
         }
@@ -57,20 +58,28 @@ fn blocks<'a>(content: &'a Value, name: &str) -> Result<Vec<(String, Fields<'a>)
     list.iter().enumerate().map(block).collect()
 }
 
-/// A content of text only.
-fn texts(content: &Value, name: &str) -> Result<String, ApiError> {
+/// The system prompt, without the line for accounting.
+fn read_system(content: &Value, name: &str) -> Result<String, ApiError> {
+    let texts = texts(content, name)?.into_iter().map(without_billing);
+    Ok(join(texts))
+}
+
+/// The texts of a content that has nothing else.
+fn texts<'a>(content: &'a Value, name: &str) -> Result<Vec<&'a str>, ApiError> {
     if let Some(text) = content.as_str() {
-        return Ok(without_billing(text).to_string());
+        return Ok(vec![text]);
     }
-    let mut all = Vec::new();
-    for (kind, block) in blocks(content, name)? {
-        match kind.as_str() {
-            "text" => all.push(without_billing(block.required_text("text")?)),
-            other => return Err(unsupported(other, &block)),
-        }
-    }
-    all.retain(|text| !text.is_empty());
-    Ok(all.join("\n"))
+    let text = |(kind, block): (String, Fields<'a>)| match kind.as_str() {
+        "text" => block.required_text("text"),
+        other => Err(unsupported(other, &block)),
+    };
+    blocks(content, name)?.into_iter().map(text).collect()
+}
+
+/// Texts in one, each on lines of its own.
+fn join<'a>(texts: impl IntoIterator<Item = &'a str>) -> String {
+    let texts: Vec<&str> = texts.into_iter().filter(|text| !text.is_empty()).collect();
+    texts.join("\n")
 }
 
 fn without_billing(text: &str) -> &str {
@@ -120,7 +129,7 @@ fn read_user(content: &Value, name: &str, messages: &mut Vec<Message>) -> Result
 fn read_result(block: &Fields<'_>) -> Result<Message, ApiError> {
     let text = match block.value("content") {
         None => String::new(),
-        Some(content) => texts(content, &block.name("content"))?,
+        Some(content) => join(texts(content, &block.name("content"))?),
     };
     let failed = block.flag("is_error")?.unwrap_or(false);
     let text = if failed { format!("Error: {text}") } else { text };
@@ -215,8 +224,14 @@ mod tests {
     #[test]
     fn only_the_line_for_accounting_is_left_out() {
         let system = "x-anthropic-billing-header: cc_version=2.1; cch=0aaa9;\nBe brief.";
-        let body = json!({ "system": system, "messages": [{ "role": "user", "content": "hi" }] });
-        assert_eq!(messages(&body).unwrap()[0].content, "Be brief.");
+        let result = json!({ "type": "tool_result", "tool_use_id": "t", "content": system });
+        let body = json!({ "system": system, "messages": [
+            { "role": "user", "content": [result] }, { "role": "system", "content": system },
+        ] });
+        let found = messages(&body).unwrap();
+        let contents: Vec<&Value> = found.iter().map(|message| &message.content).collect();
+        // What the conversation itself says stays as it is.
+        assert_eq!(contents, ["Be brief.", system, system]);
     }
 
     #[test]

@@ -20,7 +20,7 @@ use std::sync::Arc;
 pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiError> {
     let fields = Fields::of(body, "")?;
     let mut generation = request::read(&fields)?;
-    request::read_length(&fields, &mut generation)?;
+    request::read_sampling(&fields, &mut generation)?;
     let stream = fields.flag("stream")?.unwrap_or(false);
     let running = call.generate(fields.text("model")?, generation).await?;
     let head = MessageHead {

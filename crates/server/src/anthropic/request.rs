@@ -23,7 +23,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<Generation, ApiError> {
 }
 
 /// Reads how tokens are sampled and when the answer ends.
-pub(super) fn read_length(
+pub(super) fn read_sampling(
     fields: &Fields<'_>,
     generation: &mut Generation,
 ) -> Result<(), ApiError> {
@@ -75,7 +75,8 @@ fn read_tools(fields: &Fields<'_>) -> Result<Tools, ApiError> {
     for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
         let tool = Fields::of(tool, &format!("tools[{index}]"))?;
         if tool.text("type")?.is_none_or(|kind| kind == "custom") {
-            list.push(openai::read_function_of(&tool, "input_schema")?);
+            let tool = openai::read_function_of(&tool, "input_schema")?;
+            openai::add_tool(fields, &mut list, tool)?;
         }
     }
     let mut tools = Tools { list, choice: ToolChoice::Auto, parallel: true };
@@ -123,7 +124,7 @@ mod tests {
         body.as_object_mut().unwrap().extend(entries);
         let fields = Fields::of(&body, "")?;
         let mut generation = read(&fields)?;
-        read_length(&fields, &mut generation)?;
+        read_sampling(&fields, &mut generation)?;
         Ok(generation)
     }
 
@@ -197,6 +198,8 @@ mod tests {
         assert_eq!(choice(json!({ "type": "none" })).unwrap().choice, ToolChoice::None);
         let auto = choice(json!({ "type": "auto", "disable_parallel_tool_use": true })).unwrap();
         assert_eq!((auto.choice, auto.parallel), (ToolChoice::Auto, false));
+        let twice = error(json!({ "tools": [tools[0], tools[0]] }));
+        assert_eq!(twice.param.as_deref(), Some("tools"));
         let wrong = choice(json!({ "type": "always" })).err().unwrap();
         assert_eq!(wrong.param.as_deref(), Some("tool_choice.type"));
         let unknown = choice(json!({ "type": "tool", "name": "g" })).err().unwrap();

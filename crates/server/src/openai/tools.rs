@@ -19,7 +19,7 @@ pub(crate) fn read(fields: &Fields<'_>) -> Result<Tools, ApiError> {
             continue;
         }
         let function = tool.object("function")?.ok_or_else(|| tool.missing("function"))?;
-        list.push(read_function(&function)?);
+        add(fields, &mut list, read_function(&function)?)?;
     }
     let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
     let mut tools = Tools { list, choice: ToolChoice::Auto, parallel };
@@ -51,6 +51,7 @@ pub(super) fn restrict(
     allowed: &Fields<'_>,
     name: impl Fn(&Fields<'_>) -> Result<String, ApiError>,
 ) -> Result<(), ApiError> {
+    let known: HashSet<&str> = tools.list.iter().map(|tool| tool.name.as_str()).collect();
     let mut names = HashSet::new();
     let list = allowed.list("tools")?.ok_or_else(|| allowed.missing("tools"))?;
     for (index, tool) in list.iter().enumerate() {
@@ -59,7 +60,7 @@ pub(super) fn restrict(
             continue;
         }
         let name = name(&tool)?;
-        if !tools.list.iter().any(|known| known.name == name) {
+        if !known.contains(name.as_str()) {
             let message =
                 format!("tool_choice allows the function '{name}', which is not in tools");
             return Err(ApiError::invalid("tool_choice", message));
@@ -114,10 +115,21 @@ pub(crate) fn read_function_of(function: &Fields<'_>, schema: &str) -> Result<To
     Ok(Tool { name: name.to_string(), description, parameters, strict })
 }
 
-/// A choice can only be of tools that there are.
-pub(crate) fn checked(fields: &Fields<'_>, tools: Tools) -> Result<Tools, ApiError> {
-    if tools.list.len() > MAX_TOOLS {
+/// Adds a function to those of a request, of which there is a limit.
+pub(crate) fn add(fields: &Fields<'_>, list: &mut Vec<Tool>, tool: Tool) -> Result<(), ApiError> {
+    if list.len() >= MAX_TOOLS {
         return Err(fields.wrong("tools", &format!("a list of at most {MAX_TOOLS} functions")));
+    }
+    list.push(tool);
+    Ok(())
+}
+
+/// Names have to be unique, and a choice can only be of tools that there are.
+pub(crate) fn checked(fields: &Fields<'_>, tools: Tools) -> Result<Tools, ApiError> {
+    let mut seen = HashSet::new();
+    if let Some(twice) = tools.list.iter().find(|tool| !seen.insert(tool.name.as_str())) {
+        let message = format!("tools has two functions of the name '{}'", twice.name);
+        return Err(ApiError::invalid("tools", message));
     }
     match &tools.choice {
         ToolChoice::Required if tools.list.is_empty() => {
@@ -218,6 +230,20 @@ mod tests {
         assert_eq!(choice("auto", "f").unwrap().choice, ToolChoice::Auto);
         assert!(choice("auto", "h").unwrap_err().message.contains("'h'"));
         assert!(choice("never", "f").unwrap_err().message.contains("mode"));
+    }
+
+    #[test]
+    fn names_are_unique_and_few() {
+        let read = |names: &[String]| {
+            let tools: Vec<Value> =
+                names.iter().map(|name| json!({ "function": { "name": name } })).collect();
+            read(&Fields::of(&json!({ "tools": tools }), "").unwrap())
+        };
+        assert!(read(&["f".into(), "f".into()]).unwrap_err().message.contains("'f'"));
+        let mut names: Vec<String> = (0..MAX_TOOLS).map(|index| format!("f{index}")).collect();
+        assert_eq!(read(&names).unwrap().list.len(), MAX_TOOLS);
+        names.push("g".into());
+        assert!(read(&names).unwrap_err().message.contains("at most 512"));
     }
 
     #[test]

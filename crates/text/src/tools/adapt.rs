@@ -6,9 +6,12 @@
 //!                                    alternate ◄─ one system message at the front ◄────────────┘
 //! ```
 
+use std::collections::HashMap;
+
 use serde_json::{Value, json};
 
-use super::content;
+use super::content::{self, Joined};
+use super::link::link;
 use super::{ToolFormat, words};
 use crate::template::{Abilities, ChatTemplate, Conversation, Message};
 
@@ -118,90 +121,50 @@ fn tidy(mut message: Message) -> Message {
     message
 }
 
-/// Gives calls ids and results the id and name of the call they answer, where they are missing.
-fn link(messages: &mut [Message], any_ids: bool) {
-    let mut waiting: Vec<(String, Value)> = Vec::new();
-    let mut made = 0;
-    let fit = |id: &str| if any_ids { id.to_owned() } else { short_id(id) };
-    let mut make = || {
-        made += 1;
-        format!("call{made:05}")
-    };
-    for message in messages {
-        for call in message.tool_calls.iter_mut().filter_map(Value::as_array_mut).flatten() {
-            let id = call["id"].as_str().filter(|id| !id.is_empty()).map_or_else(&mut make, fit);
-            waiting.push((id.clone(), call["function"]["name"].clone()));
-            if let Value::Object(call) = call {
-                call.insert("id".into(), id.into());
-            }
-        }
-        if message.role != "tool" {
-            continue;
-        }
-        let id = message.tool_call_id.as_deref().filter(|id| !id.is_empty()).map(fit);
-        let answered = waiting.iter().position(|(one, name)| match (&id, &message.name) {
-            (Some(id), _) => one == id,
-            (None, Some(wanted)) => name == wanted,
-            (None, None) => true,
-        });
-        let call = answered.map(|at| waiting.remove(at));
-        if let (None, Some((_, Value::String(name)))) = (&message.name, &call) {
-            message.name = Some(name.clone());
-        }
-        message.tool_call_id = id.or(call.map(|(id, _)| id)).or_else(|| Some(make()));
-    }
-}
-
-/// Nine letters and digits, the same for the same id.
-fn short_id(id: &str) -> String {
-    if id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-        return id.to_owned();
-    }
-    // FNV-1a, 64 bits.
-    let mut hash = id.bytes().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    let mut digit = || {
-        let digit = (hash % 36) as u32;
-        hash /= 36;
-        char::from_digit(digit, 36).unwrap_or('0')
-    };
-    (0..9).map(|_| digit()).collect()
-}
-
 /// Takes apart messages with calls that the template would refuse, or leave text out of.
 fn split(messages: Vec<Message>, able: Abilities) -> Vec<Message> {
     let mut out = Vec::with_capacity(messages.len());
     let mut rest = messages.into_iter().peekable();
     while let Some(mut message) = rest.next() {
-        let Some(calls) = message.tool_calls.as_ref().and_then(Value::as_array).cloned() else {
+        let Some(calls) = message.tool_calls.as_ref().and_then(Value::as_array) else {
             out.push(message);
             continue;
         };
+        let single = calls.len() == 1;
         if !able.text_beside_calls && !content::is_empty(&message.content) {
             let text = std::mem::replace(&mut message.content, "".into());
             out.push(Message { content: text, ..Message::new(message.role.as_str(), "") });
         }
-        if able.parallel_calls || calls.len() == 1 {
+        if able.parallel_calls || single {
             out.push(message);
             continue;
         }
-        let mut results = Vec::new();
-        while let Some(result) = rest.next_if(|next| next.role == "tool") {
-            results.push(result);
-        }
-        for call in calls {
-            let id = call["id"].as_str().map(str::to_owned);
-            out.push(Message { tool_calls: Some(json!([call])), ..message.clone() });
-            message.content = "".into();
-            let (own, others): (Vec<_>, Vec<_>) =
-                results.into_iter().partition(|result| result.tool_call_id == id);
-            out.extend(own);
-            results = others;
-        }
-        out.extend(results);
+        let results = std::iter::from_fn(|| rest.next_if(|next| next.role == "tool")).collect();
+        split_calls(message, results, &mut out);
     }
     out
+}
+
+/// One message for each call of a message, followed by its results. What else the message has stays
+/// with the first call.
+fn split_calls(mut message: Message, results: Vec<Message>, out: &mut Vec<Message>) {
+    let Some(Value::Array(calls)) = message.tool_calls.take() else { return };
+    let mut by_id: HashMap<String, Vec<usize>> = HashMap::new();
+    for (at, result) in results.iter().enumerate() {
+        if let Some(id) = &result.tool_call_id {
+            by_id.entry(id.clone()).or_default().push(at);
+        }
+    }
+    let mut results: Vec<Option<Message>> = results.into_iter().map(Some).collect();
+    let role = message.role.clone();
+    let mut whole = Some(message);
+    for call in calls {
+        let own = call["id"].as_str().and_then(|id| by_id.remove(id)).unwrap_or_default();
+        let base = whole.take().unwrap_or_else(|| Message::new(role.as_str(), ""));
+        out.push(Message { tool_calls: Some(Value::Array(vec![call])), ..base });
+        out.extend(own.into_iter().filter_map(|at| results[at].take()));
+    }
+    out.extend(results.into_iter().flatten());
 }
 
 /// Whether a user message stands for a tool's result.
@@ -209,13 +172,30 @@ fn is_result(message: &Message) -> bool {
     message.tool_call_id.is_some()
 }
 
+/// A message whose content grows.
+struct Growing {
+    message: Message,
+    content: Joined,
+}
+
+impl Growing {
+    fn new(mut message: Message) -> Growing {
+        let content = Joined::new(std::mem::take(&mut message.content));
+        Growing { message, content }
+    }
+
+    fn finish(self) -> Message {
+        Message { content: self.content.into_content(), ..self.message }
+    }
+}
+
 /// Joins neighbours of one role that are both `alike` and have no calls; results stay apart from
 /// one another only where they have a role of their own.
 fn join_neighbours(messages: Vec<Message>, alike: fn(&Message) -> bool) -> Vec<Message> {
-    let mut out: Vec<Message> = Vec::with_capacity(messages.len());
+    let mut out: Vec<Growing> = Vec::with_capacity(messages.len());
     for message in messages {
         match out.last_mut() {
-            Some(last)
+            Some(Growing { message: last, content })
                 if last.role == message.role
                     && message.role != "tool"
                     && alike(last)
@@ -223,31 +203,29 @@ fn join_neighbours(messages: Vec<Message>, alike: fn(&Message) -> bool) -> Vec<M
                     && last.tool_calls.is_none()
                     && message.tool_calls.is_none() =>
             {
-                let first = std::mem::take(&mut last.content);
-                last.content = content::join(first, message.content);
+                content.add(message.content);
             }
-            _ => out.push(message),
+            _ => out.push(Growing::new(message)),
         }
     }
-    out
+    out.into_iter().map(Growing::finish).collect()
 }
 
 /// One system message at the front, of those there and, unless the template takes them where they
 /// are, of all others.
 fn gather_system(messages: Vec<Message>, able: Abilities) -> Vec<Message> {
-    let mut system: Option<Message> = None;
+    let mut system: Option<Growing> = None;
     let mut others: Vec<Message> = Vec::with_capacity(messages.len());
     for message in messages {
         if message.role != "system" || (able.later_system && !others.is_empty()) {
             others.push(message);
         } else if let Some(system) = &mut system {
-            let first = std::mem::take(&mut system.content);
-            system.content = content::join(first, message.content);
+            system.content.add(message.content);
         } else {
-            system = Some(message);
+            system = Some(Growing::new(message));
         }
     }
-    system.into_iter().chain(others).collect()
+    system.map(Growing::finish).into_iter().chain(others).collect()
 }
 
 fn says_nothing(message: &Message) -> bool {

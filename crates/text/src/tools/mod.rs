@@ -15,6 +15,7 @@
 mod adapt;
 mod content;
 mod expected;
+mod link;
 mod markers;
 mod object;
 mod parser;

@@ -4,7 +4,7 @@ use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::{ToolChoice, Tools};
 use crate::openai::tools;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 /// The namespace and the name inside of it, by the function's name in the prompt.
 pub(super) type Namespaces = HashMap<String, (String, String)>;
@@ -25,7 +25,7 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<(Tools, Namespaces), ApiError>
     for (index, tool) in fields.list("tools")?.unwrap_or_default().iter().enumerate() {
         let tool = Fields::of(tool, &format!("tools[{index}]"))?;
         match tool.required_text("type")? {
-            "function" => list.push(tools::read_function(&tool)?),
+            "function" => tools::add(fields, &mut list, tools::read_function(&tool)?)?,
             "namespace" => {
                 let namespace = tool.required_text("name")?;
                 let inner = tool.list("tools")?.unwrap_or_default();
@@ -38,16 +38,11 @@ pub(super) fn read(fields: &Fields<'_>) -> Result<(Tools, Namespaces), ApiError>
                     let flat = flat_name(Some(namespace), &function.name);
                     let name = std::mem::replace(&mut function.name, flat.clone());
                     namespaces.insert(flat, (namespace.to_string(), name));
-                    list.push(function);
+                    tools::add(fields, &mut list, function)?;
                 }
             }
             _ => {}
         }
-    }
-    let mut seen = HashSet::new();
-    if let Some(twice) = list.iter().find(|tool| !seen.insert(tool.name.as_str())) {
-        let message = format!("tools has two functions of the name '{}'", twice.name);
-        return Err(ApiError::invalid("tools", message));
     }
     let parallel = fields.flag("parallel_tool_calls")?.unwrap_or(true);
     let mut tools = Tools { list, choice: ToolChoice::Auto, parallel };
