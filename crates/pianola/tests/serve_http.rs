@@ -162,7 +162,7 @@ fn long_streams() -> [(&'static str, &'static str, String); 5] {
         ("/v1/completions", "data: {\"error\":{", completion.into()),
         ("/v1/responses", "event: response.failed\n", responses),
         ("/v1/messages", "event: error\n", text),
-        ("/api/generate", "{\"error\":\"the server is going down", generate.into()),
+        ("/api/generate", "{\"error\":\"the server is shutting down", generate.into()),
     ]
 }
 
@@ -183,11 +183,11 @@ fn what_is_cut_off_ends_in_an_error() {
         let rest = Answer::read_to_end(stream);
         let text = format!("{}\r\n\r\n{}", rest.head, rest.body);
         assert!(text.contains(event), "no '{event}' from {path}: {text}");
-        assert!(text.contains("the server is going down"), "{path}: {text}");
+        assert!(text.contains("the server is shutting down"), "{path}: {text}");
         assert!(!text.contains("[DONE]"), "{path} pretends to be complete: {text}");
     }
     let whole = Answer::read_to_end(whole);
-    whole.is(503, "the server is going down");
+    whole.is(503, "the server is shutting down");
     assert_eq!(server.wait(PATIENCE).and_then(|status| status.code()), Some(0));
 }
 

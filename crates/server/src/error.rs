@@ -24,7 +24,7 @@ pub(crate) enum ErrorKind {
     Timeout,
     /// Too many requests wait.
     QueueFull,
-    /// The model is being loaded, the server is going down, or the device is lost.
+    /// The model is being loaded, the server is shutting down, or the device is lost.
     Unavailable,
     Internal,
 }
@@ -158,9 +158,18 @@ impl ApiError {
         ApiError { param, ..ApiError::new(ErrorKind::InvalidRequest, message) }
     }
 
-    /// The server does not answer any more.
-    pub fn going_down() -> ApiError {
-        let message = "the server is going down; ask again soon";
+    /// The prompt has `tokens` or more, and the model is served with fewer.
+    pub fn prompt_too_long(tokens: usize, context: usize) -> ApiError {
+        // In the words that clients look for.
+        let message = format!(
+            "prompt is too long: {tokens} tokens > {context} maximum, the context that the model is served with"
+        );
+        ApiError::new(ErrorKind::ContextLength, message)
+    }
+
+    /// The server answers no further requests.
+    pub fn shutting_down() -> ApiError {
+        let message = "the server is shutting down; retry later";
         ApiError::new(ErrorKind::Unavailable, message).retry_after(5)
     }
 
@@ -219,13 +228,7 @@ impl From<EngineError> for ApiError {
         }
         let message = error.to_string();
         match error.kind() {
-            Engine::ContextLength { tokens, context } => ApiError::new(
-                ErrorKind::ContextLength,
-                // In the words that clients look for.
-                format!(
-                    "prompt is too long: {tokens} tokens > {context} maximum, the context that the model is served with"
-                ),
-            ),
+            Engine::ContextLength { tokens, context } => ApiError::prompt_too_long(tokens, context),
             Engine::InvalidRequest(field) => ApiError::invalid(field, message),
             Engine::Unsupported | Engine::Load => ApiError::new(ErrorKind::InvalidRequest, message),
             Engine::QueueFull => ApiError::new(ErrorKind::QueueFull, message).retry_after(2),

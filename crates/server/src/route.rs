@@ -172,7 +172,7 @@ pub(crate) async fn answer(
     let result = tokio::select! {
         biased;
         result = dispatch(&call, request, found, key.err()) => result,
-        () = state.until_cut_off() => Err(ApiError::going_down()),
+        () = state.until_cut_off() => Err(ApiError::shutting_down()),
     };
     let mut reply = result.unwrap_or_else(|error| {
         call.set_error(&error);
@@ -233,7 +233,7 @@ async fn dispatch(
         return Err(error);
     }
     if state.is_draining() && !row.public {
-        return Err(ApiError::going_down());
+        return Err(ApiError::shutting_down());
     }
     // An unsupported path is reported as such, whatever is in the body.
     let takes_body = method == Method::POST && row.route != Route::OllamaUnsupported;

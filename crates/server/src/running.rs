@@ -119,9 +119,19 @@ pub(crate) fn encode(
             Ok(model.text()?.tokenizer.encode_prompt(text, SpecialTokens::Parse)?)
         }
         Prompt::Chat(conversation) => {
+            check_messages(conversation.messages.len(), model.service().info().context)?;
             let tools = tools.for_template();
             model.render(Conversation { tools, ..conversation.clone() })
         }
+    }
+}
+
+/// Refuses a conversation that cannot fit before the time to render it is spent: every message has at least
+/// one token.
+fn check_messages(messages: usize, context: usize) -> Result<(), ApiError> {
+    match messages > context {
+        true => Err(ApiError::prompt_too_long(messages, context)),
+        false => Ok(()),
     }
 }
 
@@ -139,17 +149,14 @@ impl Running {
         model: Arc<LoadedModel>,
         generation: Generation,
     ) -> Result<Running, ApiError> {
-        let permit = call.state.preparing.clone().acquire_owned().await;
-        // Long prompts and schemas take milliseconds and would block other connections.
-        let prepared = tokio::task::spawn_blocking(move || {
-            // Held to the end, also where the client has gone meanwhile.
-            let _permit = permit;
-            let prompts = encode_all(&model, &generation)?;
-            let constraint = model.constraint(&generation)?;
-            Ok::<_, ApiError>((model, generation, prompts, constraint))
-        });
-        let (model, generation, prompts, constraint) =
-            prepared.await.map_err(|_| internal("the prompt could not be prepared"))??;
+        let (model, generation, prompts, constraint) = call
+            .state
+            .prepare(move || {
+                let prompts = encode_all(&model, &generation)?;
+                let constraint = model.constraint(&generation)?;
+                Ok((model, generation, prompts, constraint))
+            })
+            .await?;
         let (sender, messages) = unbounded_channel();
         let reader = model.output_reader(&generation, &prompts[0]);
         let answers = prompts.len() * generation.choices;
@@ -269,7 +276,7 @@ impl Running {
                 biased;
                 message = self.messages.recv() => message,
                 () = self.call.state.until_cut_off() => {
-                    self.fail(0, ApiError::going_down());
+                    self.fail(0, ApiError::shutting_down());
                     continue;
                 }
                 () = tokio::time::sleep(RETRY), if queue_is_full => continue,
@@ -333,10 +340,6 @@ impl Running {
         self.ended = self.answers();
         self.push(choice, UpdateEvent::Failed(error));
     }
-}
-
-fn internal(message: &str) -> ApiError {
-    ApiError::new(crate::error::ErrorKind::Internal, message)
 }
 
 /// Updates for tests.

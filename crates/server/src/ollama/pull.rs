@@ -75,7 +75,7 @@ impl Pull {
                 () = writer.closed() => return Err(ClientGone),
                 report = self.progress.recv() => report,
                 () = call.state.until_cut_off() => {
-                    let error = ApiError::going_down();
+                    let error = ApiError::shutting_down();
                     call.set_error(&error);
                     return writer.send(line(&error.body(Dialect::Ollama, &call.id))).await;
                 }
