@@ -121,7 +121,7 @@ const ROUTES: &[Row] = &[
     row(Route::OllamaUnsupported, BLOB, "/api/blobs/*", false),
 ];
 
-/// Paths and methods that are served; HEAD goes without saying where there is GET.
+/// Paths and methods that are served; HEAD is left out where there is GET.
 #[cfg(test)]
 pub(crate) fn served() -> impl Iterator<Item = (String, String)> {
     ROUTES.iter().flat_map(|row| {
@@ -211,7 +211,7 @@ async fn dispatch(
     call: &Arc<Call>,
     request: Request<Incoming>,
     found: Option<(&'static Row, &str)>,
-    key: Option<ApiError>,
+    key_error: Option<ApiError>,
 ) -> Result<Reply, ApiError> {
     let state = &call.state;
     let (method, path) = (request.method().clone(), request.uri().path().to_string());
@@ -229,7 +229,7 @@ async fn dispatch(
         let message = format!("{path} takes {}, not {sent}", row.allowed(" or "));
         return Err(ApiError::new(ErrorKind::MethodNotAllowed, message));
     }
-    if let Some(error) = key.filter(|_| !row.public) {
+    if let Some(error) = key_error.filter(|_| !row.public) {
         return Err(error);
     }
     if state.is_draining() && !row.public {
@@ -260,7 +260,7 @@ async fn handle(
     route: Route,
     rest: &str,
     html: bool,
-    body: &Value,
+    body: &Arc<Value>,
 ) -> Result<Reply, ApiError> {
     let state = &call.state;
     match route {

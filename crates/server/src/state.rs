@@ -58,6 +58,7 @@ impl Drop for Active {
 impl State {
     pub fn new(options: ServerOptions, source: Arc<dyn ModelSource>) -> State {
         let log = Arc::new(Log::new(options.log));
+        let responses = ResponseStore::new(options.keys.len());
         State {
             hub: Arc::new(Hub::new(source, options.keep, log.clone())),
             log,
@@ -65,7 +66,7 @@ impl State {
             options,
             metrics: Metrics::default(),
             busy: BusyShares::default(),
-            responses: ResponseStore::default(),
+            responses,
             preparing: Arc::new(Semaphore::new(PREPARING)),
             started: Instant::now(),
             next_id: AtomicU64::new(0),

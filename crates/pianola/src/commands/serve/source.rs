@@ -81,11 +81,6 @@ impl Source {
         Ok(Source { models: Mutex::new(models), loading })
     }
 
-    /// Models that are served.
-    pub fn count(&self) -> usize {
-        self.served().len()
-    }
-
     fn served(&self) -> MutexGuard<'_, Vec<Served>> {
         self.models.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
