@@ -26,12 +26,7 @@ pub(crate) fn ps(state: &State) -> Reply {
 /// All about a model, without loading it.
 pub(crate) fn show(state: &State, body: &Value) -> Result<Reply, ApiError> {
     let fields = Fields::of(body, "")?;
-    // Some clients say `name`.
-    let name = match fields.text("model")?.filter(|name| !name.is_empty()) {
-        Some(name) => name,
-        None => fields.text("name")?.ok_or_else(|| fields.missing("model"))?,
-    };
-    let card = state.hub.find(Some(name))?;
+    let card = state.hub.find(Some(fields.model_or_name()?))?;
     let facts = card.facts.as_deref().cloned().unwrap_or_default();
     let template = facts.chat_template.as_deref().unwrap_or_default();
     let states = state.hub.states();

@@ -9,6 +9,6 @@ mod sampling;
 mod tools;
 
 pub(crate) use sampling::{
-    MAX_LOGPROBS, check_ranges, read_numbers, read_sampler, read_stops, read_template_variables,
+    check_ranges, read_logprobs, read_numbers, read_sampler, read_stops, read_template_variables,
 };
 pub(crate) use tools::{checked as checked_tools, read as read_tools, read_function_of};

@@ -305,7 +305,7 @@ impl ModelSource for Source {
             let known: Vec<&str> = catalogue::CATALOGUE.iter().map(|entry| entry.name).collect();
             let message =
                 format!("the catalogue has no model '{name}'; it has {}", known.join(", "));
-            return Err(failed(message));
+            return Err(LoadFailure::new(LoadFailureKind::UnknownName, message));
         };
         let store = Store::open().map_err(|error| failed(error.to_string()))?;
         let state = PullProgress {
