@@ -35,7 +35,7 @@ impl BodyBudget {
     /// Waits for the share of a body of `bytes`. It is taken in one piece: bodies that held a part each while
     /// they wait for more could block one another.
     async fn reserve(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
-        let units = u32::try_from(bytes.div_ceil(UNIT)).ok()?;
+        let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
         self.free.clone().acquire_many_owned(units).await.ok()
     }
 }
