@@ -1,4 +1,4 @@
-//! One request to the server, from its headers to the last byte of its answer.
+//! One request to the server: what it may use, and what is logged and counted of it.
 
 use crate::error::{ApiError, Dialect};
 use crate::generation::Generation;
@@ -121,13 +121,13 @@ impl Call {
         self.facts().error = Some(error.message.clone());
     }
 
-    /// The answer is on its way.
+    /// The status of the answer is known.
     pub fn set_reply(&self, reply: &Reply) {
         let mut facts = self.facts();
         facts.status = reply.status().as_u16();
     }
 
-    /// The answer has been written to its end.
+    /// The whole answer is with its connection.
     pub fn set_complete(&self) {
         self.facts().complete = true;
     }

@@ -160,7 +160,10 @@ impl BlockEvents for KeptEvents {
     async fn end(&mut self, end: &End) -> String {
         let end = match self.keeper.read_end(self.events.blocks(), end).await {
             Ok(end) => end,
-            Err(error) => return self.fail(&error),
+            Err(error) => {
+                self.keeper.call.set_error(&error);
+                return self.fail(&error);
+            }
         };
         let (text, response) = self.events.end(&end);
         let message = self.events.blocks().message();
