@@ -227,7 +227,7 @@ fn a_pull_ends_with_its_client() {
     let server = Server::tiny(&[]);
     let unknown = server.post("/api/pull", "", r#"{"model": "nothing"}"#);
     unknown.is(200, "{\"error\":\"the catalogue has no model 'nothing'");
-    server.post("/api/pull", "", r#"{"name": "nothing", "stream": false}"#).is(400, "catalogue");
+    server.post("/api/pull", "", r#"{"name": "nothing", "stream": false}"#).is(404, "catalogue");
     server
         .post("/api/pull", "", r#"{"model": "tiny:latest"}"#)
         .is(200, "{\"status\":\"success\"}\n");

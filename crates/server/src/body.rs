@@ -13,11 +13,14 @@ use tokio::time::{Instant, timeout_at};
 /// Bodies of the largest size that are held at once. A parsed body may take sixteen times its bytes.
 const LARGEST_AT_ONCE: usize = 4;
 
-/// Bodies up to this many bytes are parsed at once; larger ones take longer than other connections
-/// should wait.
-const PARSED_INLINE: usize = 64 << 10;
+/// Bodies up to this many bytes take nothing from the budget, so that large uploads never delay them, and
+/// are parsed on the HTTP thread; larger ones take longer than other connections should wait.
+const SMALL_BODY: usize = 64 << 10;
 
-/// The bytes that the bodies of all connections may hold together.
+/// Bytes that one permit of the budget stands for.
+const UNIT: usize = 1024;
+
+/// The memory that the large bodies of all connections may take together.
 pub(crate) struct BodyBudget {
     free: Arc<Semaphore>,
 }
@@ -25,21 +28,29 @@ pub(crate) struct BodyBudget {
 impl BodyBudget {
     /// A budget for bodies of at most `body_bytes` each.
     pub fn new(body_bytes: usize) -> BodyBudget {
-        let bytes = body_bytes.saturating_mul(LARGEST_AT_ONCE).min(Semaphore::MAX_PERMITS);
-        BodyBudget { free: Arc::new(Semaphore::new(bytes)) }
+        let units = body_bytes.div_ceil(UNIT).saturating_mul(LARGEST_AT_ONCE);
+        BodyBudget { free: Arc::new(Semaphore::new(units.min(Semaphore::MAX_PERMITS))) }
+    }
+
+    /// Waits for the share of a body of `bytes`. It is taken in one piece: bodies that held a part each while
+    /// they wait for more could block one another.
+    async fn reserve(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let units = u32::try_from(bytes.div_ceil(UNIT)).unwrap_or(u32::MAX);
+        self.free.clone().acquire_many_owned(units).await.ok()
     }
 }
 
 /// A parsed body, and its share of the budget.
 pub(crate) struct JsonBody {
-    pub value: Value,
+    /// Shared, so that a large one can be read on another thread.
+    pub value: Arc<Value>,
     _share: Option<OwnedSemaphorePermit>,
 }
 
 impl JsonBody {
     /// That of a request without one.
     pub fn none() -> JsonBody {
-        JsonBody { value: Value::Null, _share: None }
+        JsonBody { value: Arc::new(Value::Null), _share: None }
     }
 
     /// Receives and parses a body within the limits.
@@ -49,11 +60,11 @@ impl JsonBody {
             return Err(too_large(most));
         }
         let (bytes, share) = read(state, body).await?;
-        let value = match bytes.len() > PARSED_INLINE {
-            true => parse_apart(state, bytes).await?,
+        let value = match bytes.len() > SMALL_BODY {
+            true => state.prepare(move || fields::parse(&bytes)).await?,
             false => fields::parse(&bytes)?,
         };
-        Ok(JsonBody { value, _share: share })
+        Ok(JsonBody { value: Arc::new(value), _share: share })
     }
 }
 
@@ -64,14 +75,16 @@ fn too_large(most: usize) -> ApiError {
     ApiError::new(ErrorKind::TooLarge, message)
 }
 
-/// The bytes of a body, and their share of the budget, which is taken as they arrive: a client that sends
-/// nothing keeps nobody waiting.
+/// The bytes of a body, and its share of the budget. A large body waits for its share once more than
+/// [`SMALL_BODY`] has arrived: a client that only announces one delays nobody.
 async fn read(
     state: &State,
     mut body: Incoming,
 ) -> Result<(Vec<u8>, Option<OwnedSemaphorePermit>), ApiError> {
     let limits = state.options.limits;
     let deadline = Instant::now() + limits.idle;
+    // Without a Content-Length it may become as large as is allowed.
+    let announced = body.size_hint().exact().and_then(|bytes| usize::try_from(bytes).ok());
     let mut bytes = Vec::new();
     let mut share: Option<OwnedSemaphorePermit> = None;
     loop {
@@ -80,7 +93,7 @@ async fn read(
             ApiError::new(ErrorKind::Timeout, message)
         })?;
         let frame = match frame {
-            None => return Ok((bytes, share)),
+            None => break,
             Some(frame) => frame.map_err(|error| {
                 let message = format!("the body could not be read: {error}");
                 ApiError::new(ErrorKind::InvalidRequest, message)
@@ -90,27 +103,38 @@ async fn read(
         if bytes.len() + data.len() > limits.body_bytes {
             return Err(too_large(limits.body_bytes));
         }
-        let count = u32::try_from(data.len()).map_err(|_| too_large(limits.body_bytes))?;
-        let more = state.bodies.free.clone().acquire_many_owned(count);
-        let more = timeout_at(deadline, more).await.map_err(|_| {
-            let message = "too many large requests are being received; ask again soon";
-            ApiError::new(ErrorKind::Unavailable, message).retry_after(5)
-        })?;
-        match (&mut share, more) {
-            (Some(share), Ok(more)) => share.merge(more),
-            (share, more) => *share = more.ok(),
+        if share.is_none() && bytes.len() + data.len() > SMALL_BODY {
+            let whole = announced.unwrap_or(limits.body_bytes);
+            let reserved = timeout_at(deadline, state.bodies.reserve(whole)).await;
+            share = Some(reserved.ok().flatten().ok_or_else(too_many)?);
         }
         bytes.extend_from_slice(&data);
     }
+    if let Some(share) = &mut share {
+        let excess = share.num_permits().saturating_sub(bytes.len().div_ceil(UNIT));
+        drop(share.split(excess));
+    }
+    Ok((bytes, share))
 }
 
-/// Parses on another thread.
-async fn parse_apart(state: &State, bytes: Vec<u8>) -> Result<Value, ApiError> {
-    let permit = state.preparing.clone().acquire_owned().await;
-    let parsing = tokio::task::spawn_blocking(move || {
-        let _permit = permit;
-        fields::parse(&bytes)
-    });
-    let failed = |_| ApiError::new(ErrorKind::Internal, "the body could not be parsed");
-    parsing.await.map_err(failed)?
+fn too_many() -> ApiError {
+    let message = "too many large requests are being received; retry later";
+    ApiError::new(ErrorKind::Unavailable, message).retry_after(5)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_budget_holds_four_of_the_largest() {
+        let budget = BodyBudget::new(100_000);
+        let mut held = Vec::new();
+        for _ in 0..LARGEST_AT_ONCE {
+            held.push(budget.reserve(100_000).await.unwrap());
+        }
+        assert_eq!(budget.free.available_permits(), 0);
+        held.pop();
+        assert!(budget.reserve(100_000).await.is_some());
+    }
 }

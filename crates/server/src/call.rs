@@ -1,4 +1,4 @@
-//! One request to the server, from its headers to the last byte of its answer.
+//! One request to the server: what it may use, and what is logged and counted of it.
 
 use crate::error::{ApiError, Dialect};
 use crate::generation::Generation;
@@ -38,8 +38,6 @@ struct Facts {
     cached_tokens: u64,
     generated_tokens: u64,
     first_token: Option<Duration>,
-    /// When the last token came.
-    last_token: Option<Instant>,
     /// Whether the answer went out to its end.
     complete: bool,
 }
@@ -95,18 +93,17 @@ impl Call {
         Running::start(self.clone(), model, generation).await
     }
 
-    /// A token of the answer has come.
-    pub fn count_token(&self) {
-        self.state.set_warm();
+    /// A token of an answer has come, `gap` after the one before it in the same answer.
+    pub fn count_token(&self, gap: Option<Duration>) {
         let mut facts = self.facts();
-        let now = Instant::now();
         let model = facts.model.clone().unwrap_or_default();
-        match facts.last_token.replace(now) {
-            Some(before) => self.state.metrics.observe_gap(&model, now - before),
+        match gap {
+            Some(gap) => self.state.metrics.observe_gap(&model, gap),
             None if facts.first_token.is_some() => {}
             None => {
-                facts.first_token = Some(now - self.started);
-                self.state.metrics.observe_first(&model, now - self.started);
+                let time = self.started.elapsed();
+                facts.first_token = Some(time);
+                self.state.metrics.observe_first(&model, time);
             }
         }
     }
@@ -114,8 +111,6 @@ impl Call {
     /// An answer has ended.
     pub fn count_end(&self, end: &End) {
         let mut facts = self.facts();
-        // Another choice may still have to come.
-        facts.last_token = None;
         facts.prompt_tokens += end.usage.prompt_tokens as u64;
         facts.cached_tokens += end.usage.cached_tokens as u64;
         facts.generated_tokens += end.usage.generated_tokens as u64;
@@ -126,13 +121,13 @@ impl Call {
         self.facts().error = Some(error.message.clone());
     }
 
-    /// The answer is on its way.
+    /// The status of the answer is known.
     pub fn set_reply(&self, reply: &Reply) {
         let mut facts = self.facts();
         facts.status = reply.status().as_u16();
     }
 
-    /// The answer has been written to its end.
+    /// The whole answer is with its connection.
     pub fn set_complete(&self) {
         self.facts().complete = true;
     }

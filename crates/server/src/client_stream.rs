@@ -10,11 +10,15 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::watch;
 use tokio::time::{Sleep, sleep};
 
 /// Bytes that are read before hyper asks for them. A client that sends more requests ahead of their answers,
 /// and goes away, is noticed when the answer is written.
 const READ_AHEAD: usize = 16 << 10;
+
+/// Reads of what is discarded before other connections have their turn.
+const READS_AT_ONCE: usize = 16;
 
 /// How long a client may go on sending after its last answer.
 const LINGER: Duration = Duration::from_secs(2);
@@ -26,13 +30,15 @@ pub(crate) struct ClientStream<T> {
     /// Bytes read ahead; those before `taken` were handed on.
     ahead: Vec<u8>,
     taken: usize,
-    /// Set once the client was found to be still sending after the connection was shut down.
+    /// Set once the connection was shut down.
     linger: Option<Pin<Box<Sleep>>>,
+    /// Whether the server is shutting down.
+    stopped: watch::Receiver<bool>,
 }
 
 impl<T> ClientStream<T> {
-    pub fn new(stream: T) -> ClientStream<T> {
-        ClientStream { stream, ahead: Vec::new(), taken: 0, linger: None }
+    pub fn new(stream: T, stopped: watch::Receiver<bool>) -> ClientStream<T> {
+        ClientStream { stream, ahead: Vec::new(), taken: 0, linger: None, stopped }
     }
 }
 
@@ -60,25 +66,27 @@ impl<T: AsyncRead + Unpin> ClientStream<T> {
     }
 
     /// Discards what the client still sends: closing a socket with unread bytes resets the connection, and a
-    /// client that is refused before its body was read would lose the answer that says why.
+    /// client that is refused before its body was read would lose the answer that says why. Ends when the
+    /// client closes, after [`LINGER`], or once nothing is to be read while the server shuts down: connections
+    /// without a request do not delay that.
     fn poll_linger(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let linger = self.linger.get_or_insert_with(|| Box::pin(sleep(LINGER)));
+        if linger.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Ok(()));
+        }
         let mut space = [MaybeUninit::uninit(); 8192];
-        loop {
-            if let Some(linger) = &mut self.linger
-                && linger.as_mut().poll(context).is_ready()
-            {
-                return Poll::Ready(Ok(()));
-            }
+        // A client that sends without end does not keep the thread from other connections.
+        for _ in 0..READS_AT_ONCE {
             let mut buffer = ReadBuf::uninit(&mut space);
             match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
-                Poll::Pending if self.linger.is_some() => return Poll::Pending,
-                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {
-                    self.linger.get_or_insert_with(|| Box::pin(sleep(LINGER)));
-                }
-                // The client is gone, or has nothing more to say.
+                Poll::Ready(Ok(())) if !buffer.filled().is_empty() => {}
+                Poll::Pending if !*self.stopped.borrow() => return Poll::Pending,
+                // The client is gone, or the server shuts down.
                 _ => return Poll::Ready(Ok(())),
             }
         }
+        context.waker().wake_by_ref();
+        Poll::Pending
     }
 }
 
@@ -141,10 +149,14 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+    fn stopped(stopped: bool) -> watch::Receiver<bool> {
+        watch::channel(stopped).1
+    }
+
     #[tokio::test]
     async fn what_was_read_ahead_is_not_lost() {
         let (near, mut far) = tokio::io::duplex(64);
-        let mut stream = ClientStream::new(near);
+        let mut stream = ClientStream::new(near, stopped(false));
         far.write_all(b"one").await.unwrap();
         stream.flush().await.unwrap();
         far.write_all(b" two").await.unwrap();
@@ -158,7 +170,7 @@ mod tests {
     #[tokio::test]
     async fn a_client_that_leaves_ends_the_connection() {
         let (near, mut far) = tokio::io::duplex(64);
-        let mut stream = ClientStream::new(near);
+        let mut stream = ClientStream::new(near, stopped(false));
         stream.flush().await.unwrap();
         far.write_all(b"the next request").await.unwrap();
         drop(far);
@@ -170,18 +182,26 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_comes_after_the_last_answer_is_discarded_for_a_while() {
         let (near, mut far) = tokio::io::duplex(64);
-        let mut stream = ClientStream::new(near);
-        let sending = tokio::spawn(async move {
-            far.write_all(&[0; 1000]).await.unwrap();
-            far
-        });
-        tokio::task::yield_now().await;
-        stream.shutdown().await.unwrap();
-        assert!(sending.is_finished(), "the client could not send all");
-        // A quiet client is not waited for.
-        let (near, _far) = tokio::io::duplex(64);
+        let mut stream = ClientStream::new(near, stopped(false));
         let begun = tokio::time::Instant::now();
-        ClientStream::new(near).shutdown().await.unwrap();
-        assert_eq!(begun.elapsed(), Duration::ZERO);
+        let sending = tokio::spawn(async move {
+            // Nothing is on its way when the connection is shut down.
+            sleep(LINGER / 2).await;
+            far.write_all(&[0; 1000]).await.unwrap();
+        });
+        stream.shutdown().await.unwrap();
+        assert!(sending.await.is_ok(), "the client could not send all");
+        assert!(begun.elapsed() < LINGER, "the client had closed its side");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quiet_client_is_waited_for_until_the_server_shuts_down() {
+        for (stopping, time) in [(false, LINGER), (true, Duration::ZERO)] {
+            let (near, _far) = tokio::io::duplex(64);
+            let begun = tokio::time::Instant::now();
+            ClientStream::new(near, stopped(stopping)).shutdown().await.unwrap();
+            let took = begun.elapsed();
+            assert!(took >= time && took < time + Duration::from_millis(100), "{took:?}");
+        }
     }
 }

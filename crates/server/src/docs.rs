@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn the_document_lists_the_routes_there_are() {
-        // A path's parameter is the route's star. HEAD goes without saying where there is GET.
+        // A path's parameter is the route's star. HEAD is left out where there is GET.
         let mut listed = BTreeSet::new();
         for (path, methods) in entries(&document()["paths"]) {
             let path = path.split('{').next().unwrap_or_default().to_string()

@@ -1,8 +1,8 @@
 //! Texts as vectors.
 
 use crate::call::Call;
-use crate::error::{ApiError, ErrorKind};
-use crate::fields::TextOrTokens;
+use crate::error::ApiError;
+use crate::fields::{Fields, TextOrTokens};
 use crate::model::LoadedModel;
 use crate::parts::{AdmittedParts, RETRY};
 use pianola_engine::{EmbedRequest, EngineError, Event, EventSink, Pooling};
@@ -19,20 +19,20 @@ pub(crate) struct Embedded {
 }
 
 /// The result for one text; none where a sink was dropped without a vector.
-type Outcome = Option<Result<Vec<f32>, ApiError>>;
+type EmbeddingResult = Option<Result<Vec<f32>, ApiError>>;
 
 /// Where the vector of a text goes. Dropped without one, it says so.
 struct VectorSender {
     index: usize,
-    sender: UnboundedSender<(usize, Outcome)>,
+    sender: UnboundedSender<(usize, EmbeddingResult)>,
     over: bool,
 }
 
 impl VectorSender {
-    fn send(&mut self, outcome: Outcome) {
+    fn send(&mut self, result: EmbeddingResult) {
         self.over = true;
         // Nobody waits where the request was given up.
-        let _ = self.sender.send((self.index, outcome));
+        let _ = self.sender.send((self.index, result));
     }
 }
 
@@ -51,7 +51,8 @@ pub(crate) async fn embed(
     model: &Arc<LoadedModel>,
     inputs: Vec<TextOrTokens>,
 ) -> Result<Embedded, ApiError> {
-    let encoded = encode(model, inputs).await?;
+    let shared = model.clone();
+    let encoded = call.state.prepare(move || encode(&shared, inputs)).await?;
     let tokens = encoded.iter().map(Vec::len).sum();
     let mut vectors = vec![Vec::new(); encoded.len()];
     let (sender, mut results) = unbounded_channel();
@@ -75,8 +76,8 @@ pub(crate) async fn embed(
                 Err(_) => continue,
             },
         };
-        let (index, outcome) = result.ok_or(EngineError::Stopped)?;
-        match outcome {
+        let (index, result) = result.ok_or(EngineError::Stopped)?;
+        match result {
             Some(vector) => vectors[index] = vector?,
             None if admitted.is_lost(index) => return Err(EngineError::Stopped.into()),
             None => continue,
@@ -88,28 +89,34 @@ pub(crate) async fn embed(
 }
 
 /// The tokens of each text.
-async fn encode(
-    model: &Arc<LoadedModel>,
-    inputs: Vec<TextOrTokens>,
-) -> Result<Vec<Vec<u32>>, ApiError> {
-    let model = model.clone();
-    let encoded = tokio::task::spawn_blocking(move || {
-        let encode = |(index, input): (usize, TextOrTokens)| {
-            let tokens = match input {
-                TextOrTokens::Tokens(tokens) => tokens,
-                TextOrTokens::Text(text) => {
-                    model.text()?.tokenizer.encode_prompt(&text, SpecialTokens::Plain)?
-                }
-            };
-            match tokens.is_empty() {
-                true => Err(ApiError::invalid("input", format!("input {index} has no tokens"))),
-                false => Ok(tokens),
+fn encode(model: &LoadedModel, inputs: Vec<TextOrTokens>) -> Result<Vec<Vec<u32>>, ApiError> {
+    let encode = |(index, input): (usize, TextOrTokens)| {
+        let tokens = match input {
+            TextOrTokens::Tokens(tokens) => tokens,
+            TextOrTokens::Text(text) => {
+                model.text()?.tokenizer.encode_prompt(&text, SpecialTokens::Plain)?
             }
         };
-        inputs.into_iter().enumerate().map(encode).collect::<Result<Vec<_>, ApiError>>()
-    });
-    let failed = |_| ApiError::new(ErrorKind::Internal, "the texts could not be encoded");
-    encoded.await.map_err(failed)?
+        match tokens.is_empty() {
+            true => Err(ApiError::invalid("input", format!("input {index} has no tokens"))),
+            false => Ok(tokens),
+        }
+    };
+    inputs.into_iter().enumerate().map(encode).collect()
+}
+
+/// Refuses `dimensions` other than the model's: vectors are not cut.
+pub(crate) fn check_dimensions(fields: &Fields<'_>, model: &LoadedModel) -> Result<(), ApiError> {
+    let width = model.service().info().embedding_width;
+    match fields.count("dimensions")?.filter(|&dimensions| dimensions != width) {
+        None => Ok(()),
+        Some(dimensions) => {
+            let message = format!(
+                "this model's embeddings have {width} dimensions, not {dimensions}, and are not cut"
+            );
+            Err(ApiError::invalid("dimensions", message))
+        }
+    }
 }
 
 /// Called on the engine's thread.

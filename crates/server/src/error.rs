@@ -24,7 +24,7 @@ pub(crate) enum ErrorKind {
     Timeout,
     /// Too many requests wait.
     QueueFull,
-    /// The model is being loaded, the server is going down, or the device is lost.
+    /// The model is being loaded, the server is shutting down, or the device is lost.
     Unavailable,
     Internal,
 }
@@ -120,8 +120,14 @@ pub(crate) fn shown(text: &str) -> String {
     visible(text, MAX_SHOWN)
 }
 
-/// At most so many characters of a text, control characters and those that turn the direction of
-/// writing spelled out.
+/// Whether a terminal acts on a character instead of showing it: control characters, and those that change
+/// the direction of writing or break lines.
+pub(crate) fn acts_on_terminal(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// The first `most` characters of a text; those that act on a terminal are escaped.
 fn visible(text: &str, most: usize) -> String {
     let mut visible = String::with_capacity(text.len().min(most));
     for (index, c) in text.chars().enumerate() {
@@ -130,10 +136,7 @@ fn visible(text: &str, most: usize) -> String {
                 visible.push('…');
                 break;
             }
-            '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => {
-                visible.extend(c.escape_unicode());
-            }
-            c if c.is_control() => visible.extend(c.escape_default()),
+            c if acts_on_terminal(c) => visible.extend(c.escape_default()),
             c => visible.push(c),
         }
     }
@@ -144,7 +147,7 @@ impl ApiError {
     pub fn new(kind: ErrorKind, message: impl Into<String>) -> ApiError {
         let message = message.into();
         // Parts of it may be a client's.
-        let acts = |c: char| c.is_control() && c != '\n';
+        let acts = |c: char| acts_on_terminal(c) && c != '\n';
         let message = match message.len() > MAX_MESSAGE || message.contains(acts) {
             true => visible(&message, MAX_MESSAGE),
             false => message,
@@ -158,9 +161,18 @@ impl ApiError {
         ApiError { param, ..ApiError::new(ErrorKind::InvalidRequest, message) }
     }
 
-    /// The server does not answer any more.
-    pub fn going_down() -> ApiError {
-        let message = "the server is going down; ask again soon";
+    /// The prompt has `tokens` or more, and the model is served with fewer.
+    pub fn prompt_too_long(tokens: usize, context: usize) -> ApiError {
+        // In the words that clients look for.
+        let message = format!(
+            "prompt is too long: {tokens} tokens > {context} maximum, the context that the model is served with"
+        );
+        ApiError::new(ErrorKind::ContextLength, message)
+    }
+
+    /// The server answers no further requests.
+    pub fn shutting_down() -> ApiError {
+        let message = "the server is shutting down; retry later";
         ApiError::new(ErrorKind::Unavailable, message).retry_after(5)
     }
 
@@ -219,13 +231,7 @@ impl From<EngineError> for ApiError {
         }
         let message = error.to_string();
         match error.kind() {
-            Engine::ContextLength { tokens, context } => ApiError::new(
-                ErrorKind::ContextLength,
-                // In the words that clients look for.
-                format!(
-                    "prompt is too long: {tokens} tokens > {context} maximum, the context that the model is served with"
-                ),
-            ),
+            Engine::ContextLength { tokens, context } => ApiError::prompt_too_long(tokens, context),
             Engine::InvalidRequest(field) => ApiError::invalid(field, message),
             Engine::Unsupported | Engine::Load => ApiError::new(ErrorKind::InvalidRequest, message),
             Engine::QueueFull => ApiError::new(ErrorKind::QueueFull, message).retry_after(2),

@@ -99,12 +99,33 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// A whole number of either sign.
+    /// A whole number of either sign; what is too large becomes the largest.
     pub fn integer(&self, field: &str) -> Result<Option<i64>, ApiError> {
         self.typed(field, "a whole number", |value| {
             let whole = value.as_f64().filter(|n| n.fract() == 0.0 && n.abs() < 9e15);
-            value.as_i64().or_else(|| value.as_u64().map(|n| n as i64)).or(whole.map(|n| n as i64))
+            let large = value.as_u64().map(|_| i64::MAX);
+            value.as_i64().or(large).or(whole.map(|n| n as i64))
         })
+    }
+
+    /// A seed: a whole number of 64 bits. -1 stands for a random one, as no seed does; other negative ones
+    /// are seeds, too.
+    pub fn seed(&self, field: &str) -> Result<Option<u64>, ApiError> {
+        match self.value(field).and_then(Value::as_u64) {
+            Some(seed) => Ok(Some(seed)),
+            None => {
+                let seed = self.integer(field)?.filter(|&seed| seed != -1);
+                Ok(seed.map(|seed| seed as u64))
+            }
+        }
+    }
+
+    /// The model's name, which some of Ollama's clients call `name`.
+    pub fn model_or_name(&self) -> Result<&'a str, ApiError> {
+        match self.text("model")?.filter(|name| !name.is_empty()) {
+            Some(name) => Ok(name),
+            None => self.text("name")?.ok_or_else(|| self.missing("model")),
+        }
     }
 
     pub fn list(&self, field: &str) -> Result<Option<&'a [Value]>, ApiError> {
@@ -162,6 +183,19 @@ impl<'a> Fields<'a> {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[test]
+    fn large_numbers_keep_their_sign() {
+        let body =
+            json!({ "large": u64::MAX, "random": -1, "negative": -2, "whole": 3.0, "text": "1" });
+        let fields = Fields::of(&body, "").unwrap();
+        assert_eq!(fields.integer("large").unwrap(), Some(i64::MAX));
+        assert_eq!(fields.seed("large").unwrap(), Some(u64::MAX));
+        assert_eq!(fields.seed("random").unwrap(), None);
+        assert_eq!(fields.seed("negative").unwrap(), Some(u64::MAX - 1));
+        assert_eq!(fields.seed("whole").unwrap(), Some(3));
+        assert_eq!(fields.seed("text").unwrap_err().param.as_deref(), Some("text"));
+    }
 
     #[test]
     fn numbers_that_do_not_fit_are_refused_by_name() {

@@ -8,11 +8,14 @@
 //! A request holds its model by an `Arc`: a model with holders is in use and never unloaded. A model that
 //! cannot be loaded unloads no other: before room is made, the source checks what it can.
 
+mod entry;
+
 use crate::error::{ApiError, ErrorKind, shown};
 use crate::log::Log;
 use crate::model::LoadedModel;
 use crate::source::{LoadFailure, LoadFailureKind, ModelCard, ModelSource};
-use pianola_engine::Service;
+use entry::{Entry, LoadState, Loading, unavailable};
+use pianola_engine::{Report, ServiceInfo};
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -24,30 +27,9 @@ use tokio::sync::watch;
 pub struct KeepOptions {
     /// Models that are loaded at once.
     pub max_loaded: usize,
-    /// How long an idle model stays loaded; none: until room is needed.
+    /// How long an idle model stays loaded where several are served; none, and where there is only one:
+    /// until room is needed.
     pub idle: Option<Duration>,
-}
-
-/// The end of a load: the model, unless it failed. Whoever waits for the model holds it by this already, so
-/// that it is not unloaded before the first request has it.
-type Loading = watch::Receiver<Option<Arc<LoadedModel>>>;
-
-/// The state of a model that was requested.
-enum State {
-    Loading(Loading),
-    Loaded(Arc<LoadedModel>),
-    Failed {
-        failure: LoadFailure,
-        /// Of the files that could not be loaded; see [`ModelSource::version`].
-        version: u64,
-    },
-}
-
-struct Entry {
-    state: State,
-    last_used: Instant,
-    /// How long it stays when idle, where a request said so.
-    idle: Option<Duration>,
 }
 
 /// The models of a server.
@@ -60,11 +42,6 @@ pub(crate) struct Hub {
     loading: Mutex<()>,
 }
 
-/// How long a failed load is reported before it is tried again, where that may succeed.
-const FAILURE_KEPT: Duration = Duration::from_secs(5);
-/// The same where nothing was tried because other models were in use.
-const IN_USE_KEPT: Duration = Duration::from_millis(500);
-
 /// A model as `/status` and `/api/ps` describe it.
 /// How long a model waits for others that are in use to make room, and how often it looks.
 const MAX_WAIT_FOR_ROOM: Duration = Duration::from_secs(300);
@@ -74,10 +51,16 @@ pub(crate) struct ModelState {
     pub card: ModelCard,
     pub state: &'static str,
     pub reason: Option<String>,
-    /// Its engine. Not the model itself, which would count as in use.
-    pub loaded: Option<Service>,
-    /// Seconds until it is unloaded.
+    pub loaded: Option<EngineState>,
+    /// Time until it is unloaded.
     pub expires_in: Option<Duration>,
+}
+
+/// The engine of a loaded model. Copies: a handle of the engine would keep its memory from being freed.
+pub(crate) struct EngineState {
+    pub info: ServiceInfo,
+    /// None once the engine serves no request any more.
+    pub report: Option<Report>,
 }
 
 impl Hub {
@@ -129,33 +112,32 @@ impl Hub {
     ) -> Result<Arc<LoadedModel>, ApiError> {
         let card = self.find(name)?;
         loop {
+            let version = self.version_of_failed(&card.id).await;
             let mut loading = {
                 let mut entries = self.entries();
+                let failure = entries.get(&card.id).and_then(|entry| entry.failure(version));
+                if let Some(failure) = failure {
+                    return Err(unavailable(&card.id, failure));
+                }
                 match entries.get_mut(&card.id) {
-                    Some(Entry { state: State::Loaded(model), last_used, .. }) => {
+                    Some(Entry { state: LoadState::Loading(done), .. }) => done.clone(),
+                    Some(Entry { state: LoadState::Loaded(model), last_used, .. }) => {
                         let Some(reason) = model.service().is_lost() else {
                             *last_used = Instant::now();
                             return Ok(model.clone());
                         };
-                        entries.remove(&card.id);
+                        let lost = entries.remove(&card.id);
+                        drop(entries);
+                        // Frees gigabytes, and waits for the engine's thread.
+                        tokio::task::spawn_blocking(move || drop(lost));
                         self.log_unloaded(&card.id, &reason);
                         continue;
                     }
-                    Some(Entry {
-                        state: State::Failed { failure, version }, last_used, ..
-                    }) if match failure.is_lasting() {
-                        true => *version == self.source.version(&card.id),
-                        false => last_used.elapsed() < kept(failure),
-                    } =>
-                    {
-                        return Err(unavailable(&card.id, failure));
-                    }
-                    Some(Entry { state: State::Loading(done), .. }) => done.clone(),
                     _ => self.begin(&mut entries, &card.id),
                 }
             };
             if !wait {
-                let message = format!("{} is being loaded; ask again", card.id);
+                let message = format!("{} is being loaded; retry later", card.id);
                 return Err(ApiError::new(ErrorKind::Unavailable, message).retry_after(2));
             }
             // Returns once the entry's state is set: loaded or failed.
@@ -167,12 +149,20 @@ impl Hub {
         }
     }
 
+    /// The version of a model's files, where it failed to load because of them. Read without the lock and
+    /// off the HTTP thread: a disk may be slow.
+    async fn version_of_failed(self: &Arc<Hub>, id: &str) -> Option<u64> {
+        if !self.entries().get(id).is_some_and(Entry::has_lasting_failure) {
+            return None;
+        }
+        let (source, id) = (self.source.clone(), id.to_string());
+        tokio::task::spawn_blocking(move || source.version(&id)).await.ok()
+    }
+
     /// Starts a load on a thread of its own.
     fn begin(self: &Arc<Hub>, entries: &mut HashMap<String, Entry>, id: &str) -> Loading {
         let (done, loading) = watch::channel(None);
-        let entry =
-            Entry { state: State::Loading(loading.clone()), last_used: Instant::now(), idle: None };
-        entries.insert(id.to_string(), entry);
+        entries.insert(id.to_string(), Entry::new(LoadState::Loading(loading.clone())));
         let (hub, id) = (self.clone(), id.to_string());
         tokio::task::spawn_blocking(move || {
             // One at a time, until it is counted as loaded: each takes what memory the others leave.
@@ -186,12 +176,12 @@ impl Hub {
                 Err(LoadFailure::new(LoadFailureKind::Temporary, message))
             });
             let (state, model) = match loaded.map(Arc::new) {
-                Ok(model) => (State::Loaded(model.clone()), Some(model)),
+                Ok(model) => (LoadState::Loaded(model.clone()), Some(model)),
                 Err(failure) => {
                     let error = failure.message.as_str().into();
                     hub.log
                         .write("load failed", &[("model", id.as_str().into()), ("error", error)]);
-                    (State::Failed { failure, version }, None)
+                    (LoadState::Failed { failure, version }, None)
                 }
             };
             if let Some(entry) = hub.entries().get_mut(&id) {
@@ -251,8 +241,7 @@ impl Hub {
     }
 
     fn loaded(&self) -> usize {
-        let is_loaded = |entry: &&Entry| matches!(entry.state, State::Loaded(_));
-        self.entries().values().filter(is_loaded).count()
+        self.entries().values().filter(|entry| entry.model().is_some()).count()
     }
 
     /// Unloads the model that was idle longest, to make room for `id`; false if all are in use. Before
@@ -306,18 +295,14 @@ impl Hub {
     /// Tells every engine to end and waits for none: dropping a model no longer waits for the step
     /// under way.
     pub fn abandon(&self) {
-        for entry in self.entries().values() {
-            if let State::Loaded(model) = &entry.state {
-                model.service().stop();
-            }
-        }
+        self.entries().values().filter_map(Entry::model).for_each(|model| model.service().stop());
     }
 
     /// Why the first model is not loaded, where that was tried.
     pub fn first_failure(&self) -> Option<LoadFailure> {
         let id = self.source.models().into_iter().next()?.id;
         match &self.entries().get(&id)?.state {
-            State::Failed { failure, .. } => Some(failure.clone()),
+            LoadState::Failed { failure, .. } => Some(failure.clone()),
             _ => None,
         }
     }
@@ -332,14 +317,16 @@ impl Hub {
 
     /// Unloads what was idle for long enough; blocks while memory is freed.
     pub fn unload_idle(&self) {
+        let default = self.default_idle(self.source.models().len());
         let due: Vec<String> = {
             let mut entries = self.entries();
             // The time counts from the end of the last request.
             entries.values_mut().filter(|entry| entry.is_used()).for_each(|entry| {
                 entry.last_used = Instant::now();
             });
-            let due =
-                |entry: &Entry| entry.is_idle() && self.expires_in(entry) == Some(Duration::ZERO);
+            let due = |entry: &Entry| {
+                entry.is_idle() && time_left(entry, default) == Some(Duration::ZERO)
+            };
             entries.iter().filter(|(_, entry)| due(entry)).map(|(id, _)| id.clone()).collect()
         };
         due.iter().for_each(|id| {
@@ -347,66 +334,52 @@ impl Hub {
         });
     }
 
-    fn expires_in(&self, entry: &Entry) -> Option<Duration> {
-        let idle = entry.idle.or(self.keep.idle)?;
-        Some(idle.saturating_sub(entry.last_used.elapsed()))
+    /// How long an idle model stays where no request said so. The only one of a server stays: unloading it
+    /// makes room for no other. Models may be added while the server runs.
+    fn default_idle(&self, models: usize) -> Option<Duration> {
+        self.keep.idle.filter(|_| models > 1)
+    }
+
+    /// The most tokens a second that the devices of a loaded model allow, once it is known. Asking has it
+    /// measured.
+    pub fn ceiling(&self, id: &str) -> Option<f64> {
+        self.entries().get(id)?.model()?.service().ceiling()
     }
 
     /// All models and their states, the default first.
     pub fn states(&self) -> Vec<ModelState> {
         let cards = self.source.models();
+        let default = self.default_idle(cards.len());
         let entries = self.entries();
         let state = |card: ModelCard| {
             let entry = entries.get(&card.id);
             let (state, reason, loaded) = match entry.map(|entry| &entry.state) {
                 None => ("unloaded", None, None),
-                Some(State::Loading(_)) => ("loading", None, None),
-                Some(State::Failed { failure, .. }) => {
+                Some(LoadState::Loading(_)) => ("loading", None, None),
+                Some(LoadState::Failed { failure, .. }) => {
                     ("failed", Some(failure.message.clone()), None)
                 }
-                Some(State::Loaded(model)) => match model.service().is_lost() {
+                Some(LoadState::Loaded(model)) => match model.service().is_lost() {
                     Some(reason) => ("failed", Some(reason), None),
-                    None => ("loaded", None, Some(model.service().clone())),
+                    None => ("loaded", None, Some(EngineState::of(model))),
                 },
             };
             let expires_in = entry.filter(|_| loaded.is_some());
-            let expires_in = expires_in.and_then(|entry| self.expires_in(entry));
+            let expires_in = expires_in.and_then(|entry| time_left(entry, default));
             ModelState { card, state, reason, loaded, expires_in }
         };
         cards.into_iter().map(state).collect()
     }
 }
 
-impl Entry {
-    /// Loaded, and a request holds it.
-    fn is_used(&self) -> bool {
-        matches!(&self.state, State::Loaded(model) if Arc::strong_count(model) > 1)
-    }
-
-    /// Loaded, and no request holds it.
-    fn is_idle(&self) -> bool {
-        matches!(&self.state, State::Loaded(model) if Arc::strong_count(model) == 1)
-    }
-
-    fn memory_bytes(&self) -> u64 {
-        match &self.state {
-            State::Loaded(model) => model.memory_bytes(),
-            _ => 0,
-        }
-    }
+/// The time until a model is unloaded if no request comes.
+fn time_left(entry: &Entry, default_idle: Option<Duration>) -> Option<Duration> {
+    Some(entry.idle.or(default_idle)?.saturating_sub(entry.last_used.elapsed()))
 }
 
-/// How long a failure is reported before the load is tried again, where that may succeed.
-fn kept(failure: &LoadFailure) -> Duration {
-    if failure.kind == LoadFailureKind::InUse { IN_USE_KEPT } else { FAILURE_KEPT }
-}
-
-fn unavailable(id: &str, failure: &LoadFailure) -> ApiError {
-    let message = format!("{id} cannot be loaded: {}", failure.message);
-    let error = ApiError::new(ErrorKind::Unavailable, message);
-    match failure.kind {
-        _ if failure.is_lasting() => error,
-        LoadFailureKind::InUse => error.retry_after(2),
-        _ => error.retry_after(10),
+impl EngineState {
+    fn of(model: &LoadedModel) -> EngineState {
+        let service = model.service();
+        EngineState { info: service.info().clone(), report: service.snapshot() }
     }
 }

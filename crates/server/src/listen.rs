@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 
 /// Why a server did not start or went down.
@@ -56,6 +56,8 @@ pub enum ServerError {
 
 /// Time for a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Time before the next attempt where a connection could not be accepted.
+const ACCEPT_RETRY: Duration = Duration::from_millis(50);
 /// Time for the errors that requests under way end in to be written.
 const LAST_WRITES: Duration = Duration::from_secs(1);
 /// Time for the last lines of the log to be written.
@@ -114,14 +116,25 @@ async fn run(state: &Arc<State>, listening: impl FnOnce(SocketAddr)) -> Result<(
     let permits = Arc::new(Semaphore::new(state.options.limits.connections));
     tokio::spawn(unload_idle(state.hub.clone()));
     let accepting = async {
+        let mut failing = false;
         loop {
-            if let Some((stream, permit)) = accept(&listener, &permits).await {
-                let connection = open(state.clone(), stream, acceptor.clone(), stopped.clone());
-                tokio::spawn(async move {
-                    connection.await;
-                    drop(permit);
-                });
-            }
+            let (stream, permit) = match accept(&listener, &permits).await {
+                Ok(accepted) => accepted,
+                Err(error) => {
+                    // Out of descriptors, say. Logged once for a series of failures.
+                    if !std::mem::replace(&mut failing, true) {
+                        state.log.write("accept failed", &[("error", error.to_string().into())]);
+                    }
+                    tokio::time::sleep(ACCEPT_RETRY).await;
+                    continue;
+                }
+            };
+            failing = false;
+            let connection = open(state.clone(), stream, acceptor.clone(), stopped.clone());
+            tokio::spawn(async move {
+                connection.await;
+                drop(permit);
+            });
         }
     };
     tokio::select! {
@@ -188,17 +201,11 @@ async fn bind(address: SocketAddr) -> Result<TcpListener, ServerError> {
 async fn accept(
     listener: &TcpListener,
     permits: &Arc<Semaphore>,
-) -> Option<(TcpStream, tokio::sync::OwnedSemaphorePermit)> {
+) -> io::Result<(TcpStream, OwnedSemaphorePermit)> {
     // Where there are too many, further ones wait in the system's queue.
-    let permit = permits.clone().acquire_owned().await.ok()?;
-    match listener.accept().await {
-        Ok((stream, _)) => Some((stream, permit)),
-        Err(_) => {
-            // Out of descriptors, say: do not turn in circles.
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            None
-        }
-    }
+    let permit = permits.clone().acquire_owned().await.map_err(io::Error::other)?;
+    let (stream, _) = listener.accept().await?;
+    Ok((stream, permit))
 }
 
 /// Serves one connection, encrypted or not.
@@ -232,7 +239,7 @@ async fn connect(
         .header_read_timeout(limits.idle)
         .max_headers(128)
         .max_buf_size(limits.header_bytes.max(8192));
-    let stream = StallLimit::new(ClientStream::new(stream));
+    let stream = StallLimit::new(ClientStream::new(stream, stopped.clone()));
     let connection = http.serve_connection(TokioIo::new(stream), service);
     tokio::pin!(connection);
     tokio::select! {

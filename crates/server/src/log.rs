@@ -1,9 +1,10 @@
 //! A line for each request and each change of the models on standard error: never a prompt or an answer.
 
+use crate::error::acts_on_terminal;
 use serde_json::{Value, json};
 use std::io::Write;
-use std::sync::mpsc::{Sender, SyncSender, channel, sync_channel};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::sync::mpsc::{Sender, SyncSender, TrySendError, channel, sync_channel};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// The form of the lines.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -33,8 +34,8 @@ enum Line {
 
 /// Lines that wait to be written; further ones are lost.
 const WAITING_LINES: usize = 1024;
-/// Bytes of a line.
-const MAX_LINE: usize = 1000;
+/// Bytes of a text in a line.
+const MAX_TEXT: usize = 1000;
 
 impl Log {
     pub fn new(format: LogFormat) -> Log {
@@ -90,19 +91,27 @@ impl Log {
 
     /// Waits until all lines are written, but no longer than `most`.
     pub fn flush(&self, most: Duration) {
+        let deadline = Instant::now() + most;
         let (done, written) = channel();
-        if self.lines.try_send(Line::Flush(done)).is_ok() {
-            let _ = written.recv_timeout(most);
+        let mut flush = Line::Flush(done);
+        while let Err(TrySendError::Full(back)) = self.lines.try_send(flush) {
+            if Instant::now() >= deadline {
+                return;
+            }
+            flush = back;
+            std::thread::sleep(Duration::from_millis(5));
         }
+        let _ = written.recv_timeout(deadline.saturating_duration_since(Instant::now()));
     }
 }
 
 /// A text of a bounded length: messages may quote a request.
 fn shortened(value: &Value) -> Value {
     match value.as_str() {
-        Some(text) if text.len() > MAX_LINE => {
-            let start: String = text.chars().take(MAX_LINE).collect();
-            format!("{start}…").into()
+        Some(text) if text.len() > MAX_TEXT => {
+            let ends = text.char_indices().map(|(start, c)| start + c.len_utf8());
+            let end = ends.take_while(|&end| end <= MAX_TEXT).last().unwrap_or(0);
+            format!("{}…", &text[..end]).into()
         }
         _ => value.clone(),
     }
@@ -111,12 +120,8 @@ fn shortened(value: &Value) -> Value {
 /// The line with characters that a terminal acts on as JSON escapes them: messages may quote a file. Outside
 /// of JSON strings a line has none.
 fn spelled_out(line: &str) -> String {
-    let acts = |c: char| {
-        c.is_control()
-            || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
-    };
     line.chars().fold(String::with_capacity(line.len()), |mut safe, c| {
-        match acts(c) {
+        match acts_on_terminal(c) {
             true => safe.push_str(&format!("\\u{:04x}", c as u32)),
             false => safe.push(c),
         }
@@ -162,6 +167,17 @@ mod tests {
         assert_eq!(line, r#"{"error":"\u001b[31m\u009b2J\u202eé"}"#);
         let read: Value = serde_json::from_str(&line).unwrap();
         assert_eq!(read["error"], text);
+    }
+
+    #[test]
+    fn long_texts_are_cut_by_bytes() {
+        let fits: Value = "é".repeat(MAX_TEXT / 2).into();
+        assert_eq!(shortened(&fits), fits);
+        let long: Value = format!("a{}", "é".repeat(MAX_TEXT / 2)).into();
+        let cut = shortened(&long);
+        let cut = cut.as_str().unwrap();
+        assert!(cut.ends_with("é…"));
+        assert_eq!(cut.len(), MAX_TEXT - 1 + '…'.len_utf8());
     }
 
     #[test]

@@ -74,12 +74,12 @@ impl Metrics {
     }
 
     /// All of it as text.
-    pub fn render(&self, page: &mut Page) {
+    pub fn render(&self, text: &mut MetricsText) {
         let counts = self.counts();
-        page.family("pianola_requests_total", "counter", "Requests by route, status and model.");
+        text.family("pianola_requests_total", "counter", "Requests by route, status and model.");
         for ((route, status, model), count) in &counts.requests {
             let status = status.to_string();
-            page.sample(
+            text.sample(
                 "pianola_requests_total",
                 &[("route", route), ("status", &status), ("model", model)],
                 count,
@@ -97,7 +97,7 @@ impl Metrics {
         for (name, help, histograms) in histograms {
             // Gateways read the names that vLLM gives them.
             for prefix in ["pianola_", "vllm:"] {
-                page.histograms(&format!("{prefix}{name}"), help, histograms);
+                text.histograms(&format!("{prefix}{name}"), help, histograms);
             }
         }
     }
@@ -113,13 +113,13 @@ fn observe(
     histogram.observe(time.as_secs_f64());
 }
 
-/// A page of metrics.
+/// Metrics as text.
 #[derive(Default)]
-pub(crate) struct Page {
+pub(crate) struct MetricsText {
     text: String,
 }
 
-impl Page {
+impl MetricsText {
     /// Begins a family of samples.
     pub fn family(&mut self, name: &str, kind: &str, help: &str) {
         self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}\n"));
@@ -175,9 +175,9 @@ mod tests {
         for milliseconds in [3, 7, 700, 500_000] {
             metrics.observe_first("m\"x", Duration::from_millis(milliseconds));
         }
-        let mut page = Page::default();
-        metrics.render(&mut page);
-        let text = page.into_text();
+        let mut text = MetricsText::default();
+        metrics.render(&mut text);
+        let text = text.into_text();
         let line = |start: &str| {
             let name = format!("pianola_time_to_first_token_seconds{start}");
             let found = text.lines().find(|line| line.starts_with(&name));

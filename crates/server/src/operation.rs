@@ -26,7 +26,7 @@ pub(crate) fn ready(state: &State) -> Result<Reply, ApiError> {
     let unready =
         |message: String| Err(ApiError::new(ErrorKind::Unavailable, message).retry_after(2));
     if state.is_draining() {
-        return unready("the server is going down".to_string());
+        return unready("the server is shutting down".to_string());
     }
     let first = state.hub.states().into_iter().next();
     if let Some(ModelState { card, reason: Some(reason), .. }) = first {
@@ -65,14 +65,6 @@ async fn warm_up(state: &Arc<State>) -> Result<(), ApiError> {
     Ok(())
 }
 
-/// Does what may take long on a thread of its own.
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
-) -> Result<T, ApiError> {
-    let panicked = |_| ApiError::new(ErrorKind::Internal, "the work was given up");
-    tokio::task::spawn_blocking(work).await.map_err(panicked)?
-}
-
 /// The tokens of a text.
 pub(crate) async fn tokenize(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiError> {
     let fields = Fields::of(body, "")?;
@@ -85,29 +77,25 @@ pub(crate) async fn tokenize(call: &Arc<Call>, body: &Value) -> Result<Reply, Ap
         false => SpecialTokens::Plain,
     };
     let model = call.model(fields.text("model")?).await?;
-    let (shared, content) = (model.clone(), content.to_string());
+    let content = content.to_string();
     let whole = fields.flag("add_special")?.unwrap_or(false);
-    let tokens = blocking(move || {
-        let tokenizer = &shared.text()?.tokenizer;
-        Ok(match whole {
+    let pieces = fields.flag("with_pieces")?.unwrap_or(false);
+    let tokenize = move || {
+        let tokenizer = &model.text()?.tokenizer;
+        let tokens = match whole {
             true => tokenizer.encode_prompt(&content, special)?,
             false => tokenizer.encode(&content, special)?,
-        })
-    })
-    .await?;
-    let pieces = fields.flag("with_pieces")?.unwrap_or(false);
-    let count = tokens.len();
-    let tokens: Value = match pieces {
-        true => tokens
-            .iter()
-            .map(
-                |&id| json!({ "id": id, "piece": String::from_utf8_lossy(&model.token_bytes(id)) }),
-            )
-            .collect(),
-        false => tokens.into(),
+        };
+        let count = tokens.len();
+        let text = |id| String::from_utf8_lossy(&model.token_bytes(id)).into_owned();
+        let tokens: Value = match pieces {
+            true => tokens.iter().map(|&id| json!({ "id": id, "piece": text(id) })).collect(),
+            false => tokens.into(),
+        };
+        let context = model.service().info().context;
+        Ok(reply::ok(&json!({ "tokens": tokens, "count": count, "max_model_len": context })))
     };
-    let context = model.service().info().context;
-    Ok(reply::ok(&json!({ "tokens": tokens, "count": count, "max_model_len": context })))
+    call.state.prepare(tokenize).await
 }
 
 /// The text of some tokens.
@@ -121,6 +109,9 @@ pub(crate) async fn detokenize(call: &Arc<Call>, body: &Value) -> Result<Reply, 
     let tokens: Option<Vec<u32>> = tokens.iter().map(id).collect();
     let must = format!("a list of token ids from 0 to {}", vocabulary.saturating_sub(1));
     let tokens = tokens.ok_or_else(|| fields.wrong("tokens", &must))?;
-    let text = blocking(move || Ok(model.text()?.tokenizer.decode(&tokens, true))).await?;
-    Ok(reply::ok(&json!({ "content": text, "prompt": text })))
+    let detokenize = move || {
+        let text = model.text()?.tokenizer.decode(&tokens, true);
+        Ok(reply::ok(&json!({ "content": text, "prompt": text })))
+    };
+    call.state.prepare(detokenize).await
 }

@@ -121,7 +121,7 @@ const ROUTES: &[Row] = &[
     row(Route::OllamaUnsupported, BLOB, "/api/blobs/*", false),
 ];
 
-/// Paths and methods that are served; HEAD goes without saying where there is GET.
+/// Paths and methods that are served; HEAD is left out where there is GET.
 #[cfg(test)]
 pub(crate) fn served() -> impl Iterator<Item = (String, String)> {
     ROUTES.iter().flat_map(|row| {
@@ -178,7 +178,7 @@ pub(crate) async fn answer(
     let result = tokio::select! {
         biased;
         result = dispatch(&call, request, found, key.err()) => result,
-        () = state.until_cut_off() => Err(ApiError::going_down()),
+        () = state.until_cut_off() => Err(ApiError::shutting_down()),
     };
     let mut reply = result.unwrap_or_else(|error| {
         call.set_error(&error);
@@ -217,7 +217,7 @@ async fn dispatch(
     call: &Arc<Call>,
     request: Request<Incoming>,
     found: Option<(&'static Row, &str)>,
-    key: Option<ApiError>,
+    key_error: Option<ApiError>,
 ) -> Result<Reply, ApiError> {
     let state = &call.state;
     let (method, path) = (request.method().clone(), request.uri().path().to_string());
@@ -235,11 +235,11 @@ async fn dispatch(
         let message = format!("{path} takes {}, not {sent}", row.allowed(" or "));
         return Err(ApiError::new(ErrorKind::MethodNotAllowed, message));
     }
-    if let Some(error) = key.filter(|_| !row.public) {
+    if let Some(error) = key_error.filter(|_| !row.public) {
         return Err(error);
     }
     if state.is_draining() && !row.public {
-        return Err(ApiError::going_down());
+        return Err(ApiError::shutting_down());
     }
     // An unsupported path is reported as such, whatever is in the body.
     let takes_body = method == Method::POST && row.route != Route::OllamaUnsupported;
@@ -266,7 +266,7 @@ async fn handle(
     route: Route,
     rest: &str,
     html: bool,
-    body: &Value,
+    body: &Arc<Value>,
 ) -> Result<Reply, ApiError> {
     let state = &call.state;
     match route {

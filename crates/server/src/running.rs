@@ -21,11 +21,12 @@ use pianola_text::{Conversation, SpecialTokens};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::Instant;
 
 /// Something new of one of the answers.
 pub(crate) struct Update {
-    /// Number of the answer: those to the first prompt come first.
-    pub choice: usize,
+    /// Number of the answer over all prompts: those to the first prompt come first.
+    pub answer: usize,
     pub event: UpdateEvent,
 }
 
@@ -99,6 +100,12 @@ pub(crate) struct Running {
     outputs: Vec<Output>,
     /// Updates that one message gave besides the first.
     pending: VecDeque<Update>,
+    /// When the last token of each answer came.
+    last_tokens: Vec<Option<Instant>>,
+    /// Whether its tokens show that the server is ready.
+    is_first_model: bool,
+    /// When to submit again after the queue was full.
+    retry_at: Option<Instant>,
 }
 
 struct EncodedPrompt {
@@ -119,9 +126,19 @@ pub(crate) fn encode(
             Ok(model.text()?.tokenizer.encode_prompt(text, SpecialTokens::Parse)?)
         }
         Prompt::Chat(conversation) => {
+            check_messages(conversation.messages.len(), model.service().info().context)?;
             let tools = tools.for_template();
             model.render(Conversation { tools, ..conversation.clone() })
         }
+    }
+}
+
+/// Refuses a conversation that cannot fit before the time to render it is spent: every message has at least
+/// one token.
+fn check_messages(messages: usize, context: usize) -> Result<(), ApiError> {
+    match messages > context {
+        true => Err(ApiError::prompt_too_long(messages, context)),
+        false => Ok(()),
     }
 }
 
@@ -132,27 +149,25 @@ fn encode_all(model: &LoadedModel, generation: &Generation) -> Result<Vec<Vec<u3
 }
 
 impl Running {
-    /// Renders the prompts, compiles the constraint and submits the first answer. What is wrong with
-    /// the request is said here.
+    /// Renders the prompts, compiles the constraint and submits the first answer. Errors in the request are
+    /// returned here, before the answer begins.
     pub async fn start(
         call: Arc<Call>,
         model: Arc<LoadedModel>,
         generation: Generation,
     ) -> Result<Running, ApiError> {
-        let permit = call.state.preparing.clone().acquire_owned().await;
-        // Long prompts and schemas take milliseconds and would block other connections.
-        let prepared = tokio::task::spawn_blocking(move || {
-            // Held to the end, also where the client has gone meanwhile.
-            let _permit = permit;
-            let prompts = encode_all(&model, &generation)?;
-            let constraint = model.constraint(&generation)?;
-            Ok::<_, ApiError>((model, generation, prompts, constraint))
-        });
-        let (model, generation, prompts, constraint) =
-            prepared.await.map_err(|_| internal("the prompt could not be prepared"))??;
+        let (model, generation, prompts, constraint) = call
+            .state
+            .prepare(move || {
+                let prompts = encode_all(&model, &generation)?;
+                let constraint = model.constraint(&generation)?;
+                Ok((model, generation, prompts, constraint))
+            })
+            .await?;
         let (sender, messages) = unbounded_channel();
         let reader = model.output_reader(&generation, &prompts[0]);
         let answers = prompts.len() * generation.choices;
+        let is_first_model = call.state.hub.find(None).is_ok_and(|first| first.id == model.id);
         let encoded = |tokens| EncodedPrompt { tokens, begun: false };
         let mut running = Running {
             admitted: AdmittedParts::new(model.clone(), model.service().info().lanes),
@@ -168,6 +183,9 @@ impl Running {
             constraint,
             ended: 0,
             pending: VecDeque::new(),
+            last_tokens: vec![None; answers],
+            is_first_model,
+            retry_at: None,
         };
         running.submit(0)?;
         Ok(running)
@@ -240,14 +258,22 @@ impl Running {
         self.waiting.iter().copied().find(|&answer| is_ready(answer))
     }
 
-    /// Submits answers while there is room for them.
+    /// Submits answers while there is room for them. After the queue was full, not before [`RETRY`] has
+    /// passed or an answer has ended: every attempt copies the prompt and the constraint.
     fn feed(&mut self) {
+        if self.retry_at.is_some_and(|time| Instant::now() < time) {
+            return;
+        }
+        self.retry_at = None;
         while self.admitted.has_room()
             && let Some(answer) = self.next_ready()
         {
             match self.submit(answer) {
                 Ok(true) => self.waiting.retain(|&other| other != answer),
-                Ok(false) => return,
+                Ok(false) => {
+                    self.retry_at = Some(Instant::now() + RETRY);
+                    return;
+                }
                 Err(error) => return self.fail(answer, error),
             }
         }
@@ -263,80 +289,84 @@ impl Running {
             if self.ended == self.answers() {
                 return None;
             }
-            // Room in the queue may come without a word of the engine.
-            let queue_is_full = self.admitted.has_room() && self.next_ready().is_some();
+            // The engine does not report when its queue has room again.
+            let retry_at = self.retry_at;
+            let retry =
+                async { tokio::time::sleep_until(retry_at.unwrap_or_else(Instant::now)).await };
             let message = tokio::select! {
                 biased;
                 message = self.messages.recv() => message,
                 () = self.call.state.until_cut_off() => {
-                    self.fail(0, ApiError::going_down());
+                    self.fail(0, ApiError::shutting_down());
                     continue;
                 }
-                () = tokio::time::sleep(RETRY), if queue_is_full => continue,
+                () = retry, if retry_at.is_some() => continue,
             };
             match message {
                 Some((answer, message)) => self.take(answer, message),
-                // The engine ended without a word.
+                // The engine ended without reporting a failure.
                 None => self.fail(0, EngineError::Stopped.into()),
             }
         }
     }
 
-    fn take(&mut self, choice: usize, message: Message) {
+    fn take(&mut self, answer: usize, message: Message) {
         if matches!(message, Message::Token { .. } | Message::Finished(_)) {
-            let (prompt, _) = self.place(choice);
+            let (prompt, _) = self.place(answer);
             self.prompts[prompt].begun = true;
         }
         match message {
             Message::Token { id, text, info } => {
-                self.call.count_token();
-                if self.generation.token_ids {
-                    self.push(choice, UpdateEvent::TokenId(id));
+                let now = Instant::now();
+                let before = self.last_tokens[answer].replace(now);
+                self.call.count_token(before.map(|before| now - before));
+                if self.is_first_model {
+                    self.call.state.set_warm();
                 }
-                let events = self.outputs[choice].push(&text, info);
-                self.pending.extend(events.into_iter().map(|event| Update { choice, event }));
+                if self.generation.token_ids {
+                    self.push(answer, UpdateEvent::TokenId(id));
+                }
+                let events = self.outputs[answer].push(&text, info);
+                self.pending.extend(events.into_iter().map(|event| Update { answer, event }));
             }
-            Message::Finished(answer) => {
+            Message::Finished(finished) => {
                 self.ended += 1;
-                self.admitted.end(choice);
-                let (events, called) = self.outputs[choice].finish();
-                self.pending.extend(events.into_iter().map(|event| Update { choice, event }));
+                self.admitted.end(answer);
+                self.retry_at = None;
+                let (events, called) = self.outputs[answer].finish();
+                self.pending.extend(events.into_iter().map(|event| Update { answer, event }));
                 let end = End {
-                    reason: match answer.finish {
+                    reason: match finished.finish {
                         Finish::MaxTokens | Finish::ContextFull => FinishReason::Length,
                         _ if called => FinishReason::ToolCalls,
                         _ => FinishReason::Stop,
                     },
-                    stop_text: answer.stop_text,
-                    usage: answer.usage,
-                    timing: answer.timing,
+                    stop_text: finished.stop_text,
+                    usage: finished.usage,
+                    timing: finished.timing,
                 };
                 self.call.count_end(&end);
-                self.push(choice, UpdateEvent::End(Box::new(end)));
+                self.push(answer, UpdateEvent::End(Box::new(end)));
             }
-            Message::Failed(error) => self.fail(choice, error),
-            Message::Dropped if self.admitted.is_lost(choice) => {
-                self.fail(choice, EngineError::Stopped.into());
+            Message::Failed(error) => self.fail(answer, error),
+            Message::Dropped if self.admitted.is_lost(answer) => {
+                self.fail(answer, EngineError::Stopped.into());
             }
             Message::Dropped => {}
         }
     }
 
-    fn push(&mut self, choice: usize, event: UpdateEvent) {
-        self.pending.push_back(Update { choice, event });
+    fn push(&mut self, answer: usize, event: UpdateEvent) {
+        self.pending.push_back(Update { answer, event });
     }
 
     /// One failure ends all answers.
-    fn fail(&mut self, choice: usize, error: ApiError) {
+    fn fail(&mut self, answer: usize, error: ApiError) {
         self.waiting.clear();
         self.admitted.cancel();
         self.ended = self.answers();
-        self.push(choice, UpdateEvent::Failed(error));
+        self.push(answer, UpdateEvent::Failed(error));
     }
-}
-
-fn internal(message: &str) -> ApiError {
-    ApiError::new(crate::error::ErrorKind::Internal, message)
 }
 
 /// Updates for tests.

@@ -63,6 +63,8 @@ pub enum LoadFailureKind {
     Memory,
     /// The models that would have to make room are in use.
     InUse,
+    /// The name, which nothing to fetch has.
+    UnknownName,
     /// Something that may be over when the load is tried again.
     Temporary,
 }

@@ -1,6 +1,7 @@
 //! What all connections share.
 
 use crate::body::BodyBudget;
+use crate::error::{ApiError, ErrorKind};
 use crate::hub::Hub;
 use crate::log::Log;
 use crate::metrics::Metrics;
@@ -14,7 +15,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use tokio::sync::{Notify, Semaphore, watch};
 
-/// Prompts and schemas that are prepared at once.
+/// Jobs of [`State::prepare`] that run at once; further ones wait.
 const PREPARING: usize = 4;
 
 /// What all connections share.
@@ -25,11 +26,11 @@ pub(crate) struct State {
     pub log: Arc<Log>,
     pub busy: BusyShares,
     pub responses: ResponseStore,
-    /// Prompts and schemas that are prepared at once; further ones wait.
-    pub preparing: Arc<Semaphore>,
+    /// A permit for each job of [`State::prepare`] that may run.
+    preparing: Arc<Semaphore>,
     pub bodies: BodyBudget,
     pub started: Instant,
-    requests: AtomicU64,
+    next_id: AtomicU64,
     /// Requests under way, streams included.
     active: AtomicUsize,
     idle: Notify,
@@ -57,6 +58,7 @@ impl Drop for Active {
 impl State {
     pub fn new(options: ServerOptions, source: Arc<dyn ModelSource>) -> State {
         let log = Arc::new(Log::new(options.log));
+        let responses = ResponseStore::new(options.keys.len());
         State {
             hub: Arc::new(Hub::new(source, options.keep, log.clone())),
             log,
@@ -64,10 +66,10 @@ impl State {
             options,
             metrics: Metrics::default(),
             busy: BusyShares::default(),
-            responses: ResponseStore::default(),
+            responses,
             preparing: Arc::new(Semaphore::new(PREPARING)),
             started: Instant::now(),
-            requests: AtomicU64::new(0),
+            next_id: AtomicU64::new(0),
             active: AtomicUsize::new(0),
             idle: Notify::new(),
             draining: AtomicBool::new(false),
@@ -80,10 +82,29 @@ impl State {
 
     /// A name for something new, such as `chatcmpl-…`: no other thing has it.
     pub fn fresh_id(&self, prefix: &str) -> String {
-        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        let number = self.next_id.fetch_add(1, Ordering::Relaxed);
         // Keyed hashes: whoever knows one id cannot tell the next, which may name a kept answer.
         let [a, b] = [0u8, 1].map(|half| self.ids.hash_one((half, number)));
         format!("{prefix}{a:016x}{b:016x}")
+    }
+
+    /// Does what takes milliseconds (templates, tokenisers, schemas, large JSON) on another thread: on the
+    /// HTTP thread it would block all other connections.
+    pub async fn prepare<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let permit = self.preparing.clone().acquire_owned().await;
+        let job = tokio::task::spawn_blocking(move || {
+            // Held to the end, also where the client has gone meanwhile.
+            let _permit = permit;
+            work()
+        });
+        let panicked = |_| {
+            let message = "the request could not be processed; standard error has the reason";
+            ApiError::new(ErrorKind::Internal, message)
+        };
+        job.await.map_err(panicked)?
     }
 
     /// A request begins.

@@ -1,12 +1,12 @@
 //! The state of the models: `/metrics` for Prometheus and gateways, `/status` for the page. Both answer at
 //! once, from what the engines said after their last steps.
 
-use crate::hub::ModelState;
-use crate::metrics::Page;
+use crate::hub::{EngineState, ModelState};
+use crate::metrics::MetricsText;
 use crate::reply::{self, Reply};
 use crate::state::State;
 use hyper::StatusCode;
-use pianola_engine::{BusyTime, DevicePart, PAGE_TOKENS, Report, Service, ServiceInfo};
+use pianola_engine::{BusyTime, DevicePart, PAGE_TOKENS, Report, ServiceInfo};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -34,15 +34,6 @@ impl BusyShares {
         }
         *share
     }
-}
-
-/// All models, and how the engines of those that are loaded are doing.
-fn reports(state: &State) -> Vec<(ModelState, Option<Report>)> {
-    let report = |model: ModelState| {
-        let report = model.loaded.as_ref().and_then(Service::snapshot);
-        (model, report)
-    };
-    state.hub.states().into_iter().map(report).collect()
 }
 
 /// A number of a report, under its own name and those that gateways for vLLM read.
@@ -129,41 +120,39 @@ const FAMILIES: &[Family] = &[
 
 /// Counts in Prometheus' form.
 pub(crate) fn metrics(state: &State) -> Reply {
-    let mut page = Page::default();
-    state.metrics.render(&mut page);
-    let reports = reports(state);
-    page.family("pianola_model_loaded", "gauge", "Whether a model is loaded.");
-    for (model, _) in &reports {
-        let loaded = u8::from(model.loaded.is_some());
-        page.sample("pianola_model_loaded", &[("model_name", &model.card.id)], loaded);
-    }
-    for Family { names, kind, help, value } in FAMILIES {
-        for name in *names {
-            page.family(name, kind, help);
-            for (model, report) in &reports {
-                if let Some(report) = report {
-                    page.sample(name, &[("model_name", &model.card.id)], value(report));
-                }
-            }
-        }
-    }
-    let loaded: Vec<(&str, &ServiceInfo, &Report)> = reports
+    let mut text = MetricsText::default();
+    state.metrics.render(&mut text);
+    let models = state.hub.states();
+    let loaded: Vec<(&str, &ServiceInfo, &Report)> = models
         .iter()
-        .filter_map(|(model, report)| {
-            let info = model.loaded.as_ref()?.info();
+        .filter_map(|model| {
+            let EngineState { info, report } = model.loaded.as_ref()?;
             Some((model.card.id.as_str(), info, report.as_ref()?))
         })
         .collect();
-    page.family("pianola_memory_bytes", "gauge", "Bytes of weights, pages and activations.");
+    text.family("pianola_model_loaded", "gauge", "Whether a model is loaded.");
+    for model in &models {
+        let loaded = u8::from(model.loaded.is_some());
+        text.sample("pianola_model_loaded", &[("model_name", &model.card.id)], loaded);
+    }
+    for Family { names, kind, help, value } in FAMILIES {
+        for name in *names {
+            text.family(name, kind, help);
+            for (model, _, report) in &loaded {
+                text.sample(name, &[("model_name", model)], value(report));
+            }
+        }
+    }
+    text.family("pianola_memory_bytes", "gauge", "Bytes of weights, pages and activations.");
     for (model, info, report) in &loaded {
         for part in &info.placement.parts {
             for (heap, used, _) in heaps(part, report) {
                 let labels = [("model_name", *model), ("device", &part.device), ("heap", heap)];
-                page.sample("pianola_memory_bytes", &labels, used);
+                text.sample("pianola_memory_bytes", &labels, used);
             }
         }
     }
-    page.family("vllm:cache_config_info", "gauge", "The size of the KV cache.");
+    text.family("vllm:cache_config_info", "gauge", "The size of the KV cache.");
     for (model, info, report) in &loaded {
         let page_bytes = (info.kv_bytes_per_token * PAGE_TOKENS as u64).max(1);
         let (size, count) =
@@ -173,10 +162,10 @@ pub(crate) fn metrics(state: &State) -> Reply {
             ("block_size", size.as_str()),
             ("num_gpu_blocks", count.as_str()),
         ];
-        page.sample("vllm:cache_config_info", &labels, 1);
+        text.sample("vllm:cache_config_info", &labels, 1);
     }
-    let text = page.into_text();
-    reply::whole(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text)
+    let content_type = "text/plain; version=0.0.4; charset=utf-8";
+    reply::whole(StatusCode::OK, content_type, text.into_text())
 }
 
 /// Bytes that a device's part takes, by heap, and those that there are. Where a device has no heaps of
@@ -206,14 +195,17 @@ fn system_memory() -> Option<u64> {
 
 /// The numbers that the page's panel shows.
 pub(crate) fn status(state: &State) -> Reply {
-    let described = |(model, report): &(ModelState, Option<Report>)| {
-        let mut value = describe(model, report.as_ref());
-        if let Some(report) = report {
-            value["busy_share"] = state.busy.share(&model.card.id, &report.busy).into();
+    let described = |model: &ModelState| {
+        let mut value = describe(model);
+        let engine = model.loaded.as_ref();
+        if let Some(report) = engine.and_then(|engine| engine.report.as_ref()) {
+            let id = &model.card.id;
+            value["busy_share"] = state.busy.share(id, &report.busy).into();
+            value["ceiling_tokens_per_second"] = state.hub.ceiling(id).into();
         }
         value
     };
-    let mut models: Vec<Value> = reports(state).iter().map(described).collect();
+    let mut models: Vec<Value> = state.hub.states().iter().map(described).collect();
     // A first model that is loaded and cannot generate has a reason, too.
     if let (Some(first), Some(reason)) = (models.first_mut(), state.start_failure())
         && first["reason"].is_null()
@@ -228,13 +220,12 @@ pub(crate) fn status(state: &State) -> Reply {
     }))
 }
 
-fn describe(model: &ModelState, report: Option<&Report>) -> Value {
+fn describe(model: &ModelState) -> Value {
     let mut value = json!({
         "id": model.card.id, "state": model.state, "reason": model.reason,
         "expires_in_seconds": model.expires_in.map(|time| time.as_secs()),
     });
-    let (Some(loaded), Some(report)) = (&model.loaded, report) else { return value };
-    let info = loaded.info();
+    let Some(EngineState { info, report: Some(report) }) = &model.loaded else { return value };
     let part = |part: &DevicePart| {
         let heap = |(name, used, total): (&str, u64, Option<u64>)| json!({ "name": name, "used_bytes": used, "total_bytes": total });
         json!({
@@ -249,7 +240,6 @@ fn describe(model: &ModelState, report: Option<&Report>) -> Value {
         "devices": info.devices, "context": info.context, "lanes": info.lanes,
         "layers": info.layers, "parameters": info.parameters, "quantization": info.quantization,
         "parts": info.placement.parts.iter().map(part).collect::<Vec<_>>(),
-        "ceiling_tokens_per_second": loaded.ceiling(),
         "running": report.running, "waiting": report.waiting,
         "kv": {
             "pages": pages(cache.bytes), "used": pages(cache.held_bytes), "kept": pages(cache.kept_bytes),

@@ -130,7 +130,6 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             arguments.host
         ));
     }
-    let several = source.count() > 1;
     let options = ServerOptions {
         host: arguments.host,
         port: arguments.port,
@@ -149,8 +148,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         },
         keep: KeepOptions {
             max_loaded: arguments.max_loaded,
-            idle: (several && arguments.keep_alive > 0)
-                .then(|| Duration::from_secs(arguments.keep_alive)),
+            idle: (arguments.keep_alive > 0).then(|| Duration::from_secs(arguments.keep_alive)),
         },
         drain: Duration::from_secs(arguments.drain),
         log: match (arguments.log, console.quiet) {

@@ -15,16 +15,16 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Whose answer it is: they differ in where the text stands.
+/// The endpoint that answers: they differ in where the text stands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Form {
+pub(super) enum OllamaEndpoint {
     Chat,
     Generate,
 }
 
 /// What a request says besides its prompt.
 pub(super) struct OllamaRequest {
-    form: Form,
+    endpoint: OllamaEndpoint,
     /// The model's name as the client wrote it.
     name: Option<String>,
     stream: bool,
@@ -35,9 +35,9 @@ pub(super) struct OllamaRequest {
 }
 
 impl OllamaRequest {
-    pub fn read(fields: &Fields<'_>, form: Form) -> Result<OllamaRequest, ApiError> {
+    pub fn read(fields: &Fields<'_>, endpoint: OllamaEndpoint) -> Result<OllamaRequest, ApiError> {
         Ok(OllamaRequest {
-            form,
+            endpoint,
             name: fields.text("model")?.map(str::to_string),
             stream: fields.flag("stream")?.unwrap_or(true),
             keep: keep::read(fields)?,
@@ -98,7 +98,7 @@ impl OllamaRequest {
 
 /// What all lines of an answer have in common.
 struct LineHead {
-    form: Form,
+    endpoint: OllamaEndpoint,
     model: String,
     started: Instant,
     load_time: Duration,
@@ -116,7 +116,7 @@ struct Part {
 impl LineHead {
     fn new(request: &OllamaRequest, id: &str) -> LineHead {
         LineHead {
-            form: request.form,
+            endpoint: request.endpoint,
             model: request.name.clone().filter(|name| !name.is_empty()).unwrap_or(id.to_string()),
             started: request.started,
             load_time: request.load_time,
@@ -129,14 +129,14 @@ impl LineHead {
             line["logprobs"] = part.logprobs.into();
         }
         let thinking = (!part.thinking.is_empty()).then_some(part.thinking);
-        match self.form {
-            Form::Generate => {
+        match self.endpoint {
+            OllamaEndpoint::Generate => {
                 line["response"] = part.text.into();
                 if let Some(thinking) = thinking {
                     line["thinking"] = thinking.into();
                 }
             }
-            Form::Chat => {
+            OllamaEndpoint::Chat => {
                 // Clients want the role and the content in every line.
                 let mut message = json!({ "role": "assistant", "content": part.text });
                 if let Some(thinking) = thinking {
@@ -268,9 +268,7 @@ async fn whole_answer(mut running: Running, head: &LineHead) -> Result<Reply, Ap
 
 fn stream_answer(call: Arc<Call>, running: Running, head: LineHead) -> Reply {
     reply::stream("application/x-ndjson", move |writer| async move {
-        write_lines(&call, running, &head, &writer).await?;
-        call.set_complete();
-        Ok(())
+        write_lines(&call, running, &head, &writer).await
     })
 }
 
@@ -292,6 +290,7 @@ async fn write_lines(
             UpdateEvent::End(end) => {
                 let last = head.last(parts.finish_call(), &end);
                 writer.send(line(&last)).await?;
+                call.set_complete();
             }
             event => {
                 let part = parts.take(event);

@@ -1,6 +1,6 @@
 //! `/api/chat`.
 
-use super::answer::{self, Form};
+use super::answer::{self, OllamaEndpoint};
 use super::options;
 use crate::call::Call;
 use crate::error::ApiError;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiError> {
     let fields = Fields::of(body, "")?;
     let messages = fields.list("messages")?.unwrap_or_default();
-    let mut request = answer::OllamaRequest::read(&fields, Form::Chat)?;
+    let mut request = answer::OllamaRequest::read(&fields, OllamaEndpoint::Chat)?;
     if messages.is_empty() {
         return request.load_or_unload(call).await;
     }

@@ -3,7 +3,7 @@
 use super::{keep, options};
 use crate::call::Call;
 use crate::embedding;
-use crate::error::{ApiError, ErrorKind};
+use crate::error::ApiError;
 use crate::fields::{Fields, TextOrTokens};
 use crate::model::LoadedModel;
 use crate::reply::{self, Reply};
@@ -26,29 +26,29 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
         texts.clear();
     }
     let cut = fields.flag("truncate")?.unwrap_or(false);
-    let dimensions = fields.count("dimensions")?;
-    let name = fields.text("model")?;
+    let name = fields.text("model")?.map(str::to_string);
     let model = prepare(call, &fields).await?;
     let load_time = started.elapsed();
+    embedding::check_dimensions(&fields, &model)?;
     let inputs = match cut {
-        true => encode_and_cut(&model, texts).await?,
+        true => {
+            let shared = model.clone();
+            call.state.prepare(move || encode_and_cut(&shared, texts)).await?
+        }
         false => texts.into_iter().map(TextOrTokens::Text).collect(),
     };
-    let width = model.service().info().embedding_width;
-    if let Some(dimensions) = dimensions.filter(|&dimensions| dimensions != width) {
-        let message = format!(
-            "this model's embeddings have {width} dimensions, not {dimensions}, and are not cut"
-        );
-        return Err(ApiError::invalid("dimensions", message));
-    }
     let embedded = embedding::embed(call, &model, inputs).await?;
-    Ok(reply::ok(&json!({
-        "model": name.unwrap_or(&model.id),
-        "embeddings": embedded.vectors,
-        "total_duration": started.elapsed().as_nanos() as u64,
-        "load_duration": load_time.as_nanos() as u64,
-        "prompt_eval_count": embedded.tokens,
-    })))
+    let name = name.unwrap_or_else(|| model.id.clone());
+    let write = move || {
+        Ok(reply::ok(&json!({
+            "model": name,
+            "embeddings": embedded.vectors,
+            "total_duration": started.elapsed().as_nanos() as u64,
+            "load_duration": load_time.as_nanos() as u64,
+            "prompt_eval_count": embedded.tokens,
+        })))
+    };
+    call.state.prepare(write).await
 }
 
 /// Embeds one text, in the older form.
@@ -72,20 +72,12 @@ async fn prepare(call: &Call, fields: &Fields<'_>) -> Result<Arc<LoadedModel>, A
 }
 
 /// The tokens of each text, as many as the context holds.
-async fn encode_and_cut(
-    model: &Arc<LoadedModel>,
-    texts: Vec<String>,
-) -> Result<Vec<TextOrTokens>, ApiError> {
-    let model = model.clone();
-    let encoded = tokio::task::spawn_blocking(move || {
-        let context = model.service().info().context;
-        let encode = |text: String| {
-            let mut tokens = model.text()?.tokenizer.encode_prompt(&text, SpecialTokens::Plain)?;
-            tokens.truncate(context);
-            Ok(TextOrTokens::Tokens(tokens))
-        };
-        texts.into_iter().map(encode).collect::<Result<Vec<_>, ApiError>>()
-    });
-    let failed = |_| ApiError::new(ErrorKind::Internal, "the texts could not be encoded");
-    encoded.await.map_err(failed)?
+fn encode_and_cut(model: &LoadedModel, texts: Vec<String>) -> Result<Vec<TextOrTokens>, ApiError> {
+    let context = model.service().info().context;
+    let encode = |text: String| {
+        let mut tokens = model.text()?.tokenizer.encode_prompt(&text, SpecialTokens::Plain)?;
+        tokens.truncate(context);
+        Ok(TextOrTokens::Tokens(tokens))
+    };
+    texts.into_iter().map(encode).collect()
 }

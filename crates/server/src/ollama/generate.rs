@@ -1,6 +1,6 @@
 //! `/api/generate`.
 
-use super::answer::{self, Form};
+use super::answer::{self, OllamaEndpoint};
 use super::chat::refuse_images;
 use super::options;
 use crate::call::Call;
@@ -18,7 +18,7 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
     let fields = Fields::of(body, "")?;
     refuse_impossible(&fields)?;
     let prompt = fields.text("prompt")?.unwrap_or_default();
-    let mut request = answer::OllamaRequest::read(&fields, Form::Generate)?;
+    let mut request = answer::OllamaRequest::read(&fields, OllamaEndpoint::Generate)?;
     if prompt.is_empty() {
         return request.load_or_unload(call).await;
     }

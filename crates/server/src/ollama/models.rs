@@ -26,18 +26,13 @@ pub(crate) fn ps(state: &State) -> Reply {
 /// All about a model, without loading it.
 pub(crate) fn show(state: &State, body: &Value) -> Result<Reply, ApiError> {
     let fields = Fields::of(body, "")?;
-    // Some clients say `name`.
-    let name = match fields.text("model")?.filter(|name| !name.is_empty()) {
-        Some(name) => name,
-        None => fields.text("name")?.ok_or_else(|| fields.missing("model"))?,
-    };
-    let card = state.hub.find(Some(name))?;
+    let card = state.hub.find(Some(fields.model_or_name()?))?;
     let facts = card.facts.as_deref().cloned().unwrap_or_default();
     let template = facts.chat_template.as_deref().unwrap_or_default();
     let states = state.hub.states();
     let loaded =
         states.iter().find(|state| state.card.id == card.id).and_then(|s| s.loaded.as_ref());
-    let context = loaded.map_or(facts.context, |loaded| loaded.info().context);
+    let context = loaded.map_or(facts.context, |loaded| loaded.info.context);
     Ok(reply::ok(&json!({
         "modelfile": format!("FROM {}\n", card.id),
         // What the server runs it with; the model itself may have been made for more.
@@ -68,7 +63,7 @@ fn digest(card: &ModelCard) -> String {
 }
 
 fn running(model: &ModelState) -> Option<Value> {
-    let info = model.loaded.as_ref()?.info();
+    let info = &model.loaded.as_ref()?.info;
     let expires = now() + model.expires_in.unwrap_or(FOREVER).as_secs();
     // Vulkan devices have heaps, the CPU has none.
     let on_gpu = info.placement.parts.iter().filter(|part| part.heaps.is_some());

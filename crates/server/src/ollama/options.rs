@@ -32,14 +32,9 @@ pub(super) fn read(fields: &Fields<'_>, generation: &mut Generation) -> Result<(
         read_options(&options, generation)?;
     }
     generation.output = read_format(fields)?;
-    let top = fields.count("top_logprobs")?.unwrap_or(0);
-    if top > openai::MAX_LOGPROBS {
-        return Err(
-            fields.wrong("top_logprobs", &format!("between 0 and {}", openai::MAX_LOGPROBS))
-        );
-    }
+    let top = openai::read_logprobs(fields, "top_logprobs")?;
     if fields.flag("logprobs")?.unwrap_or(false) {
-        generation.logprobs = Some(top);
+        generation.logprobs = Some(top.unwrap_or(0));
     }
     Ok(())
 }

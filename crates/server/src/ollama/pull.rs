@@ -5,7 +5,7 @@ use crate::call::Call;
 use crate::error::{ApiError, Dialect, ErrorKind};
 use crate::fields::Fields;
 use crate::reply::{self, ClientGone, Reply, Writer};
-use crate::source::{LoadFailure, ModelCard, PullProgress, PullStage};
+use crate::source::{LoadFailure, LoadFailureKind, ModelCard, PullProgress, PullStage};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +15,7 @@ use tokio::sync::mpsc::{Receiver, channel};
 /// finished parts are kept.
 pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiError> {
     let fields = Fields::of(body, "")?;
-    let name = match fields.text("model")?.filter(|name| !name.is_empty()) {
-        Some(name) => name.to_string(),
-        None => fields.text("name")?.ok_or_else(|| fields.missing("model"))?.to_string(),
-    };
+    let name = fields.model_or_name()?.to_string();
     let stream = fields.flag("stream")?.unwrap_or(true);
     let served = call.state.hub.find(Some(&name)).is_ok();
     let (call, success) = (call.clone(), json!({ "status": "success" }));
@@ -63,7 +60,12 @@ impl Pull {
         while self.progress.recv().await.is_some() {}
         match self.done.await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(failure)) => Err(ApiError::new(ErrorKind::InvalidRequest, failure.message)),
+            Ok(Err(failure)) if failure.kind == LoadFailureKind::UnknownName => {
+                Err(ApiError::new(ErrorKind::ModelNotFound, failure.message))
+            }
+            Ok(Err(failure)) => {
+                Err(ApiError::new(ErrorKind::Unavailable, failure.message).retry_after(10))
+            }
             Err(_) => Err(ApiError::new(ErrorKind::Internal, "the download was given up")),
         }
     }
@@ -75,7 +77,7 @@ impl Pull {
                 () = writer.closed() => return Err(ClientGone),
                 report = self.progress.recv() => report,
                 () = call.state.until_cut_off() => {
-                    let error = ApiError::going_down();
+                    let error = ApiError::shutting_down();
                     call.set_error(&error);
                     return writer.send(line(&error.body(Dialect::Ollama, &call.id))).await;
                 }
@@ -85,14 +87,11 @@ impl Pull {
             // A bar needs no more than this.
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        let last = match self.finish().await {
-            Ok(()) => json!({ "status": "success" }),
-            Err(error) => {
-                call.set_error(&error);
-                error.body(Dialect::Ollama, &call.id)
-            }
-        };
-        writer.send(line(&last)).await?;
+        if let Err(error) = self.finish().await {
+            call.set_error(&error);
+            return writer.send(line(&error.body(Dialect::Ollama, &call.id))).await;
+        }
+        writer.send(line(&json!({ "status": "success" }))).await?;
         call.set_complete();
         Ok(())
     }

@@ -19,11 +19,7 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
     let fields = Fields::of(body, "")?;
     let generation = read(call, &fields)?;
     let stream = fields.flag("stream")?.unwrap_or(false);
-    let options = fields.object("stream_options")?;
-    let include_usage = match options {
-        Some(options) => options.flag("include_usage")?.unwrap_or(false),
-        None => false,
-    };
+    let include_usage = sampling::read_include_usage(&fields)?;
     let running = call.generate(fields.text("model")?, generation).await?;
     let head = ChatHead {
         id: call.state.fresh_id("chatcmpl-"),
@@ -43,13 +39,8 @@ fn read(call: &Call, fields: &Fields<'_>) -> Result<Generation, ApiError> {
     let mut generation = Generation::new(Prompt::Chat(conversation));
     sampling::read(call, fields, &mut generation)?;
     if fields.flag("logprobs")?.unwrap_or(false) {
-        let top = fields.count("top_logprobs")?.unwrap_or(0);
-        if top > sampling::MAX_LOGPROBS {
-            return Err(
-                fields.wrong("top_logprobs", &format!("between 0 and {}", sampling::MAX_LOGPROBS))
-            );
-        }
-        generation.logprobs = Some(top);
+        let top = sampling::read_logprobs(fields, "top_logprobs")?;
+        generation.logprobs = Some(top.unwrap_or(0));
     } else if fields.count("top_logprobs")?.is_some_and(|top| top > 0) {
         return Err(fields.wrong("logprobs", "true where top_logprobs is given"));
     }
@@ -206,11 +197,11 @@ struct Choice {
 async fn whole_answer(mut running: Running, head: &ChatHead) -> Result<Reply, ApiError> {
     let wants_logprobs = running.wants_logprobs();
     let mut choices: Vec<Choice> = Vec::new();
-    while let Some(Update { choice, event }) = running.next().await {
-        if choices.len() <= choice {
-            choices.resize_with(choice + 1, Choice::default);
+    while let Some(Update { answer, event }) = running.next().await {
+        if choices.len() <= answer {
+            choices.resize_with(answer + 1, Choice::default);
         }
-        let choice = &mut choices[choice];
+        let choice = &mut choices[answer];
         match event {
             UpdateEvent::TokenId(_) => {}
             UpdateEvent::Text { text, logprobs } => {
@@ -295,7 +286,7 @@ impl Chunks {
     ) -> Result<bool, ClientGone> {
         let mut times = Value::Null;
         while let Some(update) = running.next_or_comment(&self.writer).await? {
-            let Update { choice, event } = update;
+            let Update { answer, event } = update;
             if let UpdateEvent::End(end) = &event {
                 let first = self.usage.prompt_tokens == 0;
                 sampling::add_usage(&mut self.usage, &end.usage, first);
@@ -307,7 +298,7 @@ impl Chunks {
                 self.writer.send(reply::event(&body)).await?;
                 return Ok(false);
             }
-            self.write(choice, event).await?;
+            self.write(answer, event).await?;
         }
         if include_usage {
             let mut chunk = self.head.chunk(json!([]));

@@ -26,11 +26,8 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
         }
     }
     let stream = fields.flag("stream")?.unwrap_or(false);
+    let include_usage = sampling::read_include_usage(&fields)?;
     let prompts = read_prompts(&fields)?;
-    let most = call.state.options.limits.choices;
-    if prompts.len() > most {
-        return Err(fields.wrong("prompt", &format!("a list of at most {most} prompts")));
-    }
     let echo = fields.flag("echo")?.unwrap_or(false);
     let echoed = if echo { prompts.clone() } else { Vec::new() };
     let mut prompts = prompts.into_iter().map(|prompt| match prompt {
@@ -42,19 +39,12 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
         Generation { further_prompts: prompts.collect(), ..Generation::new(first) };
     sampling::read(call, &fields, &mut generation)?;
     generation.max_tokens = generation.max_tokens.or(Some(DEFAULT_TOKENS));
-    generation.logprobs = fields.count("logprobs")?;
+    generation.logprobs = sampling::read_logprobs(&fields, "logprobs")?;
     generation.split_reasoning = false;
     generation.ignore_end = fields.flag("ignore_eos")?.unwrap_or(false);
     generation.token_ids = fields.flag("return_token_ids")?.unwrap_or(false);
-    if generation.logprobs.is_some_and(|top| top > sampling::MAX_LOGPROBS) {
-        return Err(fields.wrong("logprobs", &format!("between 0 and {}", sampling::MAX_LOGPROBS)));
-    }
     let choices = generation.choices;
     let running = call.generate(fields.text("model")?, generation).await?;
-    let include_usage = match fields.object("stream_options")? {
-        Some(options) => options.flag("include_usage")?.unwrap_or(false),
-        None => false,
-    };
     let echo = |prompt| match prompt {
         TextOrTokens::Text(text) => Ok(text),
         TextOrTokens::Tokens(tokens) => Ok(running.model().text()?.tokenizer.decode(&tokens, true)),
@@ -144,18 +134,18 @@ async fn whole_answer(mut running: Running, completion: &Completion) -> Result<R
     let mut texts: Vec<_> =
         answers.map(|answer| (completion.echo(answer), Vec::new(), None)).collect();
     let mut ids = vec![Vec::new(); running.answers()];
-    while let Some(Update { choice, event }) = running.next().await {
-        let (text, infos, reason) = &mut texts[choice];
+    while let Some(Update { answer, event }) = running.next().await {
+        let (text, infos, reason) = &mut texts[answer];
         match event {
             UpdateEvent::Text { text: more, logprobs } => {
                 text.push_str(&more);
                 infos.extend(logprobs);
             }
             UpdateEvent::End(end) => {
-                sampling::add_usage(&mut usage, &end.usage, completion.is_first(choice));
+                sampling::add_usage(&mut usage, &end.usage, completion.is_first(answer));
                 *reason = Some(end.reason);
             }
-            UpdateEvent::TokenId(id) => ids[choice].push(id),
+            UpdateEvent::TokenId(id) => ids[answer].push(id),
             UpdateEvent::Failed(error) => return Err(error),
             _ => {}
         }
@@ -190,7 +180,7 @@ fn stream_answer(
         let mut offsets: Vec<_> = echoes.iter().map(|echo| echo.chars().count()).collect();
         let mut ids = vec![Vec::new(); running.answers()];
         while let Some(update) = running.next_or_comment(&writer).await? {
-            let Update { choice: index, event } = update;
+            let Update { answer: index, event } = update;
             let mut chunk = match event {
                 UpdateEvent::TokenId(id) => {
                     ids[index].push(id);

@@ -1,7 +1,7 @@
 //! `/v1/embeddings`.
 
 use crate::call::Call;
-use crate::embedding;
+use crate::embedding::{self, Embedded};
 use crate::error::ApiError;
 use crate::fields::{Fields, TextOrTokens};
 use crate::reply::{self, Reply};
@@ -19,18 +19,16 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
         Some(_) => return Err(fields.wrong("encoding_format", "float or base64")),
     };
     let inputs = read_inputs(&fields, call.state.options.limits.inputs)?;
-    let dimensions = fields.count("dimensions")?;
     let model = call.model(fields.text("model")?).await?;
-    let width = model.service().info().embedding_width;
-    if let Some(dimensions) = dimensions.filter(|&dimensions| dimensions != width) {
-        let message = format!(
-            "this model's embeddings have {width} dimensions, not {dimensions}, and are not cut"
-        );
-        return Err(ApiError::invalid("dimensions", message));
-    }
+    embedding::check_dimensions(&fields, &model)?;
     let embedded = embedding::embed(call, &model, inputs).await;
     // The engine calls all tokens that it is given a prompt.
     let embedded = embedded.map_err(|error| error.renamed("prompt", "input"))?;
+    let id = model.id.clone();
+    call.state.prepare(move || Ok(reply::ok(&describe(&id, &embedded, base64)))).await
+}
+
+fn describe(model: &str, embedded: &Embedded, base64: bool) -> Value {
     let data = embedded.vectors.iter().enumerate().map(|(index, vector)| {
         let embedding = match base64 {
             true => {
@@ -42,10 +40,10 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
         json!({ "object": "embedding", "index": index, "embedding": embedding })
     });
     let tokens = embedded.tokens;
-    Ok(reply::ok(&json!({
-        "object": "list", "data": data.collect::<Vec<_>>(), "model": model.id,
+    json!({
+        "object": "list", "data": data.collect::<Vec<_>>(), "model": model,
         "usage": { "prompt_tokens": tokens, "total_tokens": tokens },
-    })))
+    })
 }
 
 fn read_inputs(fields: &Fields<'_>, most: usize) -> Result<Vec<TextOrTokens>, ApiError> {

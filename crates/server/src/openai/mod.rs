@@ -9,7 +9,7 @@ mod sampling;
 mod tools;
 
 pub(crate) use sampling::{
-    MAX_LOGPROBS, check_ranges, read_numbers, read_sampler, read_stops, read_template_variables,
+    check_ranges, read_logprobs, read_numbers, read_sampler, read_stops, read_template_variables,
 };
 pub(crate) use tools::{
     add as add_tool, checked as checked_tools, read as read_tools, read_function_of,

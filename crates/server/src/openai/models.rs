@@ -21,7 +21,7 @@ pub(crate) fn one(state: &State, name: &str) -> Result<Reply, ApiError> {
 }
 
 fn describe(model: &ModelState) -> Value {
-    let info = model.loaded.as_ref().map(|loaded| loaded.info());
+    let info = model.loaded.as_ref().map(|loaded| &loaded.info);
     json!({
         "id": model.card.id, "object": "model", "created": model.card.modified, "owned_by": "pianola",
         "aliases": model.card.aliases, "state": model.state, "bytes": model.card.bytes,

@@ -21,11 +21,48 @@ pub(crate) fn read(
     generation.max_tokens = read_max_tokens(fields)?;
     generation.stop = read_stops(fields, "stop")?;
     generation.choices = fields.count("n")?.unwrap_or(1);
-    let most = call.state.options.limits.choices;
-    if !(1..=most).contains(&generation.choices) {
-        return Err(fields.wrong("n", &format!("between 1 and {most}")));
+    let prompts = 1 + generation.further_prompts.len();
+    check_answers(fields, prompts, generation.choices, call.state.options.limits.choices)
+}
+
+/// Refuses more than `most` answers to all prompts together, and none.
+fn check_answers(
+    fields: &Fields<'_>,
+    prompts: usize,
+    choices: usize,
+    most: usize,
+) -> Result<(), ApiError> {
+    match prompts {
+        _ if prompts > most => {
+            Err(fields.wrong("prompt", &format!("a list of at most {most} prompts")))
+        }
+        1 if !(1..=most).contains(&choices) => {
+            Err(fields.wrong("n", &format!("between 1 and {most}")))
+        }
+        _ if !(1..=most / prompts).contains(&choices) => {
+            let most = most / prompts;
+            Err(fields.wrong("n", &format!("between 1 and {most} for {prompts} prompts")))
+        }
+        _ => Ok(()),
     }
-    Ok(())
+}
+
+/// Reads `stream_options.include_usage`.
+pub(super) fn read_include_usage(fields: &Fields<'_>) -> Result<bool, ApiError> {
+    match fields.object("stream_options")? {
+        Some(options) => Ok(options.flag("include_usage")?.unwrap_or(false)),
+        None => Ok(false),
+    }
+}
+
+/// Reads how many log probabilities of each token are asked for, beside its own.
+pub(crate) fn read_logprobs(fields: &Fields<'_>, field: &str) -> Result<Option<usize>, ApiError> {
+    match fields.count(field)? {
+        Some(top) if top > MAX_LOGPROBS => {
+            Err(fields.wrong(field, &format!("between 0 and {MAX_LOGPROBS}")))
+        }
+        top => Ok(top),
+    }
 }
 
 /// Reads `max_completion_tokens`, or `max_tokens`, its older name; of the latter a negative value stands
@@ -51,7 +88,7 @@ fn read_max_tokens(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
 const AT_LEAST_ONE: &str = "a whole number of at least 1";
 
 /// Most log probabilities of a token, beside its own.
-pub(crate) const MAX_LOGPROBS: usize = 20;
+const MAX_LOGPROBS: usize = 20;
 
 /// Reads temperature, cuts, penalties and seed, which have the same names in every API.
 pub(crate) fn read_numbers(
@@ -73,8 +110,7 @@ pub(crate) fn read_numbers(
     if let Some(top_k) = fields.integer("top_k")? {
         sampling.top_k = usize::try_from(top_k).unwrap_or(0);
     }
-    // -1 stands for a random one.
-    generation.seed = fields.integer("seed")?.filter(|&seed| seed != -1).map(|seed| seed as u64);
+    generation.seed = fields.seed("seed")?;
     Ok(())
 }
 
@@ -169,6 +205,23 @@ mod tests {
         let mut generation = Generation::new(Prompt::Tokens(vec![0]));
         let fields = Fields::of(&body, "").unwrap();
         read_sampler(&fields, &mut generation).unwrap_err().param
+    }
+
+    #[test]
+    fn answers_to_all_prompts_are_bounded_together() {
+        let body = json!({});
+        let fields = Fields::of(&body, "").unwrap();
+        let param = |prompts, choices| {
+            let checked = check_answers(&fields, prompts, choices, 32);
+            checked.err().and_then(|error| error.param)
+        };
+        for (prompts, choices) in [(1, 1), (1, 32), (32, 1), (4, 8)] {
+            assert_eq!(param(prompts, choices), None, "{prompts} prompts, {choices} choices");
+        }
+        for (prompts, choices) in [(1, 0), (1, 33), (4, 0), (4, 9), (32, 2)] {
+            assert_eq!(param(prompts, choices).as_deref(), Some("n"), "{prompts}, {choices}");
+        }
+        assert_eq!(param(33, 1).as_deref(), Some("prompt"));
     }
 
     #[test]

@@ -80,11 +80,6 @@ impl Source {
         Ok(Source { models: Mutex::new(models), loading })
     }
 
-    /// Models that are served.
-    pub fn count(&self) -> usize {
-        self.served().len()
-    }
-
     fn served(&self) -> MutexGuard<'_, Vec<Served>> {
         self.models.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
@@ -330,7 +325,7 @@ impl ModelSource for Source {
             let known: Vec<&str> = catalogue::CATALOGUE.iter().map(|entry| entry.name).collect();
             let message =
                 format!("the catalogue has no model '{name}'; it has {}", known.join(", "));
-            return Err(failed(message));
+            return Err(LoadFailure::new(LoadFailureKind::UnknownName, message));
         };
         let store = Store::open().map_err(|error| failed(error.to_string()))?;
         let state = PullProgress {

@@ -6,7 +6,7 @@
 //! response.completed, response.incomplete or response.failed
 //! ```
 
-use super::object::{self, Outcome, ResponseHead};
+use super::object::{self, ResponseEnd, ResponseHead};
 use crate::blocks::{Block, BlockEvent, Blocks};
 use crate::error::ApiError;
 use crate::reply;
@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 pub(super) struct ResponseEvents {
     head: ResponseHead,
     blocks: Blocks,
-    /// ResponseEvents that were written.
+    /// Events written so far: the `sequence_number` of the next.
     written: u64,
 }
 
@@ -54,11 +54,11 @@ impl ResponseEvents {
     }
 
     /// The last events, and the whole answer.
-    pub fn end(&mut self, outcome: &Outcome) -> (String, Value) {
-        let status = outcome.status();
+    pub fn end(&mut self, end: &ResponseEnd) -> (String, Value) {
+        let status = end.status();
         let closed = self.blocks.close();
         let closed = closed.map(|change| self.change(change, status)).unwrap_or_default();
-        let response = self.head.finished(self.blocks.list(), outcome);
+        let response = self.head.finished(self.blocks.list(), end);
         let last = self.event(&format!("response.{status}"), json!({ "response": response }));
         (closed + &last, response)
     }

@@ -1,6 +1,5 @@
 //! `input`: from items to the messages of chat templates.
 
-use super::store::json_bytes;
 use super::tools::flat_name;
 use crate::blocks::{AssistantParts, tool_call};
 use crate::error::{ApiError, ErrorKind};
@@ -9,6 +8,7 @@ use crate::openai::chat;
 use pianola_text::Message;
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::io::{self, Write};
 
 /// Bytes of JSON that an input may still have: put together, with the items that it refers to and the
 /// conversation that it continues, it may be as large as a body.
@@ -38,6 +38,27 @@ impl InputBudget {
                 Err(ApiError { param, ..ApiError::new(ErrorKind::TooLarge, message) })
             }
         }
+    }
+}
+
+/// Bytes of a value as JSON.
+fn json_bytes(value: &impl Serialize) -> usize {
+    struct Counter(usize);
+    impl Write for Counter {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut counter = Counter(0);
+    match serde_json::to_writer(&mut counter, value) {
+        Ok(()) => counter.0,
+        // What cannot be written as JSON does not fit.
+        Err(_) => usize::MAX,
     }
 }
 

@@ -22,22 +22,20 @@ use crate::running::{End, Running, UpdateEvent};
 use crate::state::now;
 use events::ResponseEvents;
 use input::InputBudget;
-use object::{Outcome, ResponseHead};
+use object::{ResponseEnd, ResponseHead};
 use pianola_text::{Message, SpecialTokens};
+use request::Request;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use store::KeptResponse;
 pub(crate) use store::ResponseStore;
 
 /// Answers an input.
-pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiError> {
+pub(crate) async fn answer(call: &Arc<Call>, body: &Arc<Value>) -> Result<Reply, ApiError> {
     let fields = Fields::of(body, "")?;
-    let request = request::read(
-        &fields,
-        InputBudget::new(call.state.options.limits.body_bytes),
-        |id| call.state.responses.get(call.tenant, id),
-        |id| call.state.responses.item(call.tenant, id),
-    )?;
+    let (reader, shared) = (call.clone(), body.clone());
+    // The conversation that the input continues may have megabytes.
+    let request = call.state.prepare(move || read_request(&reader, &shared)).await?;
     let running = call.generate(fields.text("model")?, request.generation).await?;
     let head = ResponseHead {
         id: call.state.fresh_id("resp_"),
@@ -58,6 +56,16 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
         }
         false => whole_answer(running, &head, keeper).await,
     }
+}
+
+fn read_request(call: &Call, body: &Value) -> Result<Request, ApiError> {
+    let responses = &call.state.responses;
+    request::read(
+        &Fields::of(body, "")?,
+        InputBudget::new(call.state.options.limits.body_bytes),
+        |id| responses.get(call.tenant, id),
+        |id| responses.item(call.tenant, id),
+    )
 }
 
 /// An answer that is kept.
@@ -88,31 +96,34 @@ struct Keeper {
 
 impl Keeper {
     /// How the answer ended.
-    async fn outcome(&self, blocks: &Blocks, end: &End) -> Outcome {
-        let reasoning_tokens = count_tokens(&self.model, blocks.thoughts()).await;
-        Outcome { reason: end.reason, usage: end.usage, reasoning_tokens }
+    async fn read_end(&self, blocks: &Blocks, end: &End) -> Result<ResponseEnd, ApiError> {
+        let reasoning_tokens = self.count_tokens(blocks.thoughts()).await?;
+        Ok(ResponseEnd { reason: end.reason, usage: end.usage, reasoning_tokens })
     }
 
-    fn keep(&mut self, id: &str, response: &Value, blocks: &Blocks) {
-        if let Some(mut history) = self.history.take() {
-            history.push(blocks.message());
-            let kept = KeptResponse { response: response.clone(), history };
-            self.call.state.responses.keep(self.call.tenant, id, kept);
+    async fn count_tokens(&self, text: String) -> Result<usize, ApiError> {
+        if text.is_empty() {
+            return Ok(0);
+        }
+        let model = self.model.clone();
+        let count = move || Ok(model.text()?.tokenizer.encode(&text, SpecialTokens::Plain)?.len());
+        self.call.state.prepare(count).await
+    }
+
+    async fn keep(&mut self, id: &str, response: &Value, message: Message) {
+        let Some(mut history) = self.history.take() else { return };
+        history.push(message);
+        let kept = KeptResponse { response: response.clone(), history };
+        let (call, id) = (self.call.clone(), id.to_string());
+        let keep = move || {
+            call.state.responses.keep(call.tenant, &id, kept);
+            Ok(())
+        };
+        // The answer is whole even if it could not be kept.
+        if let Err(error) = self.call.state.prepare(keep).await {
+            self.call.set_error(&error);
         }
     }
-}
-
-/// The tokens of a text. Long ones take milliseconds and would block other connections.
-async fn count_tokens(model: &Arc<LoadedModel>, text: String) -> usize {
-    if text.is_empty() {
-        return 0;
-    }
-    let model = model.clone();
-    let counting = tokio::task::spawn_blocking(move || {
-        let tokens = model.text().ok()?.tokenizer.encode(&text, SpecialTokens::Plain).ok()?;
-        Some(tokens.len())
-    });
-    counting.await.ok().flatten().unwrap_or(0)
 }
 
 async fn whole_answer(
@@ -121,9 +132,9 @@ async fn whole_answer(
     mut keeper: Keeper,
 ) -> Result<Reply, ApiError> {
     let (blocks, end) = blocks::collect(&mut running).await?;
-    let outcome = keeper.outcome(&blocks, &end).await;
-    let response = head.finished(blocks.list(), &outcome);
-    keeper.keep(&head.id, &response, &blocks);
+    let end = keeper.read_end(&blocks, &end).await?;
+    let response = head.finished(blocks.list(), &end);
+    keeper.keep(&head.id, &response, blocks.message()).await;
     Ok(reply::ok(&response))
 }
 
@@ -147,10 +158,17 @@ impl BlockEvents for KeptEvents {
     }
 
     async fn end(&mut self, end: &End) -> String {
-        let outcome = self.keeper.outcome(self.events.blocks(), end).await;
-        let (text, response) = self.events.end(&outcome);
+        let end = match self.keeper.read_end(self.events.blocks(), end).await {
+            Ok(end) => end,
+            Err(error) => {
+                self.keeper.call.set_error(&error);
+                return self.fail(&error);
+            }
+        };
+        let (text, response) = self.events.end(&end);
+        let message = self.events.blocks().message();
         // Before the client can ask for it.
-        self.keeper.keep(self.events.id(), &response, self.events.blocks());
+        self.keeper.keep(self.events.id(), &response, message).await;
         text
     }
 

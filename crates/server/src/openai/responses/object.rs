@@ -19,13 +19,13 @@ pub(super) struct ResponseHead {
 }
 
 /// How an answer ended.
-pub(super) struct Outcome {
+pub(super) struct ResponseEnd {
     pub reason: FinishReason,
     pub usage: Usage,
     pub reasoning_tokens: usize,
 }
 
-impl Outcome {
+impl ResponseEnd {
     /// Of the response, and of its last item.
     pub fn status(&self) -> &'static str {
         match self.reason {
@@ -66,11 +66,11 @@ impl ResponseHead {
     }
 
     /// The whole answer.
-    pub fn finished(&self, blocks: &[Block], outcome: &Outcome) -> Value {
-        let mut response = self.response(outcome.status());
-        response["output"] = self.output(blocks, outcome.status());
-        response["usage"] = outcome.usage();
-        match outcome.reason {
+    pub fn finished(&self, blocks: &[Block], end: &ResponseEnd) -> Value {
+        let mut response = self.response(end.status());
+        response["output"] = self.output(blocks, end.status());
+        response["usage"] = end.usage();
+        match end.reason {
             FinishReason::Length => {
                 response["incomplete_details"] = json!({ "reason": "max_output_tokens" });
             }
@@ -141,6 +141,14 @@ impl ResponseHead {
         }
         item
     }
+}
+
+/// The id of the answer that an item belongs to, and the item's index there: [`ResponseHead::item_id`] read
+/// backwards.
+pub(super) fn item_position(id: &str) -> Option<(String, usize)> {
+    let (_, rest) = id.split_once('_')?;
+    let (response, index) = rest.rsplit_once('_')?;
+    Some((format!("resp_{response}"), index.parse().ok()?))
 }
 
 /// The part of a message.

@@ -1,16 +1,17 @@
 //! Answers that later requests may continue or fetch.
 
+use super::object::item_position;
 use pianola_text::Message;
-use serde::Serialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use std::collections::{HashMap, VecDeque};
-use std::io::{self, Write};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// Most answers that are kept for a key.
 const MAX_ANSWERS: usize = 1024;
-/// Most bytes of JSON that are kept for a key.
-const MAX_BYTES: usize = 64 << 20;
+/// Most bytes of memory that the answers of a key take.
+const MAX_KEY_BYTES: usize = 64 << 20;
+/// Most bytes of memory that the answers of all keys take.
+const MAX_BYTES: usize = 512 << 20;
 
 /// An answer that is kept.
 pub(crate) struct KeptResponse {
@@ -21,7 +22,6 @@ pub(crate) struct KeptResponse {
 }
 
 struct Entry {
-    id: String,
     bytes: usize,
     kept: Arc<KeptResponse>,
 }
@@ -29,8 +29,10 @@ struct Entry {
 /// The answers to one key's requests.
 #[derive(Default)]
 struct Shelf {
-    /// The oldest first.
-    list: VecDeque<Entry>,
+    /// By the id of the answer.
+    entries: HashMap<String, Entry>,
+    /// Their ids, the oldest first.
+    order: VecDeque<String>,
     bytes: usize,
 }
 
@@ -39,37 +41,57 @@ struct Shelf {
 pub(crate) struct ResponseStore {
     shelves: Mutex<HashMap<u64, Shelf>>,
     max_answers: usize,
+    /// Of each key.
     max_bytes: usize,
 }
 
-impl Default for ResponseStore {
-    fn default() -> Self {
-        ResponseStore::bounded(MAX_ANSWERS, MAX_BYTES)
-    }
+/// Bytes of memory that a value takes, nearly.
+fn memory_of(value: &Value) -> usize {
+    let inside = match value {
+        Value::String(text) => text.len(),
+        Value::Array(list) => list.iter().map(memory_of).sum(),
+        Value::Object(fields) => memory_of_fields(fields),
+        Value::Null | Value::Bool(_) | Value::Number(_) => 0,
+    };
+    size_of::<Value>() + inside
 }
 
-/// Bytes of a value as JSON.
-pub(super) fn json_bytes(value: &impl Serialize) -> usize {
-    struct Counter(usize);
-    impl Write for Counter {
-        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            self.0 += bytes.len();
-            Ok(bytes.len())
-        }
+fn memory_of_fields(fields: &Map<String, Value>) -> usize {
+    fields.iter().map(|(name, value)| size_of::<String>() + name.len() + memory_of(value)).sum()
+}
 
-        fn flush(&mut self) -> io::Result<()> {
-            Ok(())
-        }
+fn memory_of_message(message: &Message) -> usize {
+    let Message { role, content, tool_calls, tool_call_id, name, other } = message;
+    let texts = [Some(role), tool_call_id.as_ref(), name.as_ref()];
+    let texts: usize = texts.into_iter().flatten().map(String::len).sum();
+    let values: usize = std::iter::once(content).chain(tool_calls).map(memory_of).sum();
+    size_of::<Message>() + texts + values + memory_of_fields(other)
+}
+
+impl Shelf {
+    fn remove(&mut self, id: &str) -> Option<Entry> {
+        let entry = self.entries.remove(id)?;
+        self.bytes -= entry.bytes;
+        Some(entry)
     }
-    let mut counter = Counter(0);
-    match serde_json::to_writer(&mut counter, value) {
-        Ok(()) => counter.0,
-        // What cannot be written as JSON has no place here.
-        Err(_) => usize::MAX,
+
+    /// Forgets the oldest answers until the others keep to the bounds; returns the forgotten.
+    fn trim(&mut self, max_answers: usize, max_bytes: usize) -> Vec<Entry> {
+        let mut forgotten = Vec::new();
+        while self.order.len() > max_answers || self.bytes > max_bytes {
+            let Some(oldest) = self.order.pop_front() else { break };
+            forgotten.extend(self.remove(&oldest));
+        }
+        forgotten
     }
 }
 
 impl ResponseStore {
+    /// A store for the requests of `keys` keys.
+    pub fn new(keys: usize) -> ResponseStore {
+        ResponseStore::bounded(MAX_ANSWERS, MAX_KEY_BYTES.min(MAX_BYTES / keys.max(1)))
+    }
+
     fn bounded(max_answers: usize, max_bytes: usize) -> ResponseStore {
         ResponseStore { shelves: Mutex::default(), max_answers, max_bytes }
     }
@@ -78,46 +100,48 @@ impl ResponseStore {
         self.shelves.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Keeps an answer; older ones make room. One that is larger than all the room is not kept.
+    /// Keeps an answer; older ones make room. One that is larger than all the room is not kept. Takes
+    /// milliseconds where answers are large.
     pub fn keep(&self, tenant: u64, id: &str, kept: KeptResponse) {
-        let bytes = json_bytes(&kept.response).saturating_add(json_bytes(&kept.history));
+        let history: usize = kept.history.iter().map(memory_of_message).sum();
+        let bytes = memory_of(&kept.response) + history;
         if bytes > self.max_bytes {
             return;
         }
-        let entry = Entry { id: id.to_string(), bytes, kept: Arc::new(kept) };
-        let mut shelves = self.shelves();
-        let shelf = shelves.entry(tenant).or_default();
-        shelf.bytes += bytes;
-        shelf.list.push_back(entry);
-        while shelf.list.len() > self.max_answers || shelf.bytes > self.max_bytes {
-            let Some(oldest) = shelf.list.pop_front() else { break };
-            shelf.bytes -= oldest.bytes;
-        }
+        let entry = Entry { bytes, kept: Arc::new(kept) };
+        let forgotten = {
+            let mut shelves = self.shelves();
+            let shelf = shelves.entry(tenant).or_default();
+            shelf.bytes += bytes;
+            shelf.order.push_back(id.to_string());
+            shelf.entries.insert(id.to_string(), entry);
+            shelf.trim(self.max_answers, self.max_bytes)
+        };
+        // Freed without the lock, which the HTTP thread takes, too.
+        drop(forgotten);
     }
 
     /// An answer that was given to this tenant.
     pub fn get(&self, tenant: u64, id: &str) -> Option<Arc<KeptResponse>> {
-        let shelves = self.shelves();
-        let found = shelves.get(&tenant)?.list.iter().find(|entry| entry.id == id)?;
-        Some(found.kept.clone())
+        Some(self.shelves().get(&tenant)?.entries.get(id)?.kept.clone())
     }
 
     /// An item of an answer that was given to this tenant.
     pub fn item(&self, tenant: u64, id: &str) -> Option<Value> {
-        let shelves = self.shelves();
-        let newest = shelves.get(&tenant)?.list.iter().rev();
-        let mut items =
-            newest.filter_map(|entry| entry.kept.response["output"].as_array()).flatten();
-        items.find(|item| item["id"] == id).cloned()
+        let (response, index) = item_position(id)?;
+        let kept = self.get(tenant, &response)?;
+        let item = kept.response["output"].get(index)?;
+        (item["id"] == id).then(|| item.clone())
     }
 
     /// Forgets an answer; false if it was not kept.
     pub fn remove(&self, tenant: u64, id: &str) -> bool {
-        let mut shelves = self.shelves();
-        let Some(shelf) = shelves.get_mut(&tenant) else { return false };
-        let at = shelf.list.iter().position(|entry| entry.id == id);
-        let removed = at.and_then(|at| shelf.list.remove(at));
-        shelf.bytes -= removed.as_ref().map_or(0, |entry| entry.bytes);
+        let removed = {
+            let mut shelves = self.shelves();
+            let Some(shelf) = shelves.get_mut(&tenant) else { return false };
+            shelf.order.retain(|other| other != id);
+            shelf.remove(id)
+        };
         removed.is_some()
     }
 }
@@ -127,19 +151,29 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    /// Bytes of an answer without its texts.
+    fn empty_bytes() -> usize {
+        let store = ResponseStore::new(1);
+        store.keep(0, "resp_", kept(""));
+        store.shelves()[&0].bytes
+    }
+
     fn kept(text: &str) -> KeptResponse {
-        let response = json!({ "output": [{ "id": format!("msg_{text}"), "text": text }] });
+        let response = json!({ "output": [{ "id": format!("msg_{text}_0"), "text": text }] });
         KeptResponse { response, history: vec![Message::new("user", text)] }
+    }
+
+    fn has(store: &ResponseStore, tenant: u64, id: &str) -> bool {
+        store.get(tenant, id).is_some()
     }
 
     #[test]
     fn tenants_do_not_see_each_other() {
-        let store = ResponseStore::default();
+        let store = ResponseStore::new(2);
         store.keep(1, "resp_a", kept("a"));
-        assert!(store.get(1, "resp_a").is_some());
-        assert!(store.get(2, "resp_a").is_none());
-        assert!(store.item(1, "msg_a").is_some());
-        assert!(store.item(2, "msg_a").is_none());
+        assert!(has(&store, 1, "resp_a") && !has(&store, 2, "resp_a"));
+        assert_eq!(store.item(1, "msg_a_0").unwrap()["text"], "a");
+        assert!(store.item(2, "msg_a_0").is_none());
         assert!(!store.remove(2, "resp_a"));
         assert!(store.remove(1, "resp_a"));
         assert!(!store.remove(1, "resp_a"));
@@ -147,28 +181,45 @@ mod tests {
     }
 
     #[test]
+    fn items_are_found_by_their_whole_id() {
+        let store = ResponseStore::new(1);
+        store.keep(0, "resp_a", kept("a"));
+        assert!(store.item(0, "msg_a_0").is_some());
+        for other in ["msg_a_1", "msg_b_0", "fc_a_0", "msg_a_00", "msg_a", "a_0", "", "__"] {
+            assert!(store.item(0, other).is_none(), "{other}");
+        }
+    }
+
+    #[test]
     fn tenants_do_not_push_each_other_out() {
-        let store = ResponseStore::bounded(2, 1000);
+        let store = ResponseStore::bounded(2, 2 * empty_bytes() + 1000);
         store.keep(1, "own", kept("own"));
         ["a", "b", "c"].iter().for_each(|id| store.keep(2, id, kept(id)));
         store.keep(2, "long", kept(&"x".repeat(250)));
-        assert!(store.get(1, "own").is_some());
-        assert!(store.get(2, "a").is_none() && store.get(2, "long").is_some());
+        assert!(has(&store, 1, "own"));
+        assert!(!has(&store, 2, "a") && has(&store, 2, "long"));
     }
 
     #[test]
     fn the_oldest_make_room() {
-        let store = ResponseStore::bounded(2, 1000);
+        let store = ResponseStore::bounded(2, 2 * empty_bytes() + 1000);
         ["a", "b", "c"].iter().for_each(|id| store.keep(0, id, kept(id)));
-        assert!(store.get(0, "a").is_none());
-        assert!(store.get(0, "b").is_some() && store.get(0, "c").is_some());
-        store.keep(0, "long", kept(&"x".repeat(250)));
-        assert!(store.get(0, "b").is_none());
-        assert!(store.get(0, "c").is_some() && store.get(0, "long").is_some());
-        // By bytes, too.
+        assert!(!has(&store, 0, "a") && has(&store, 0, "b") && has(&store, 0, "c"));
+        store.keep(0, "long", kept(&"x".repeat(200)));
+        assert!(!has(&store, 0, "b") && has(&store, 0, "c") && has(&store, 0, "long"));
+        // Each text is kept three times: in the output, in its item's id and in the history.
         store.keep(0, "longer", kept(&"x".repeat(300)));
-        assert!(store.get(0, "long").is_none());
-        store.keep(0, "too long", kept(&"x".repeat(1000)));
-        assert!(store.get(0, "too long").is_none() && store.get(0, "longer").is_some());
+        assert!(!has(&store, 0, "long") && has(&store, 0, "longer"));
+        store.keep(0, "too long", kept(&"x".repeat(10_000)));
+        assert!(!has(&store, 0, "too long") && has(&store, 0, "longer"));
+    }
+
+    /// Many keys share what one would not fill, and short JSON of many values counts as what it takes.
+    #[test]
+    fn the_bounds_are_of_memory() {
+        assert_eq!(ResponseStore::new(1).max_bytes, MAX_KEY_BYTES);
+        assert!(ResponseStore::new(1000).max_bytes * 1000 <= MAX_BYTES);
+        let many = Value::Array(vec![Value::Null; 1000]);
+        assert!(memory_of(&many) >= 1000 * size_of::<Value>());
     }
 }

@@ -16,10 +16,10 @@ fn head() -> ResponseHead {
     }
 }
 
-fn outcome(reason: FinishReason) -> Outcome {
+fn end(reason: FinishReason) -> ResponseEnd {
     let usage =
         Usage { prompt_tokens: 100, cached_tokens: 64, generated_tokens: 7, ..Usage::default() };
-    Outcome { reason, usage, reasoning_tokens: 3 }
+    ResponseEnd { reason, usage, reasoning_tokens: 3 }
 }
 
 /// Thoughts, a text and two calls.
@@ -50,7 +50,7 @@ fn parse(stream: &str) -> Vec<(String, Value)> {
     parsed.collect()
 }
 
-fn stream(updates: Vec<UpdateEvent>, last: &Outcome) -> (Vec<(String, Value)>, Value) {
+fn stream(updates: Vec<UpdateEvent>, last: &ResponseEnd) -> (Vec<(String, Value)>, Value) {
     let mut events = ResponseEvents::new(head());
     let mut all = events.start();
     updates.into_iter().for_each(|update| all += &events.push(update));
@@ -113,7 +113,7 @@ fn a_long_wait_is_filled_with_numbered_events() {
 
 #[test]
 fn the_sequence_of_events() {
-    let (events, _) = stream(updates(), &outcome(FinishReason::ToolCalls));
+    let (events, _) = stream(updates(), &end(FinishReason::ToolCalls));
     let (added, done) = ("output_item.added", "output_item.done");
     let (thought, arguments) = ("reasoning_summary_text.delta", "function_call_arguments.delta");
     let expected = [
@@ -134,7 +134,7 @@ fn the_sequence_of_events() {
 
 #[test]
 fn deltas_and_items_and_the_response_agree() {
-    let (events, response) = stream(updates(), &outcome(FinishReason::ToolCalls));
+    let (events, response) = stream(updates(), &end(FinishReason::ToolCalls));
     let (done, grown) = assemble(&events);
     assert_eq!(done, grown);
     assert_eq!(response["output"], json!(done));
@@ -165,7 +165,7 @@ fn deltas_and_items_and_the_response_agree() {
 
 #[test]
 fn an_answer_that_was_cut_off() {
-    let (events, response) = stream(vec![text("Once")], &outcome(FinishReason::Length));
+    let (events, response) = stream(vec![text("Once")], &end(FinishReason::Length));
     assert_eq!(names(&events).last(), Some(&"incomplete"));
     assert_eq!(response["status"], "incomplete");
     assert_eq!(response["incomplete_details"]["reason"], "max_output_tokens");
@@ -191,7 +191,7 @@ fn an_answer_that_failed() {
 
 #[test]
 fn an_answer_without_anything() {
-    let (events, response) = stream(Vec::new(), &outcome(FinishReason::Stop));
+    let (events, response) = stream(Vec::new(), &end(FinishReason::Stop));
     assert_eq!(names(&events), ["created", "in_progress", "completed"]);
     assert_eq!(response["output"], json!([]));
 }
