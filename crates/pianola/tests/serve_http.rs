@@ -132,18 +132,21 @@ fn errors_name_the_field_and_show_little_of_it() {
     server.get(&format!("/{}", "a".repeat(5000))).is(404, "aaa…;");
 }
 
+/// The prompt's log probabilities are not computed, so that a request for them is refused.
 #[test]
-fn offsets_of_tokens_count_from_the_echo() {
+fn an_echo_has_no_log_probabilities() {
     let server = Server::tiny(&[]);
-    let body =
-        r#"{"prompt": "hé", "echo": true, "logprobs": 0, "max_tokens": 3, "temperature": 0}"#;
-    let whole = server.post("/v1/completions", "", body);
-    let value: Value = serde_json::from_str(&whole.body).unwrap();
-    let choice = &value["choices"][0];
-    assert!(choice["text"].as_str().unwrap().starts_with("hé"), "{choice}");
-    assert_eq!(choice["logprobs"]["text_offset"][0], 2, "{choice}");
-    let stream = body.replace("\"echo\"", "\"stream\": true, \"echo\"");
-    server.post("/v1/completions", "", &stream).is(200, "\"text_offset\":[2]");
+    let ask = |more: Value| {
+        let mut body = serde_json::json!({ "prompt": "hé", "max_tokens": 3, "temperature": 0 });
+        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        server.post("/v1/completions", "", &body.to_string())
+    };
+    ask(serde_json::json!({ "echo": true })).is(200, "\"text\":\"hé");
+    ask(serde_json::json!({ "echo": false, "logprobs": 0 })).is(200, "\"text_offset\":[0,");
+    ask(serde_json::json!({ "stream": true, "logprobs": 0 })).is(200, "\"text_offset\":[0]");
+    for logprobs in [0, 3] {
+        ask(serde_json::json!({ "echo": true, "logprobs": logprobs })).is(400, "logprobs");
+    }
 }
 
 /// Path, end and body of a stream of every API that goes on for long: SmolLM2's end tokens are banned or

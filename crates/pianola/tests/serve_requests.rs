@@ -173,6 +173,120 @@ fn a_schema_and_tools_together() {
     assert!(kinds.contains(&("none", false)));
 }
 
+fn weather() -> Value {
+    json!({ "type": "object", "required": ["city"], "additionalProperties": false,
+        "properties": { "city": { "type": "string", "maxLength": 12 } } })
+}
+
+/// Stop texts are not searched in forced calls, whose JSON they would cut.
+#[test]
+fn stop_texts_do_not_cut_forced_calls() {
+    let server = Server::smollm2(&["--context", "1024"]);
+    let messages = json!([{ "role": "user", "content": "How is the weather in Paris?" }]);
+    for stop in ["}", ",", "{", "\""] {
+        let found = body(&ask(
+            &server,
+            "/v1/chat/completions",
+            json!({ "messages": messages, "tools": [tool(weather(), true.into())],
+                "tool_choice": "required", "parallel_tool_calls": false, "stop": [stop],
+                "temperature": 0, "max_tokens": 64 }),
+        ));
+        let choice = &found["choices"][0];
+        assert_eq!(choice["finish_reason"], "tool_calls", "{choice}");
+        assert_eq!(choice["message"]["content"], Value::Null, "{choice}");
+        let arguments = choice["message"]["tool_calls"][0]["function"]["arguments"].as_str();
+        let arguments: Value = serde_json::from_str(arguments.unwrap()).expect("JSON");
+        assert!(arguments["city"].is_string(), "{choice}");
+    }
+    let found = body(&ask(
+        &server,
+        "/v1/messages",
+        json!({ "messages": messages, "tools": [{ "name": "note", "input_schema": weather() }],
+            "tool_choice": { "type": "any", "disable_parallel_tool_use": true },
+            "stop_sequences": ["\"", ":"], "temperature": 0, "max_tokens": 64 }),
+    ));
+    assert_eq!(found["stop_reason"], "tool_use", "{found}");
+    assert!(found["content"][0]["input"]["city"].is_string(), "{found}");
+}
+
+/// A forced call that the limit of tokens cuts leaves no markup in the answer's text.
+#[test]
+fn forced_calls_that_are_cut_leave_no_text() {
+    let server = Server::smollm2(&["--context", "1024"]);
+    let messages = json!([{ "role": "user", "content": "How is the weather in Paris?" }]);
+    let tools = [tool(weather(), true.into())];
+    for limit in [1, 3, 8, 14] {
+        let found = body(&ask(
+            &server,
+            "/v1/chat/completions",
+            json!({ "messages": messages, "tools": tools, "tool_choice": "required",
+                "temperature": 0, "max_tokens": limit }),
+        ));
+        let choice = &found["choices"][0];
+        assert_eq!(choice["finish_reason"], "length", "{choice}");
+        assert!(choice["message"]["content"].as_str().unwrap_or_default().is_empty(), "{choice}");
+        let found = body(&ask(
+            &server,
+            "/api/chat",
+            json!({ "messages": messages, "tools": tools, "tool_choice": "required",
+                "stream": false, "options": { "temperature": 0, "num_predict": limit } }),
+        ));
+        assert_eq!(found["message"]["content"], "", "{found}");
+        let found = body(&ask(
+            &server,
+            "/v1/messages",
+            json!({ "messages": messages, "tools": [{ "name": "note", "input_schema": weather() }],
+                "tool_choice": { "type": "any" }, "temperature": 0, "max_tokens": limit }),
+        ));
+        assert_eq!((&found["content"], &found["stop_reason"]), (&json!([]), &json!("max_tokens")));
+        let function = json!({ "type": "function", "name": "note", "parameters": weather() });
+        let found = body(&ask(
+            &server,
+            "/v1/responses",
+            json!({ "input": messages, "tools": [function], "tool_choice": "required",
+                "temperature": 0, "max_output_tokens": limit }),
+        ));
+        let is_message = |item: &Value| item["type"] == "message";
+        assert!(!found["output"].as_array().unwrap().iter().any(is_message), "{found}");
+    }
+}
+
+/// The tokens of a stop text have no log probabilities in the answer, which ends before it.
+#[test]
+fn log_probabilities_end_with_the_text() {
+    let server = Server::smollm2(&["--context", "1024"]);
+    let request = json!({ "max_tokens": 64, "temperature": 0, "logprobs": true, "stop": ["\n3."],
+        "messages": [{ "role": "user", "content": "List three colours: 1. 2. 3." }] });
+    let found = body(&ask(&server, "/v1/chat/completions", request));
+    let choice = &found["choices"][0];
+    assert_eq!(choice["finish_reason"], "stop", "{choice}");
+    let tokens = choice["logprobs"]["content"].as_array().unwrap();
+    let text: String = tokens.iter().map(|token| token["token"].as_str().unwrap()).collect();
+    let content = choice["message"]["content"].as_str().unwrap();
+    assert!(!content.is_empty() && text.starts_with(content), "{text:?} for {content:?}");
+    assert!(!text.contains("\n3"), "{text:?}");
+}
+
+#[test]
+fn requests_that_cannot_be_followed() {
+    let server = Server::tiny(&[]);
+    let messages = json!([{ "role": "user", "content": "Hi" }]);
+    let chat = |more: Value| {
+        let mut request = json!({ "messages": messages, "max_tokens": 1 });
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        ask(&server, "/v1/chat/completions", request)
+    };
+    chat(json!({ "guided_choice": ["a", "b"] })).is(400, "\"param\":\"guided_choice\"");
+    chat(json!({ "tools": [{ "type": "custom", "custom": { "name": "f" } }] }))
+        .is(400, "tools[0].type must be function");
+    chat(json!({ "tools": [tool(json!({ "type": "array" }), Value::Null)] }))
+        .is(400, "tools[0].function.parameters must be of type object");
+    chat(json!({ "n": -1 })).is(400, "n must be between 1 and ");
+    let prefilled = json!([messages[0], { "role": "assistant", "content": "Well," }]);
+    ask(&server, "/api/chat", json!({ "messages": prefilled })).is(400, "prefilled");
+    chat(json!({ "messages": prefilled })).is(200, "");
+}
+
 #[test]
 fn older_and_newer_forms_of_tools() {
     let server = Server::tiny(&[]);

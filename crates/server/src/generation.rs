@@ -185,6 +185,11 @@ impl Generation {
         }
     }
 
+    /// Texts that end the answer: none where it can only be calls, whose JSON they would cut.
+    pub fn stop_texts(&self) -> Vec<String> {
+        if self.tools.forced().is_some() { Vec::new() } else { self.stop.clone() }
+    }
+
     /// The engine's request for one of the choices.
     pub fn request(&self, prompt: Vec<u32>, choice: usize) -> Request {
         Request {
@@ -192,7 +197,7 @@ impl Generation {
             seed: self.seed.map(|seed| seed.wrapping_add(choice as u64)),
             penalties: self.penalties,
             max_tokens: self.max_tokens,
-            stop: self.stop.clone(),
+            stop: self.stop_texts(),
             logprobs: self.logprobs,
             ignore_end: self.ignore_end,
             ..Request::new(prompt)
@@ -227,6 +232,21 @@ mod tests {
             AnswerRule::Calls(_) => "calls",
             AnswerRule::Json(_) => "json",
             AnswerRule::CallsOrJson(..) => "calls or json",
+        }
+    }
+
+    #[test]
+    fn stop_texts_do_not_cut_forced_calls() {
+        let mut generation = Generation::new(Prompt::Text(String::new()));
+        generation.stop = vec!["}".into()];
+        for (choice, stops) in [
+            (ToolChoice::Auto, 1),
+            (ToolChoice::None, 1),
+            (ToolChoice::Required, 0),
+            (ToolChoice::Named("f".into()), 0),
+        ] {
+            generation.tools.choice = choice;
+            assert_eq!(generation.request(vec![0], 0).stop.len(), stops);
         }
     }
 

@@ -28,6 +28,7 @@ mod error;
 mod fields;
 mod gate;
 mod generation;
+mod held_tokens;
 mod hub;
 mod listen;
 mod log;

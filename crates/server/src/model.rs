@@ -213,7 +213,8 @@ impl LoadedModel {
         let show_special =
             parses && tokenizer.is_some_and(|tokenizer| format.needs_special_tokens(tokenizer));
         let parallel_calls = generation.tools.parallel;
-        let options = ParserOptions { tools, parallel_calls, json_answer, reasoning };
+        let only_calls = matches!(rule, AnswerRule::Calls(_));
+        let options = ParserOptions { tools, parallel_calls, json_answer, only_calls, reasoning };
         OutputReader { format, options, show_special }
     }
 }

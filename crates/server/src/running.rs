@@ -11,12 +11,13 @@ use crate::answer_sink::{AnswerSender, Message, sink};
 use crate::call::Call;
 use crate::error::ApiError;
 use crate::generation::{Generation, Prompt, Tools};
+use crate::held_tokens::HeldTokens;
 use crate::model::LoadedModel;
 use crate::output::Output;
 use crate::parts::{AdmittedParts, RETRY};
 use crate::reply::{self, ClientGone, Writer};
 use hyper::body::Bytes;
-use pianola_engine::{Constraint, EngineError, Finish, Timing, Usage};
+use pianola_engine::{Constraint, EngineError, Finish, Text, Timing, Usage};
 use pianola_text::{Conversation, SpecialTokens};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -98,6 +99,8 @@ pub(crate) struct Running {
     /// Answers that have ended.
     ended: usize,
     outputs: Vec<Output>,
+    /// The log probabilities of each answer that are held back.
+    held: Vec<HeldTokens>,
     /// Updates that one message gave besides the first.
     pending: VecDeque<Update>,
     /// When the last token of each answer came.
@@ -168,10 +171,12 @@ impl Running {
         let reader = model.output_reader(&generation, &prompts[0]);
         let answers = prompts.len() * generation.choices;
         let is_first_model = call.state.hub.find(None).is_ok_and(|first| first.id == model.id);
+        let stops = !generation.stop_texts().is_empty();
         let encoded = |tokens| EncodedPrompt { tokens, begun: false };
         let mut running = Running {
             admitted: AdmittedParts::new(model.clone(), model.service().info().lanes),
-            outputs: (0..answers).map(|_| reader.output(&call.state)).collect(),
+            outputs: (0..answers).map(|_| reader.output(&call.state).with_stops(stops)).collect(),
+            held: (0..answers).map(|_| HeldTokens::default()).collect(),
             show_special: reader.show_special,
             prompts: prompts.into_iter().map(encoded).collect(),
             waiting: (1..answers).collect(),
@@ -204,6 +209,11 @@ impl Running {
     /// Whether log probabilities were asked for.
     pub fn wants_logprobs(&self) -> bool {
         self.generation.logprobs.is_some()
+    }
+
+    /// Whether the answer can be nothing but calls.
+    pub fn only_calls(&self) -> bool {
+        self.generation.tools.forced().is_some()
     }
 
     /// Tokens of the first prompt.
@@ -326,14 +336,27 @@ impl Running {
                 if self.generation.token_ids {
                     self.push(answer, UpdateEvent::TokenId(id));
                 }
-                let events = self.outputs[answer].push(&text, info);
+                let infos = match info {
+                    Some(info) if !self.generation.stop.is_empty() => {
+                        let bytes = self.shown_bytes(id);
+                        self.held[answer].push(info, &bytes, &text)
+                    }
+                    info => info.into_iter().collect(),
+                };
+                let events = self.outputs[answer].push(&text, infos);
                 self.pending.extend(events.into_iter().map(|event| Update { answer, event }));
             }
             Message::Finished(finished) => {
                 self.ended += 1;
                 self.admitted.end(answer);
                 self.retry_at = None;
-                let (events, called) = self.outputs[answer].finish();
+                let stopped = finished.stop_text.is_some();
+                if !stopped {
+                    let left = self.held[answer].finish();
+                    let events = self.outputs[answer].push("", left);
+                    self.pending.extend(events.into_iter().map(|event| Update { answer, event }));
+                }
+                let (events, called) = self.outputs[answer].finish(stopped);
                 self.pending.extend(events.into_iter().map(|event| Update { answer, event }));
                 let end = End {
                     reason: match finished.finish {
@@ -353,6 +376,15 @@ impl Running {
                 self.fail(answer, EngineError::Stopped.into());
             }
             Message::Dropped => {}
+        }
+    }
+
+    /// The bytes of a token in the text.
+    fn shown_bytes(&self, token: u32) -> Vec<u8> {
+        let is_special = |text: &Text| text.tokenizer.is_special(token);
+        match !self.show_special && self.model.service().text().is_some_and(is_special) {
+            true => Vec::new(),
+            false => self.model.token_bytes(token),
         }
     }
 

@@ -17,6 +17,7 @@ fn options() -> ParserOptions {
         tools: vec!["get_weather".into(), "add".into(), "now".into()],
         parallel_calls: true,
         json_answer: false,
+        only_calls: false,
         reasoning: ReasoningMode::Tagged,
     }
 }
@@ -387,6 +388,26 @@ proptest! {
         if !whole.iter().any(|piece| matches!(piece, Piece::CallStart { .. } | Piece::Reasoning(_))) && !text.trim_start().starts_with("<think>") {
             let expected = if text.is_empty() { String::new() } else { format!("«{text}»") };
             prop_assert_eq!(short(&whole), expected);
+        }
+    }
+}
+
+/// Where the answer can only be calls, one that is cut off anywhere leaves no text behind.
+#[test]
+fn a_forced_call_that_is_cut_off_is_no_text() {
+    for reasoning in [ReasoningMode::Off, ReasoningMode::Tagged, ReasoningMode::Open] {
+        let forced = ParserOptions { only_calls: true, reasoning, ..options() };
+        for format in FORMATS {
+            let syntax = format.call_syntax();
+            let (open, close) = if syntax.list { ("[", "]") } else { ("", "") };
+            let object = format!(r#"{{"name": "add", "{}": {{"a": 1}}}}"#, syntax.arguments_key);
+            let whole = format!("{}{open}{object}{close}{}", syntax.begin, syntax.end);
+            check(format, &forced, &whole, r#"@add{"a": 1}."#);
+            for cut in 0..whole.len() {
+                let found = short(&parse(format, &forced, [&whole[..cut]]));
+                let is_call = found.starts_with("@add{") && found.ends_with('.');
+                assert!(found.is_empty() || is_call, "{format:?}: {found} of {}", &whole[..cut]);
+            }
         }
     }
 }

@@ -25,9 +25,18 @@ pub(super) fn bound(keyword: &str, value: &Value) -> Option<Value> {
         // Booleans of draft 4; anything else the compiler refuses.
         return Some(value.clone());
     };
-    let (bound, limit) = (number.as_f64()?, EXACT as f64);
     let upper = keyword.ends_with("aximum");
-    match (bound < -limit, bound > limit) {
+    let beyond = match number.as_i64() {
+        // The compiler adds 1 to an exclusive bound, or subtracts it.
+        Some(bound) if keyword.starts_with("exclusive") => (bound <= -EXACT, bound >= EXACT),
+        Some(bound) => (bound < -EXACT, bound > EXACT),
+        None => {
+            // What was written may have been rounded to the limit.
+            let bound = number.as_f64()?;
+            (bound <= -(EXACT as f64), bound >= EXACT as f64)
+        }
+    };
+    match beyond {
         (false, false) => Some(value.clone()),
         (false, true) if upper => Some(Value::from(EXACT)),
         (true, false) if !upper => Some(Value::from(-EXACT)),
@@ -68,6 +77,34 @@ impl Multiples {
                 true
             }
             _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn bounds_that_are_no_f64_are_not_rounded() {
+        let limit = EXACT;
+        for (keyword, value, expected) in [
+            ("minimum", json!(limit + 1), None),
+            ("minimum", json!(limit), Some(json!(limit))),
+            ("maximum", json!(limit + 3), Some(json!(limit))),
+            ("maximum", json!(-limit - 1), None),
+            ("maximum", json!(-limit), Some(json!(-limit))),
+            ("minimum", json!(-limit - 1), Some(json!(-limit))),
+            ("exclusiveMinimum", json!(limit), None),
+            ("exclusiveMinimum", json!(limit - 1), Some(json!(limit - 1))),
+            ("exclusiveMaximum", json!(limit), Some(json!(limit))),
+            ("exclusiveMaximum", json!(-limit), None),
+            ("minimum", json!(9007199254740993.0), None),
+            ("minimum", json!(u64::MAX), None),
+            ("maximum", json!(1.5), Some(json!(1.5))),
+        ] {
+            assert_eq!(bound(keyword, &value), expected, "{keyword} {value}");
         }
     }
 }

@@ -28,11 +28,8 @@ pub(super) fn read_sampling(
     generation: &mut Generation,
 ) -> Result<(), ApiError> {
     openai::read_sampler(fields, generation)?;
-    let most = fields.count("max_tokens")?.ok_or_else(|| fields.missing("max_tokens"))?;
-    if most == 0 {
-        return Err(fields.wrong("max_tokens", "at least 1"));
-    }
-    generation.max_tokens = Some(most);
+    let most = openai::read_positive(fields, "max_tokens")?;
+    generation.max_tokens = Some(most.ok_or_else(|| fields.missing("max_tokens"))?);
     generation.stop = openai::read_stops(fields, "stop_sequences")?;
     Ok(())
 }

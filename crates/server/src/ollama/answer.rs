@@ -183,11 +183,14 @@ struct Parts {
     /// Id, name and arguments so far of the call under way.
     call: Option<(String, String, String)>,
     calls: usize,
+    /// Whether there can be no text.
+    only_calls: bool,
 }
 
 impl Parts {
     fn new(running: &Running) -> Parts {
-        Parts { model: running.model().clone(), call: None, calls: 0 }
+        let only_calls = running.only_calls();
+        Parts { model: running.model().clone(), call: None, calls: 0, only_calls }
     }
 
     /// What an update adds to the answer.
@@ -228,6 +231,7 @@ impl Parts {
                 self.calls += 1;
                 Part { calls: vec![json!({ "id": id, "function": function })], ..Part::default() }
             }
+            _ if self.only_calls => Part::default(),
             // Cut off by the limit of tokens: no call, but nothing that the model wrote is lost.
             _ => Part { text: format!("{name} {arguments}"), ..Part::default() },
         }

@@ -20,7 +20,9 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
     if messages.is_empty() {
         return request.load_or_unload(call).await;
     }
-    let mut conversation = Conversation::new(read_messages(messages)?);
+    let messages = read_messages(messages)?;
+    refuse_prefilled(&messages)?;
+    let mut conversation = Conversation::new(messages);
     options::read_think(&fields, &mut conversation)?;
     let mut generation = options::generation(Prompt::Chat(conversation));
     options::read(&fields, &mut generation)?;
@@ -51,6 +53,17 @@ fn read_messages(messages: &[Value]) -> Result<Vec<Message>, ApiError> {
     });
     let translated = translated.collect::<Result<Vec<Value>, ApiError>>()?;
     openai::chat::read_messages(&translated)
+}
+
+/// Refuses a last message of the assistant, which asks to go on with it: templates close it.
+fn refuse_prefilled(messages: &[Message]) -> Result<(), ApiError> {
+    match messages.last() {
+        Some(last) if last.role == "assistant" => Err(ApiError::invalid(
+            "messages",
+            "prefilled answers are not supported: the last message must not be the assistant's",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// A call in OpenAI's form; its arguments stay an object, as templates take them.
@@ -92,6 +105,17 @@ mod tests {
         assert_eq!(call["function"]["arguments"], json!({ "x": 1 }));
         assert_eq!(call["type"], json!("function"));
         assert_eq!(messages[2].name.as_deref(), Some("f"));
+    }
+
+    #[test]
+    fn prefilled_answers_are_refused() {
+        let user = json!({ "role": "user", "content": "hi" });
+        let assistant = json!({ "role": "assistant", "content": "Well," });
+        let check = |list: &[Value]| refuse_prefilled(&read_messages(list).unwrap());
+        assert!(check(&[user.clone(), assistant.clone(), user.clone()]).is_ok());
+        let error = check(&[user, assistant]).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("messages"));
+        assert!(error.message.contains("prefilled"));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `/v1/chat/completions`.
 
-use super::{sampling, tools};
+use super::{refused, sampling, tools};
 use crate::call::Call;
 use crate::error::{ApiError, Dialect};
 use crate::fields::Fields;
@@ -33,7 +33,10 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
 }
 
 fn read(call: &Call, fields: &Fields<'_>) -> Result<Generation, ApiError> {
+    refused::refuse(fields)?;
     let messages = fields.list("messages")?.ok_or_else(|| fields.missing("messages"))?;
+    // The last message may be the assistant's: opencode ends its last step with one that says so. It is
+    // closed, and an answer of its own follows.
     let mut conversation = Conversation::new(read_messages(messages)?);
     conversation.extra = sampling::read_template_variables(fields)?;
     let mut generation = Generation::new(Prompt::Chat(conversation));
@@ -44,7 +47,6 @@ fn read(call: &Call, fields: &Fields<'_>) -> Result<Generation, ApiError> {
     } else if fields.count("top_logprobs")?.is_some_and(|top| top > 0) {
         return Err(fields.wrong("logprobs", "true where top_logprobs is given"));
     }
-    tools::refuse_functions(fields)?;
     generation.tools = tools::read(fields)?;
     generation.output = tools::read_format(fields)?;
     Ok(generation)

@@ -29,6 +29,10 @@ pub(crate) async fn answer(call: &Arc<Call>, body: &Value) -> Result<Reply, ApiE
     let include_usage = sampling::read_include_usage(&fields)?;
     let prompts = read_prompts(&fields)?;
     let echo = fields.flag("echo")?.unwrap_or(false);
+    if echo && fields.value("logprobs").is_some() {
+        let message = "echo cannot be combined with logprobs: those of the prompt are not computed here; leave one of them out";
+        return Err(ApiError::invalid("echo", message));
+    }
     let echoed = if echo { prompts.clone() } else { Vec::new() };
     let mut prompts = prompts.into_iter().map(|prompt| match prompt {
         TextOrTokens::Text(text) => Prompt::Text(text),
@@ -153,7 +157,7 @@ async fn whole_answer(mut running: Running, completion: &Completion) -> Result<R
     let mut list = Vec::new();
     for (index, (text, infos, reason)) in texts.into_iter().enumerate() {
         let found = match wants_logprobs {
-            true => logprobs(&running, &infos, &mut completion.echo(index).chars().count()),
+            true => logprobs(&running, &infos, &mut 0),
             false => Value::Null,
         };
         let reason = reason.map(finish_reason);
@@ -177,7 +181,7 @@ fn stream_answer(
         let mut usage = Usage::default();
         let mut echoes: Vec<_> =
             (0..running.answers()).map(|answer| completion.echo(answer)).collect();
-        let mut offsets: Vec<_> = echoes.iter().map(|echo| echo.chars().count()).collect();
+        let mut offsets = vec![0; running.answers()];
         let mut ids = vec![Vec::new(); running.answers()];
         while let Some(update) = running.next_or_comment(&writer).await? {
             let Update { answer: index, event } = update;

@@ -20,9 +20,10 @@ pub(crate) fn read(
     read_sampler(fields, generation)?;
     generation.max_tokens = read_max_tokens(fields)?;
     generation.stop = read_stops(fields, "stop")?;
-    generation.choices = fields.count("n")?.unwrap_or(1);
+    let most = call.state.options.limits.choices;
     let prompts = 1 + generation.further_prompts.len();
-    check_answers(fields, prompts, generation.choices, call.state.options.limits.choices)
+    generation.choices = read_choices(fields, most)?;
+    check_answers(fields, prompts, generation.choices, most)
 }
 
 /// Refuses more than `most` answers to all prompts together, and none.
@@ -65,27 +66,34 @@ pub(crate) fn read_logprobs(fields: &Fields<'_>, field: &str) -> Result<Option<u
     }
 }
 
+/// Reads `n`, of which there are `most` at most.
+fn read_choices(fields: &Fields<'_>, most: usize) -> Result<usize, ApiError> {
+    let wrong = || fields.wrong("n", &format!("between 1 and {most}"));
+    let choices = fields.count("n").map_err(|_| wrong())?.unwrap_or(1);
+    if (1..=most).contains(&choices) { Ok(choices) } else { Err(wrong()) }
+}
+
+/// Reads a whole number of at least 1.
+pub(crate) fn read_positive(fields: &Fields<'_>, field: &str) -> Result<Option<usize>, ApiError> {
+    let wrong = || fields.wrong(field, "a whole number of at least 1");
+    match fields.count(field).map_err(|_| wrong())? {
+        Some(0) => Err(wrong()),
+        count => Ok(count),
+    }
+}
+
 /// Reads `max_completion_tokens`, or `max_tokens`, its older name; of the latter a negative value stands
 /// for no limit.
 fn read_max_tokens(fields: &Fields<'_>) -> Result<Option<usize>, ApiError> {
     let newer = "max_completion_tokens";
-    let (field, most) = match fields.value(newer) {
-        Some(_) => {
-            let most = fields.count(newer).map_err(|_| fields.wrong(newer, AT_LEAST_ONE))?;
-            (newer, most)
-        }
-        None => {
-            let most = fields.integer("max_tokens")?;
-            ("max_tokens", most.and_then(|most| usize::try_from(most).ok()))
-        }
-    };
-    match most {
-        Some(0) => Err(fields.wrong(field, AT_LEAST_ONE)),
-        most => Ok(most),
+    if fields.value(newer).is_some() {
+        return read_positive(fields, newer);
+    }
+    match fields.integer("max_tokens")? {
+        Some(0) => read_positive(fields, "max_tokens"),
+        most => Ok(most.and_then(|most| usize::try_from(most).ok())),
     }
 }
-
-const AT_LEAST_ONE: &str = "a whole number of at least 1";
 
 /// Most log probabilities of a token, beside its own.
 const MAX_LOGPROBS: usize = 20;
@@ -236,6 +244,17 @@ mod tests {
             ("logit_bias", json!({ "1": 1000 })),
         ] {
             assert_eq!(param(json!({ field: value })).as_deref(), Some(field), "{value}");
+        }
+        for value in [json!(-1), json!(0), json!(9), json!("2")] {
+            let body = json!({ "n": value });
+            let error = read_choices(&Fields::of(&body, "").unwrap(), 8).unwrap_err();
+            assert_eq!(error.message, "n must be between 1 and 8");
+        }
+        for value in [json!(-1), json!(0), json!(0.5)] {
+            let body = json!({ "max_output_tokens": value });
+            let fields = Fields::of(&body, "").unwrap();
+            let error = read_positive(&fields, "max_output_tokens").unwrap_err();
+            assert_eq!(error.message, "max_output_tokens must be a whole number of at least 1");
         }
         for field in ["max_tokens", "max_completion_tokens"] {
             let body = json!({ field: 0 });

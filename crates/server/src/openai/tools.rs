@@ -102,7 +102,18 @@ pub(crate) fn read_function(function: &Fields<'_>) -> Result<Tool, ApiError> {
 /// A function whose parameters are in the field `schema`.
 pub(crate) fn read_function_of(function: &Fields<'_>, schema: &str) -> Result<Tool, ApiError> {
     let parameters = match function.value(schema) {
-        Some(parameters @ Value::Object(_)) => parameters.clone(),
+        Some(parameters @ Value::Object(_)) => {
+            let is_object = |kind: &Value| kind == "object";
+            let holds_object = match &parameters["type"] {
+                Value::Null => true,
+                Value::Array(kinds) => kinds.iter().any(is_object),
+                kind => is_object(kind),
+            };
+            if !holds_object {
+                return Err(function.wrong(schema, "of type object"));
+            }
+            parameters.clone()
+        }
         Some(_) => return Err(function.wrong(schema, "a JSON schema")),
         None => json!({ "type": "object", "properties": {} }),
     };
@@ -174,22 +185,6 @@ pub(super) fn read_schema(
     Ok(OutputRule::JsonSchema(JsonRule { field, schema, strict }))
 }
 
-/// Refuses `functions` and `function_call`, which `tools` and `tool_choice` have replaced.
-pub(super) fn refuse_functions(fields: &Fields<'_>) -> Result<(), ApiError> {
-    for (field, instead) in [("functions", "tools"), ("function_call", "tool_choice")] {
-        let harmless = |value: &Value| match value {
-            Value::Array(functions) => functions.is_empty(),
-            Value::String(choice) => choice == "none" || choice == "auto",
-            _ => false,
-        };
-        if fields.value(field).is_some_and(|value| !harmless(value)) {
-            let message = format!("{field} is not supported here: use {instead}, its successor");
-            return Err(ApiError::invalid(field, message));
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -214,6 +209,27 @@ mod tests {
             }
         };
         assert!(format(Value::Null) && format(true.into()) && !format(false.into()));
+    }
+
+    #[test]
+    fn parameters_are_an_object() {
+        let read = |parameters: Value| {
+            let function = json!({ "name": "f", "parameters": parameters });
+            read_function(&Fields::of(&function, "function").unwrap()).map(|_| ())
+        };
+        for right in [
+            Value::Null,
+            json!({}),
+            json!({ "type": "object" }),
+            json!({ "type": ["object", "null"] }),
+            json!({ "anyOf": [{ "type": "object" }] }),
+        ] {
+            assert!(read(right.clone()).is_ok(), "{right}");
+        }
+        for wrong in [json!({ "type": "array" }), json!({ "type": ["string", "null"] })] {
+            let error = read(wrong).unwrap_err();
+            assert_eq!(error.message, "function.parameters must be of type object");
+        }
     }
 
     #[test]
@@ -244,15 +260,5 @@ mod tests {
         assert_eq!(read(&names).unwrap().list.len(), MAX_TOOLS);
         names.push("g".into());
         assert!(read(&names).unwrap_err().message.contains("at most 512"));
-    }
-
-    #[test]
-    fn the_old_form_of_tools_is_refused_by_name() {
-        let refused = |body: Value| refuse_functions(&Fields::of(&body, "").unwrap()).err();
-        let functions = refused(json!({ "functions": [{ "name": "f" }] })).unwrap();
-        assert_eq!(functions.param.as_deref(), Some("functions"));
-        assert!(functions.message.contains("tools"));
-        assert!(refused(json!({ "function_call": { "name": "f" } })).is_some());
-        assert!(refused(json!({ "functions": [], "function_call": "auto" })).is_none());
     }
 }

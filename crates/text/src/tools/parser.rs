@@ -72,6 +72,7 @@ impl OutputParser {
     /// A parser for one answer.
     pub fn new(format: ToolFormat, options: ParserOptions) -> OutputParser {
         let state = match options.reasoning {
+            _ if options.only_calls => ParserState::Start,
             ReasoningMode::Off => ParserState::Start,
             ReasoningMode::Tagged => ParserState::Opening,
             ReasoningMode::Open => ParserState::Reasoning,
@@ -357,6 +358,9 @@ impl OutputParser {
     }
 
     fn text(&mut self, character: char) {
+        if self.options.only_calls {
+            return;
+        }
         if let Some(gap) = &mut self.gap {
             if character.is_whitespace() {
                 gap.push(character);

@@ -47,6 +47,9 @@ pub struct ParserOptions {
     /// Whether the answer is JSON unless it begins with a marker of calls: then nothing inside of the
     /// JSON is a call.
     pub json_answer: bool,
+    /// Whether the answer can be nothing but calls, because the model is forced to write them: then
+    /// there is no text or reasoning, and what is left of a call that was cut off is not text either.
+    pub only_calls: bool,
     /// Where there may be reasoning.
     pub reasoning: ReasoningMode,
 }

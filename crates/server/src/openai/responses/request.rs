@@ -58,10 +58,7 @@ pub(super) fn read(
     }
     let mut generation = Generation::new(Prompt::Chat(conversation));
     sampling::read_sampler(fields, &mut generation)?;
-    generation.max_tokens = fields.count("max_output_tokens")?;
-    if generation.max_tokens == Some(0) {
-        return Err(fields.wrong("max_output_tokens", "at least 1"));
-    }
+    generation.max_tokens = sampling::read_positive(fields, "max_output_tokens")?;
     generation.output = read_format(fields)?;
     let (tools, namespaces) = tools::read(fields)?;
     generation.tools = tools;
