@@ -117,7 +117,9 @@ fn a_snapshot_does_not_wait_for_the_step_under_way() {
     service.submit_to(request(2, 2), sink).unwrap();
     let (sender, snapshot) = channel();
     let other = service.clone();
-    std::thread::spawn(move || sender.send(other.snapshot()));
+    std::thread::spawn(move || {
+        let _ = sender.send(other.snapshot());
+    });
     let during = snapshot.recv_timeout(PATIENCE).expect("it waits").unwrap();
     assert_eq!(during.running + during.waiting, 2);
     drop(release);

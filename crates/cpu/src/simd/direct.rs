@@ -159,6 +159,7 @@ unsafe fn floats<L: Lanes, T: Element, const R: usize, const N: usize>(
 ///
 /// # Safety
 /// Of [`quantized_tiles`], for these tiles.
+#[expect(clippy::needless_range_loop, reason = "a group is an index of several arrays")]
 #[inline(always)]
 unsafe fn blocks<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const N: usize>(
     tiles: &Tiles,

@@ -7,7 +7,7 @@ mod request;
 use crate::block_stream::stream_blocks;
 use crate::blocks;
 use crate::call::Call;
-use crate::error::{ApiError, ErrorKind};
+use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::Generation;
 use crate::reply::{self, Reply};
@@ -42,11 +42,8 @@ pub(crate) async fn count_tokens(call: &Arc<Call>, body: &Value) -> Result<Reply
     let fields = Fields::of(body, "")?;
     let generation = request::read(&fields)?;
     let model = call.model(fields.text("model")?).await?;
-    // Long prompts take milliseconds and would block other connections.
     let Generation { prompt, tools, .. } = generation;
-    let counting = tokio::task::spawn_blocking(move || running::encode(&model, &prompt, &tools));
-    let failed = |_| ApiError::new(ErrorKind::Internal, "the prompt could not be prepared");
-    let tokens = counting.await.map_err(failed)??;
+    let tokens = call.state.prepare(move || running::encode(&model, &prompt, &tools)).await?;
     Ok(reply::ok(&json!({ "input_tokens": tokens.len() })))
 }
 
