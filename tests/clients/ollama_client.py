@@ -167,7 +167,7 @@ def check_errors(client, model):
     fails(400, ["not supported"], lambda: client.copy(model, "other"))
     assert client.pull(model).status == "success"
     assert [line.status for line in client.pull(model, stream=True)][-1] == "success"
-    fails(400, ["no-such-model"], lambda: client.pull("no-such-model"))
+    fails(404, ["no-such-model"], lambda: client.pull("no-such-model"))
 
 
 def check_schema(client, model):

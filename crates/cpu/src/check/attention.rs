@@ -27,6 +27,10 @@ impl Seen {
     }
 }
 
+/// Where kernels cut the exponential off: a weight that is less comes out as `e` to this. It shows only
+/// where nothing else is left of a sum.
+const LEAST_EXPONENT: f64 = -87.0;
+
 /// A token's score as the softmax takes it, and what it may be off by.
 struct Score {
     value: f64,
@@ -110,6 +114,7 @@ fn head_error(
     let relative = (2.0 * worst).exp_m1() + EPSILON * (seen.tokens as f64 + 32.0);
     let most = seen.values.iter().fold(0.0f64, |most, value| most.max(value.abs()));
     let (mut moved, mut squares) = (vec![0.0; out.len()], vec![0.0; out.len()]);
+    let mut cut = vec![0.0; out.len()];
     for (score, values) in scores.iter().zip(seen.values.chunks_exact(spec.head_dim)) {
         let weight = (score.value - largest).exp() / total;
         let (of_score, of_weight) = (weight * weight * score.variance, weight * weight);
@@ -117,11 +122,14 @@ fn head_error(
             // A weight that grows takes from all others.
             moved[d] += of_score * (value - f64::from(out[d])).powi(2);
             squares[d] += of_weight * value * value;
+            if score.value - largest < LEAST_EXPONENT + 1.0 {
+                cut[d] += LEAST_EXPONENT.exp() * value.abs();
+            }
         }
     }
     for (d, &out) in out.iter().enumerate() {
-        error.bound.push(relative * most);
+        error.bound.push(relative * most + cut[d]);
         let summed = sum_variance(seen.tokens, squares[d], f64::from(out));
-        error.variance.push(moved[d] + summed + 4.0 * rounding(out));
+        error.variance.push(moved[d] + summed + 4.0 * rounding(out) + cut[d] * cut[d]);
     }
 }
