@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use crate::choose::{self, Entry, INDEX};
 use crate::error::HubError;
-use crate::fetch::Report;
+use crate::fetch::Progress;
 use crate::name::Repository;
 use crate::settings::Settings;
 use crate::sum::Sum;
@@ -64,7 +64,7 @@ impl RepositoryCache {
     }
 
     /// Waits until nobody else, of whatever program, fetches this file.
-    pub fn lock(&self, sum: &Sum, report: &mut dyn Report) -> Result<Lock, HubError> {
+    pub fn lock(&self, sum: &Sum, report: &mut dyn Progress) -> Result<Lock, HubError> {
         Lock::wait(&self.locks.join(format!("{}.lock", sum.text())), report)
     }
 
@@ -196,7 +196,7 @@ impl Drop for Lock {
 
 impl Lock {
     /// Waits for it, and says so.
-    pub fn wait(path: &Path, report: &mut dyn Report) -> Result<Lock, HubError> {
+    pub fn wait(path: &Path, report: &mut dyn Progress) -> Result<Lock, HubError> {
         if let Some(parent) = path.parent() {
             create_folder(parent)?;
         }
@@ -217,7 +217,7 @@ impl Lock {
                 Err(TryLockError::WouldBlock) => {}
             }
             if !told {
-                report.note("another program is fetching the same file; waiting for it");
+                report.notice("another program is fetching the same file; waiting for it");
                 told = true;
             }
             if report.is_cancelled() {

@@ -16,18 +16,24 @@ use crate::settings::Settings;
 use crate::sum::Sum;
 use crate::url;
 
-/// Receives the progress of a fetch: stages one after the other, each counted in bytes.
-pub trait Report {
+/// Receives the progress of a long task, such as a fetch: stages one after the other, each counted in bytes.
+pub trait Progress {
     /// A stage begins that will handle `total` bytes.
     fn begin(&mut self, stage: &str, total: u64);
     /// `bytes` bytes of the stage are done.
     fn reach(&mut self, bytes: u64);
     /// The stage is done.
     fn end(&mut self);
-    /// Whether nobody waits for it any more.
-    fn is_cancelled(&mut self) -> bool;
-    /// A line that the user should see.
+    /// Whether nobody waits for the task any more, so that it should end.
+    fn is_cancelled(&mut self) -> bool {
+        false
+    }
+    /// Something the user must have been told, such as a model's terms; never left out.
     fn note(&mut self, line: &str);
+    /// A line that most users want to see; left out where they asked for silence.
+    fn notice(&mut self, line: &str) {
+        self.note(line);
+    }
 }
 
 /// A model that is on this machine now.
@@ -64,7 +70,7 @@ impl Hub {
         &self,
         repository: &Repository,
         memory: Option<u64>,
-        report: &mut dyn Report,
+        report: &mut dyn Progress,
     ) -> Result<Fetched, HubError> {
         let settings = &self.settings;
         if settings.offline {
@@ -74,7 +80,7 @@ impl Hub {
         let client = Client::new(settings);
         let listing = repository::list(repository, &client, settings)?;
         let selection = choose::choose(repository, &listing.files, memory)?;
-        report.note(&format!("{repository}: {}", selection.reason));
+        report.notice(&format!("{repository}: {}", selection.reason));
         let cache = RepositoryCache::new(settings, repository);
         let chosen = listing.files.iter().filter(|file| selection.files.contains(&file.path));
         let mut wanted: Vec<(&Entry, &Sum)> =
@@ -116,7 +122,7 @@ impl Hub {
         &self,
         address: &str,
         folder: &Path,
-        report: &mut dyn Report,
+        report: &mut dyn Progress,
     ) -> Result<PathBuf, HubError> {
         let shown = url::without_query(address).to_string();
         let not_gguf =
@@ -154,7 +160,7 @@ impl Hub {
         };
         let left = probe.size - bytes_done(&unfinished, &job.extent(&self.settings.pace));
         check_space(&name, folder, left, "PIANOLA_HOME")?;
-        report.note(&format!("{name}: {shown} gives no sum to compare, only a size is checked"));
+        report.notice(&format!("{name}: {shown} gives no sum to compare, only a size is checked"));
         fs::write(&origin, address).map_err(HubError::io("write", &origin))?;
         fetch_job(&job, &client, &self.settings, report)?;
         Ok(target)
@@ -226,7 +232,7 @@ impl FetchFile<'_> {
         commit: &str,
         file: &Entry,
         sum: &Sum,
-        report: &mut dyn Report,
+        report: &mut dyn Progress,
     ) -> Result<(), HubError> {
         if self.cache.has(sum, file.size) {
             return Ok(());
@@ -259,7 +265,7 @@ fn fetch_job(
     job: &Job,
     client: &Client,
     settings: &Settings,
-    report: &mut dyn Report,
+    report: &mut dyn Progress,
 ) -> Result<(), HubError> {
     let done = bytes_done(job.unfinished, &job.extent(&settings.pace));
     let stage = match done * 100 / job.size.max(1) {
@@ -277,7 +283,7 @@ struct Stages<'a> {
     label: &'a str,
     size: u64,
     checking: bool,
-    report: &'a mut dyn Report,
+    report: &'a mut dyn Progress,
 }
 
 impl Watch for Stages<'_> {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use hub::{COMMIT, HubFile, HubServer, content};
-use pianola_hub::{Fetched, Hub, HubError, Reference, Report, Repository, Settings};
+use pianola_hub::{Fetched, Hub, HubError, Progress, Reference, Repository, Settings};
 
 const BLOCK: u64 = 64 << 10;
 const SIZE: usize = 10 * BLOCK as usize + 1234;
@@ -35,7 +35,7 @@ struct Notes {
     most: Option<u64>,
 }
 
-impl Report for Notes {
+impl Progress for Notes {
     fn begin(&mut self, stage: &str, _: u64) {
         self.lines.push(stage.to_string());
     }
@@ -78,7 +78,7 @@ impl Scene {
         self.fetch_with("me/tiny", &mut Notes::default())
     }
 
-    fn fetch_with(&self, name: &str, report: &mut dyn Report) -> Result<Fetched, HubError> {
+    fn fetch_with(&self, name: &str, report: &mut dyn Progress) -> Result<Fetched, HubError> {
         Hub::new(self.settings.clone()).fetch(&self.repository(name), None, report)
     }
 

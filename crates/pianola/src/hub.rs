@@ -1,13 +1,13 @@
 //! Models that are neither in the catalogue nor in the store: of Hugging Face's hub, at an address, and
 //! of other programs on this machine.
 
-use pianola_hub::{Fetched, Hub, HubError, LocalModels, Reference, Report, Repository, Settings};
+use pianola_hub::{Fetched, Hub, HubError, LocalModels, Progress, Reference, Repository, Settings};
 use pianola_vulkan::{GpuKind, Instance};
 
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::model::{Located, stem};
-use crate::progress::{self, Progress};
+use crate::progress;
 use crate::store::Store;
 
 /// Whether the hub is asked for what is newest, or only for what is not here.
@@ -37,10 +37,10 @@ pub fn locate(
     };
     let reference = Reference::parse(name, &settings)?;
     let hub = Hub::new(settings.clone());
-    let mut report = OnProgress { progress: progress::on_stderr(console.quiet), console };
+    let mut report = progress::on_stderr(console.quiet);
     match &reference {
         Some(Reference::Address(address)) => {
-            let path = hub.fetch_address(address, store.models(), &mut report)?;
+            let path = hub.fetch_address(address, store.models(), report.as_mut())?;
             return Ok(Some(Located { label: stem(&path), path }));
         }
         Some(Reference::Repository(repository)) if freshness == Freshness::AnyCopy => {
@@ -60,7 +60,7 @@ pub fn locate(
         }
     }
     let Some(Reference::Repository(repository)) = reference else { return Ok(None) };
-    let path = fetch(&hub, &repository, &mut report)?.path;
+    let path = fetch(&hub, &repository, report.as_mut())?.path;
     Ok(Some(Located { label: label_of(name, &repository), path }))
 }
 
@@ -74,7 +74,11 @@ fn label_of(given: &str, repository: &Repository) -> String {
 }
 
 /// Fetches from the hub; a copy that is here serves where nobody answers.
-fn fetch(hub: &Hub, repository: &Repository, report: &mut OnProgress) -> Result<Fetched, HubError> {
+fn fetch(
+    hub: &Hub,
+    repository: &Repository,
+    report: &mut dyn Progress,
+) -> Result<Fetched, HubError> {
     let memory = memory_for(repository);
     let error = match hub.fetch(repository, memory, report) {
         Err(error @ HubError::Unreachable { .. }) => error,
@@ -82,7 +86,7 @@ fn fetch(hub: &Hub, repository: &Repository, report: &mut OnProgress) -> Result<
     };
     match hub.cached(repository, memory) {
         Some(found) => {
-            report.note(&format!("{error}. The copy in the hub's cache is used"));
+            report.notice(&format!("{error}. The copy in the hub's cache is used"));
             Ok(found)
         }
         None => Err(error),
@@ -108,35 +112,4 @@ fn memory() -> Option<u64> {
     let available = || pianola_cpu::describe().memory.map(|(_, available)| available);
     // An eighth of what the machine has is left to others.
     local.max().or_else(|| available().map(|bytes| bytes - bytes / 8))
-}
-
-/// Passes the progress of a fetch on.
-struct OnProgress {
-    progress: Box<dyn Progress>,
-    console: Console,
-}
-
-impl Report for OnProgress {
-    fn begin(&mut self, stage: &str, total: u64) {
-        self.progress.begin(stage, total);
-    }
-
-    fn reach(&mut self, bytes: u64) {
-        self.progress.reach(bytes);
-    }
-
-    fn end(&mut self) {
-        self.progress.end();
-    }
-
-    fn is_cancelled(&mut self) -> bool {
-        self.progress.is_cancelled()
-    }
-
-    fn note(&mut self, line: &str) {
-        // Not a note that must be seen, as terms are.
-        if !self.console.quiet {
-            self.progress.note(line);
-        }
-    }
 }

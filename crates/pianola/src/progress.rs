@@ -4,25 +4,10 @@ use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
+pub use pianola_hub::Progress;
 
 use crate::console::{progress_bar, to_stderr, writes_json_lines};
 use crate::interrupt::{self, Manner, Working};
-
-/// Receives the progress of a task: stages one after the other, each counted in bytes.
-pub trait Progress {
-    /// A stage begins that will handle `total` bytes.
-    fn begin(&mut self, stage: &str, total: u64);
-    /// `bytes` bytes of the stage are done.
-    fn reach(&mut self, bytes: u64);
-    /// The stage is done.
-    fn end(&mut self);
-    /// Whether nobody waits for the task any more, so that it should end.
-    fn is_cancelled(&mut self) -> bool {
-        false
-    }
-    /// Something the user must have been told, such as a model's terms; never left out.
-    fn note(&mut self, line: &str);
-}
 
 /// The way fit for where standard error goes: a bar on a terminal, occasional lines elsewhere, or
 /// only notes when `quiet`. Until it is dropped, Ctrl-C ends the task in order.
@@ -66,6 +51,10 @@ impl Progress for Interruptible {
     fn note(&mut self, line: &str) {
         self.shown.note(line);
     }
+
+    fn notice(&mut self, line: &str) {
+        self.shown.notice(line);
+    }
 }
 
 /// Says nothing but notes.
@@ -79,6 +68,7 @@ impl Progress for Quiet {
     fn note(&mut self, line: &str) {
         to_stderr(line);
     }
+    fn notice(&mut self, _: &str) {}
 }
 
 /// A bar that is redrawn in place.

@@ -8,9 +8,16 @@ export function launch() {
   return chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: ARGUMENTS });
 }
 
+/** Ends answers that name no length after 400 tokens: a small model may ramble until its context is full. */
+function boundLength(route) {
+  const body = route.request().postDataJSON();
+  return route.continue({ postData: { max_tokens: 400, ...body } });
+}
+
 /** A page of its own profile at `url`; `problems` collects script errors and refused resources. */
 export async function openPage(browser, url, options = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, acceptDownloads: true, ...options });
+  await context.route("**/v1/chat/completions", boundLength);
   const page = await context.newPage();
   const problems = [];
   page.on("pageerror", (error) => problems.push(String(error)));
