@@ -3,10 +3,14 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
-/// Rounds of spinning before a worker sleeps: some tens of microseconds, longer than the gap
-/// between two kernels, far shorter than a person's pause. A server's I/O threads share the cores.
-const SPINS: usize = 20_000;
+/// Rounds of spinning before a worker lets other threads run between two looks.
+const SPINS: usize = 2_000;
+
+/// How long a worker looks before it sleeps: longer than the gap between two plays, far shorter than a
+/// person's pause.
+const PATIENCE: Duration = Duration::from_micros(500);
 
 /// A number that only grows; waiting for it to pass a value spins first, then sleeps.
 struct Gate {
@@ -41,6 +45,14 @@ impl Gate {
                 return;
             }
             std::hint::spin_loop();
+        }
+        // A server's threads share the cores, and what the last play brought is theirs to pass on.
+        let begun = Instant::now();
+        while begun.elapsed() < PATIENCE {
+            if self.value.load(Ordering::Acquire) != seen {
+                return;
+            }
+            std::thread::yield_now();
         }
         let mut guard = self.lock.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         self.sleepers.fetch_add(1, Ordering::SeqCst);

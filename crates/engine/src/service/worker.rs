@@ -201,6 +201,8 @@ impl Worker {
             // Every request that ran was told.
             Err(_) => {}
         }
+        // Those who wait for the events may have no core of their own.
+        std::thread::yield_now();
     }
 
     /// Opens the device again and continues there, or tells all requests that it is lost.
