@@ -145,6 +145,13 @@ def counts(server):
     assert streamed.cache_read_input_tokens > 0, streamed
 
 
+def models(server):
+    listed = list(server.client.models.list())
+    assert listed and all(model.type == "model" and model.created_at.year > 2000 for model in listed), listed
+    one = server.client.models.retrieve(listed[0].id)
+    assert one.display_name == listed[0].id, one
+
+
 def errors(server):
     status, missing = server.refused(server.body(max_tokens=None))
     assert status == 400 and missing["type"] == "error", missing
@@ -270,7 +277,7 @@ def tool_runner(server):
     assert prompt[1] > prompt[0], prompt
 
 
-TESTS = [whole_answers, stop_sequences, streams, conversations, counts, errors]
+TESTS = [whole_answers, stop_sequences, streams, conversations, counts, models, errors]
 TOOL_TESTS = [tool_history, forced_tools, schemas, tool_runner]
 
 main(Server, TESTS, TOOL_TESTS)

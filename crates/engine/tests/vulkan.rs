@@ -344,6 +344,7 @@ fn gemma3_in_fast_mode() {
 /// stands at another token of the same answer, and they are played together, or eight of them. Each
 /// lane is held to the bound by all of its logits, and to its own best token.
 #[test]
+#[ignore = "takes minutes: scripts/acceptance runs it"]
 fn lanes_are_as_close_as_a_sequence_alone() {
     const LANES: usize = 32;
     let name = "smollm2.gguf";

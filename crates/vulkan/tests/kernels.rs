@@ -177,7 +177,7 @@ fn whole_blocks(case: &Case) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4, max_shrink_iters: 20, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 2, max_shrink_iters: 20, ..ProptestConfig::default() })]
 
     #[test]
     fn random_models(case in case::case(32).prop_filter("whole blocks", whole_blocks)) {
