@@ -240,9 +240,9 @@ pub fn nearest(name: &str) -> Vec<&'static str> {
     let slip = name.chars().count().div_ceil(3);
     let distance = |entry: &Entry| {
         let family = entry.name.split(':').next().unwrap_or_default();
-        let alike = entry.names().chain([family]).map(|known| edits(&name, known)).min();
-        // Of those that are as near, the ones whose own name is nearer.
-        (alike.unwrap_or(usize::MAX), edits(&name, entry.name))
+        let named = entry.names().map(|known| edits(&name, known)).min().unwrap_or(usize::MAX);
+        // Of a family the one that its name alone means comes first.
+        (named.min(edits(&name, family)), named)
     };
     let mut near: Vec<_> = CATALOGUE.iter().map(|entry| (distance(entry), entry.name)).collect();
     near.retain(|((alike, _), _)| *alike <= slip);

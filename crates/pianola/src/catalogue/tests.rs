@@ -112,7 +112,7 @@ fn slips_find_the_names_that_were_meant() {
     assert_eq!(nearest("Gemma3:270")[0], "gemma3:270m");
     assert_eq!(nearest("gemma-3:12b")[0], "gemma3:12b");
     assert_eq!(nearest("qwen2.5-code")[0], "qwen2.5-coder:1.5b");
-    assert_eq!(nearest("llama3:8b"), ["llama3.1:8b", "gemma3:1b", "gemma3:4b"]);
+    assert_eq!(nearest("llama3:8b"), ["llama3.1:8b", "llama3.2:1b", "llama3.2:3b"]);
     assert_eq!(nearest("gpt-99"), [""; 0]);
     assert_eq!(nearest(""), [""; 0]);
 }
