@@ -156,7 +156,7 @@ pub static CATALOGUE: &[Entry] = &[
         quantisation: "QAT Q4_0",
         ..on_hub(
             "gemma3:4b-it-qat",
-            "Gemma 3 4B Instruct, trained for Q4_0",
+            "Gemma 3 4B Instruct",
             GEMMA,
             HubFile {
                 repository: "google/gemma-3-4b-it-qat-q4_0-gguf",
@@ -171,7 +171,7 @@ pub static CATALOGUE: &[Entry] = &[
         quantisation: "QAT Q4_0",
         ..on_hub(
             "gemma3:12b-it-qat",
-            "Gemma 3 12B Instruct, trained for Q4_0",
+            "Gemma 3 12B Instruct",
             GEMMA,
             HubFile {
                 repository: "google/gemma-3-12b-it-qat-q4_0-gguf",
@@ -186,7 +186,7 @@ pub static CATALOGUE: &[Entry] = &[
         quantisation: "QAT Q4_0",
         ..on_hub(
             "gemma3:27b-it-qat",
-            "Gemma 3 27B Instruct, trained for Q4_0",
+            "Gemma 3 27B Instruct",
             GEMMA,
             HubFile {
                 repository: "google/gemma-3-27b-it-qat-q4_0-gguf",
