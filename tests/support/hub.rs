@@ -92,6 +92,8 @@ pub struct Request {
 }
 
 struct State {
+    /// `owner/name`
+    repository: String,
     files: Vec<HubFile>,
     faults: Mutex<Faults>,
     requests: Mutex<Vec<Request>>,
@@ -112,10 +114,16 @@ pub struct HubServer {
 
 impl HubServer {
     pub fn start(files: Vec<HubFile>) -> HubServer {
+        HubServer::start_as(REPOSITORY, files)
+    }
+
+    /// With a repository of that name instead of [`REPOSITORY`].
+    pub fn start_as(repository: &str, files: Vec<HubFile>) -> HubServer {
         let first = TcpListener::bind("127.0.0.1:0").unwrap();
         let second = TcpListener::bind("127.0.0.2:0").unwrap();
         let address = |listener: &TcpListener| format!("http://{}", listener.local_addr().unwrap());
         let state = Arc::new(State {
+            repository: repository.to_string(),
             files,
             faults: Mutex::default(),
             requests: Mutex::default(),
@@ -213,15 +221,16 @@ impl Connection<'_> {
         if let Some((status, headers)) = self.denial(&request) {
             return self.send(status, &headers, b"");
         }
-        let api = format!("/api/models/{REPOSITORY}");
+        let repository = &self.state.repository;
+        let api = format!("/api/models/{repository}");
         if path == format!("{api}/revision/main") {
-            let body = json!({"id": REPOSITORY, "sha": COMMIT, "gated": false}).to_string();
+            let body = json!({"id": repository, "sha": COMMIT, "gated": false}).to_string();
             return self.send("200 OK".into(), "", body.as_bytes());
         }
         if path == format!("{api}/tree/{COMMIT}") {
             return self.listing(&request);
         }
-        let prefix = format!("/{REPOSITORY}/resolve/{COMMIT}/");
+        let prefix = format!("/{repository}/resolve/{COMMIT}/");
         let file = path.strip_prefix(&prefix).and_then(|path| self.file(path));
         match file {
             Some(file) if file.large => {
@@ -317,8 +326,9 @@ impl Connection<'_> {
         entries.extend(files);
         let link = match (page + 1) * PAGE < self.state.files.len() {
             true => format!(
-                "Link: <{}/api/models/{REPOSITORY}/tree/{COMMIT}?recursive=true&cursor={}>; rel=\"next\"\r\n",
+                "Link: <{}/api/models/{}/tree/{COMMIT}?recursive=true&cursor={}>; rel=\"next\"\r\n",
                 self.state.endpoint,
+                self.state.repository,
                 page + 1
             ),
             false => String::new(),

@@ -13,7 +13,7 @@ use crate::split;
 use crate::text::Text;
 use pianola_cpu::ReferenceModel;
 use pianola_formats::{TensorSource, TensorType};
-use pianola_model::{Config, ModelFile, RandomWeights, Shape, VisionTensors};
+use pianola_model::{Config, Mixture, ModelFile, RandomWeights, Shape, VisionTensors};
 use pianola_plan::{
     Ceilings, Device, Graph, KernelTime, Numeric, Plan, PlanOptions, PlayStatistics, Probe,
     WeightSpec,
@@ -113,6 +113,16 @@ impl Engine {
     ) -> Result<Plan, EngineError> {
         let config = shape.config();
         plan(&config, &random_weights(&config, ty), options)
+    }
+
+    /// The plan of a file that is not here: of a known shape, in the types of its quantisation.
+    pub fn plan_of_shape(
+        shape: &Shape,
+        mixture: &Mixture,
+        options: &LoadOptions,
+    ) -> Result<Plan, EngineError> {
+        let config = shape.config();
+        plan(&config, &mixture.weights(&config), options)
     }
 
     /// The plan that loading with these options would record.

@@ -5,13 +5,13 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use crate::cache::{Lock, RepositoryCache, free_space};
-use crate::choose::{self, Entry};
+use crate::choose::{self, Entry, Selection};
 use crate::client::{Client, Failure, Failures};
 use crate::download::{Job, Watch, download, version_of};
 use crate::error::HubError;
 use crate::name::Repository;
 use crate::progress_table::{Extent, bytes_done};
-use crate::repository;
+use crate::repository::{self, Listing};
 use crate::settings::Settings;
 use crate::sum::Sum;
 use crate::url;
@@ -45,6 +45,19 @@ pub struct Fetched {
     pub reason: String,
 }
 
+/// What a repository has for this machine, before any of it is fetched.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Paths in the repository.
+    pub files: Vec<String>,
+    /// Bytes of these files.
+    pub bytes: u64,
+    /// Bytes of them that the cache lacks.
+    pub missing: u64,
+    /// Which they are and why, in words.
+    pub reason: String,
+}
+
 /// Fetches models.
 #[derive(Debug)]
 pub struct Hub {
@@ -62,6 +75,21 @@ impl Hub {
         let found = RepositoryCache::new(&self.settings, repository).find(repository, memory)?;
         let (path, reason) = found;
         Some(Fetched { path, reason })
+    }
+
+    /// Asks what [`Hub::fetch`] would fetch.
+    pub fn offer(&self, repository: &Repository, memory: Option<u64>) -> Result<Offer, HubError> {
+        let settings = &self.settings;
+        if settings.offline {
+            let (name, cache) = (repository.to_string(), settings.cache.clone());
+            return Err(HubError::Offline { name, cache });
+        }
+        let listing = repository::list(repository, &Client::new(settings), settings)?;
+        let selection = choose::choose(repository, &listing.files, memory)?;
+        let wanted = wanted(&listing, &selection);
+        let bytes = wanted.iter().map(|(file, _)| file.size).sum();
+        let missing = self.missing(&RepositoryCache::new(settings, repository), &wanted);
+        Ok(Offer { files: selection.files, bytes, missing, reason: selection.reason })
     }
 
     /// Fetches what a repository has for this machine, as far as the cache lacks it. `memory` is what
@@ -82,12 +110,9 @@ impl Hub {
         let selection = choose::choose(repository, &listing.files, memory)?;
         report.notice(&format!("{repository}: {}", selection.reason));
         let cache = RepositoryCache::new(settings, repository);
-        let chosen = listing.files.iter().filter(|file| selection.files.contains(&file.path));
-        let mut wanted: Vec<(&Entry, &Sum)> =
-            chosen.filter_map(|file| Some((file, listing.sums.get(&file.path)?))).collect();
-        let place = |file: &Entry| selection.files.iter().position(|path| *path == file.path);
-        wanted.sort_by_key(|(file, _)| place(file));
-        self.check_space(repository, &cache, &wanted)?;
+        let wanted = wanted(&listing, &selection);
+        let missing = self.missing(&cache, &wanted);
+        check_space(&repository.to_string(), &settings.cache, missing, "HF_HOME")?;
         cache.prepare()?;
         let fetch = FetchFile { hub: self, repository, client: &client, cache: &cache };
         for (file, sum) in wanted {
@@ -100,20 +125,15 @@ impl Hub {
         Ok(Fetched { path, reason: selection.reason })
     }
 
-    /// Refuses to start what cannot be finished.
-    fn check_space(
-        &self,
-        repository: &Repository,
-        cache: &RepositoryCache,
-        wanted: &[(&Entry, &Sum)],
-    ) -> Result<(), HubError> {
+    /// Bytes of these files that the cache lacks.
+    fn missing(&self, cache: &RepositoryCache, wanted: &[(&Entry, &Sum)]) -> u64 {
         let missing = wanted.iter().filter(|(file, sum)| !cache.has(sum, file.size));
         let left = missing.map(|(file, sum)| {
             let block = self.settings.pace.block;
             let extent = Extent { size: file.size, block, identity: sum.text() };
             file.size - bytes_done(&cache.unfinished(sum), &extent)
         });
-        check_space(&repository.to_string(), &self.settings.cache, left.sum(), "HF_HOME")
+        left.sum()
     }
 
     /// Fetches the GGUF file at an address into a folder. One that is there already and came from the
@@ -208,6 +228,15 @@ struct Probe {
     start: [u8; 4],
     size: u64,
     version: String,
+}
+
+/// The chosen files with their sums, in the order in which they are fetched.
+fn wanted<'a>(listing: &'a Listing, selection: &Selection) -> Vec<(&'a Entry, &'a Sum)> {
+    let find = |path: &String| {
+        let file = listing.files.iter().find(|file| file.path == *path)?;
+        Some((file, listing.sums.get(path)?))
+    };
+    selection.files.iter().filter_map(find).collect()
 }
 
 /// The name of the file at the end of an address, if it is a plain one of a GGUF file.

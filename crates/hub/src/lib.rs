@@ -31,7 +31,7 @@ mod sum;
 mod url;
 
 pub use error::HubError;
-pub use fetch::{Fetched, Hub, Progress};
+pub use fetch::{Fetched, Hub, Offer, Progress};
 pub use local::{LocalModel, LocalModels, Program};
 pub use name::{Reference, Repository};
 pub use settings::{Pace, Settings};

@@ -1,8 +1,12 @@
-//! Shapes of known models, for benchmarks without a file.
+//! Shapes of known models, for plans and benchmarks without a file.
+//!
+//! The numbers are those of the models' published configurations. Rotary frequencies are stretched by a
+//! factor where that is all there is to it; Llama 3's ramp is left out, since it costs no time and no
+//! memory.
 
 use crate::config::{Config, Dialect, RopeConfig, RopeScaling};
-use crate::family::Family;
-use crate::{gemma2, gemma3, llama, mistral, phi3, qwen3};
+use crate::family::{AttentionBias, Family};
+use crate::{gemma2, gemma3, llama, mistral, phi3, qwen2, qwen3};
 
 /// The numbers that make a model's shape.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -71,8 +75,27 @@ const LLAMA3_8B: Shape = Shape {
     tied: false,
 };
 
-/// Shapes that `bench --shape` knows.
-pub const SHAPES: [Shape; 11] = [
+/// Qwen 3 but for its layers and widths; the small ones read out of their embedding.
+const QWEN3: Shape = Shape {
+    family: &qwen3::FAMILY,
+    vocabulary: 151_936,
+    context: 40_960,
+    rope_base: 1e6,
+    ..LLAMA3_8B
+};
+
+const MISTRAL_7B: Shape = Shape {
+    name: "mistral:7b",
+    family: &mistral::FAMILY,
+    vocabulary: 32_000,
+    context: 32_768,
+    window: Some(4096),
+    rope_base: 1e4,
+    ..LLAMA3_8B
+};
+
+/// Shapes that are known by name.
+pub const SHAPES: [Shape; 24] = [
     Shape {
         context: 32_768,
         window: Some(512),
@@ -113,25 +136,8 @@ pub const SHAPES: [Shape; 11] = [
         rope_factor: 1.0,
         ..gemma3("", 42, 3584, 14_336, 16, 8)
     },
-    Shape {
-        name: "qwen3:8b",
-        family: &qwen3::FAMILY,
-        layers: 36,
-        feed_forward: 12_288,
-        vocabulary: 151_936,
-        context: 40_960,
-        rope_base: 1e6,
-        ..LLAMA3_8B
-    },
-    Shape {
-        name: "mistral:7b",
-        family: &mistral::FAMILY,
-        vocabulary: 32_000,
-        context: 32_768,
-        window: Some(4096),
-        rope_base: 1e4,
-        ..LLAMA3_8B
-    },
+    Shape { name: "qwen3:8b", layers: 36, feed_forward: 12_288, ..QWEN3 },
+    MISTRAL_7B,
     Shape {
         name: "phi3:mini",
         family: &phi3::FAMILY,
@@ -146,6 +152,116 @@ pub const SHAPES: [Shape; 11] = [
         rope_base: 1e4,
         ..LLAMA3_8B
     },
+    Shape {
+        name: "smollm2:1.7b",
+        layers: 24,
+        hidden: 2048,
+        feed_forward: 8192,
+        kv_heads: 32,
+        head_dim: 64,
+        vocabulary: 49_152,
+        scale_base: 64,
+        rope_base: 1.3e5,
+        tied: true,
+        ..LLAMA3_8B
+    },
+    Shape {
+        name: "tinyllama:1.1b",
+        layers: 22,
+        hidden: 2048,
+        feed_forward: 5632,
+        kv_heads: 4,
+        head_dim: 64,
+        vocabulary: 32_000,
+        context: 2048,
+        scale_base: 64,
+        rope_base: 1e4,
+        ..LLAMA3_8B
+    },
+    Shape { name: "llama3.1:8b", context: 131_072, ..LLAMA3_8B },
+    Shape {
+        name: "llama3.2:1b",
+        layers: 16,
+        hidden: 2048,
+        feed_forward: 8192,
+        head_dim: 64,
+        context: 131_072,
+        scale_base: 64,
+        tied: true,
+        ..LLAMA3_8B
+    },
+    Shape {
+        name: "llama3.2:3b",
+        layers: 28,
+        hidden: 3072,
+        feed_forward: 8192,
+        heads: 24,
+        context: 131_072,
+        tied: true,
+        ..LLAMA3_8B
+    },
+    // From version 0.3 on without a window.
+    Shape {
+        name: "mistral:7b-v0.3",
+        vocabulary: 32_768,
+        window: None,
+        rope_base: 1e6,
+        ..MISTRAL_7B
+    },
+    Shape {
+        name: "mistral-nemo:12b",
+        layers: 40,
+        hidden: 5120,
+        vocabulary: 131_072,
+        context: 131_072,
+        window: None,
+        rope_base: 1e6,
+        ..MISTRAL_7B
+    },
+    // With a head of its own, which Qwen's GGUF files have although the model is tied.
+    Shape {
+        name: "qwen2.5:1.5b",
+        family: &qwen2::FAMILY,
+        layers: 28,
+        hidden: 1536,
+        feed_forward: 8960,
+        heads: 12,
+        kv_heads: 2,
+        context: 32_768,
+        ..QWEN3
+    },
+    Shape {
+        name: "qwen2.5:7b",
+        family: &qwen2::FAMILY,
+        layers: 28,
+        hidden: 3584,
+        feed_forward: 18_944,
+        heads: 28,
+        kv_heads: 4,
+        vocabulary: 152_064,
+        context: 32_768,
+        ..QWEN3
+    },
+    Shape {
+        name: "qwen3:0.6b",
+        layers: 28,
+        hidden: 1024,
+        feed_forward: 3072,
+        heads: 16,
+        tied: true,
+        ..QWEN3
+    },
+    Shape {
+        name: "qwen3:1.7b",
+        layers: 28,
+        hidden: 2048,
+        feed_forward: 6144,
+        heads: 16,
+        tied: true,
+        ..QWEN3
+    },
+    Shape { name: "qwen3:4b", layers: 36, hidden: 2560, feed_forward: 9728, tied: true, ..QWEN3 },
+    Shape { name: "qwen3:14b", layers: 40, hidden: 5120, feed_forward: 17_408, heads: 40, ..QWEN3 },
 ];
 
 /// The shape of that name.
@@ -195,7 +311,7 @@ impl Shape {
             attention_soft_cap: family.attention_soft_cap,
             final_soft_cap: family.final_soft_cap,
             tied: self.tied,
-            attention_bias: false,
+            attention_bias: family.hugging_face.attention_bias == AttentionBias::QueryKeyValue,
             output_bias: false,
             feed_forward_bias: false,
         }

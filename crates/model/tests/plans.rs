@@ -50,7 +50,8 @@ fn split(
 #[test]
 fn a_layer_is_five_kernels_and_every_node_is_in_one() {
     for shape in SHAPES {
-        let plan = plan(shape.name, OPTIONS).unwrap();
+        let context = OPTIONS.context.min(shape.config().context);
+        let plan = plan(shape.name, PlanOptions { context, ..OPTIONS }).unwrap();
         let layers: usize = plan.graph.kv_groups.iter().map(|group| group.layers).sum();
         let single = |kernel: &Kernel| match kernel {
             Kernel::Single(node) => Some(plan.graph.nodes[*node].op.clone()),
@@ -98,10 +99,27 @@ fn gemma3_27b_has_its_known_size() {
 /// Fused tensors are counted once, head norms and tied heads as they are.
 #[test]
 fn families_have_their_known_sizes() {
-    let known =
-        [("gemma2:9b", 9.24), ("qwen3:8b", 8.19), ("mistral:7b", 7.24), ("phi3:mini", 3.82)];
+    let known = [
+        ("gemma2:9b", 9.24),
+        ("qwen3:8b", 8.19),
+        ("mistral:7b", 7.24),
+        ("phi3:mini", 3.82),
+        ("smollm2:1.7b", 1.71),
+        ("tinyllama:1.1b", 1.10),
+        ("llama3.1:8b", 8.03),
+        ("llama3.2:1b", 1.24),
+        ("llama3.2:3b", 3.21),
+        ("mistral:7b-v0.3", 7.25),
+        ("mistral-nemo:12b", 12.25),
+        ("qwen2.5:7b", 7.62),
+        ("qwen3:0.6b", 0.60),
+        ("qwen3:1.7b", 1.72),
+        ("qwen3:4b", 4.02),
+        ("qwen3:14b", 14.77),
+    ];
     for (name, billions) in known {
-        let parameters = plan(name, OPTIONS).unwrap().graph.parameters() as f64 / 1e9;
+        let options = PlanOptions { context: 2048, ..OPTIONS };
+        let parameters = plan(name, options).unwrap().graph.parameters() as f64 / 1e9;
         assert!((parameters - billions).abs() < 0.005, "{name}: {parameters}");
     }
 }

@@ -1,9 +1,12 @@
-//! Models that are neither in the catalogue nor in the store: of Hugging Face's hub, at an address, and
-//! of other programs on this machine.
+//! Models that are not in the store: of Hugging Face's hub, by the catalogue's names or the hub's own, at
+//! an address, and of other programs on this machine.
 
-use pianola_hub::{Fetched, Hub, HubError, LocalModels, Progress, Reference, Repository, Settings};
+use pianola_hub::{
+    Fetched, Hub, HubError, LocalModels, Offer, Progress, Reference, Repository, Settings,
+};
 use pianola_vulkan::{GpuKind, Instance};
 
+use crate::catalogue::{Entry, HubFile};
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::model::{Located, stem};
@@ -62,6 +65,77 @@ pub fn locate(
     let Some(Reference::Repository(repository)) = reference else { return Ok(None) };
     let path = fetch(&hub, &repository, report.as_mut())?.path;
     Ok(Some(Located { label: label_of(name, &repository), path }))
+}
+
+/// The models on this machine that are not in the store.
+#[derive(Debug)]
+pub struct OnMachine {
+    settings: Settings,
+    local: LocalModels,
+}
+
+impl OnMachine {
+    /// Looks into the hub's cache and into the folders of other programs.
+    pub fn look() -> Result<OnMachine, Failure> {
+        let settings = Settings::from_environment()?;
+        let local = LocalModels::find(Some(&settings));
+        Ok(OnMachine { settings, local })
+    }
+
+    /// The catalogue's model, if the hub's cache has its file, or another program a model of its name.
+    pub fn catalogued(&self, entry: &Entry, file: &HubFile) -> Result<Option<Located>, Failure> {
+        let repository = repository_of(file, &self.settings)?;
+        if let Some(found) = Hub::new(self.settings.clone()).cached(&repository, None) {
+            return Ok(Some(Located { label: entry.name.to_string(), path: found.path }));
+        }
+        let model = self.local.resolve(entry.name)?;
+        Ok(model.map(|model| Located { label: model.full_name(), path: model.path.clone() }))
+    }
+}
+
+/// Fetches the catalogue's model from the hub, as far as its cache lacks it.
+pub fn fetch_catalogued(
+    entry: &Entry,
+    file: &HubFile,
+    report: &mut dyn Progress,
+) -> Result<Located, Failure> {
+    let settings = Settings::from_environment()?;
+    report.note(entry.terms.summary);
+    let repository = repository_of(file, &settings)?;
+    let path = fetch(&Hub::new(settings), &repository, report)?.path;
+    Ok(Located { label: entry.name.to_string(), path })
+}
+
+/// A file of the catalogue as the hub's crate has it.
+fn repository_of(file: &HubFile, settings: &Settings) -> Result<Repository, HubError> {
+    let name = file.reference();
+    match Reference::parse(&name, settings)? {
+        Some(Reference::Repository(repository)) => Ok(repository),
+        _ => Err(HubError::Name { given: name, reason: "it must have an owner and a name" }),
+    }
+}
+
+/// A model by its name on the hub, before it is fetched.
+#[derive(Debug)]
+pub enum Ahead {
+    /// The hub's cache has it.
+    Cached(Located),
+    /// What would be fetched.
+    Offered(Offer),
+}
+
+/// What `pull owner/name[:choice]` would fetch; none where it is no such name.
+pub fn ahead(name: &str) -> Result<Option<Ahead>, Failure> {
+    let settings = Settings::from_environment()?;
+    let Some(Reference::Repository(repository)) = Reference::parse(name, &settings)? else {
+        return Ok(None);
+    };
+    let (hub, memory) = (Hub::new(settings), memory_for(&repository));
+    if let Some(found) = hub.cached(&repository, memory) {
+        let located = Located { label: label_of(name, &repository), path: found.path };
+        return Ok(Some(Ahead::Cached(located)));
+    }
+    Ok(Some(Ahead::Offered(hub.offer(&repository, memory)?)))
 }
 
 /// What to call a model of a repository: as the user did, unless that was by an address.

@@ -9,12 +9,13 @@ use pianola_model::ModelFile;
 use pianola_plan::{PAGE_TOKENS, Plan, PlanError, size_text};
 use pianola_vulkan::VulkanDevice;
 
+use crate::catalogue::{self, Entry};
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::hub::{self, Freshness};
+use crate::obtain;
 use crate::options::{ComputeOptions, SpeculationOptions};
 use crate::progress;
-use crate::pull;
 use crate::store::{Resolved, Store, StoreError};
 
 /// A model on this machine.
@@ -26,40 +27,60 @@ pub struct Located {
     pub path: PathBuf,
 }
 
-/// Finds a model: in the catalogue, fetching it if the store has not got it yet; in the store; by its
-/// path; among those of other programs; or on the hub, fetching it as well.
+/// What a name turned out to mean.
+#[derive(Debug)]
+pub enum Found {
+    /// A model on this machine.
+    Here(Located),
+    /// A model of the catalogue that is not here yet.
+    Catalogued(&'static Entry),
+}
+
+/// Finds a model, fetching it if it is not here yet.
 pub fn locate(name: impl AsRef<OsStr>, console: Console) -> Result<Located, Failure> {
+    match find(name, console)? {
+        Found::Here(located) => Ok(located),
+        Found::Catalogued(entry) => {
+            console.notice(&format!("{} is not here yet and will be fetched once", entry.name));
+            obtain::fetch(entry, &Store::open()?, progress::on_stderr(console.quiet).as_mut())
+        }
+    }
+}
+
+/// Finds a model: in the catalogue; in the store; by its path; among those of other programs; or by its
+/// own name on the hub, from where it is fetched, since nothing is known of it before.
+pub fn find(name: impl AsRef<OsStr>, console: Console) -> Result<Found, Failure> {
     let name = name.as_ref();
     let Some(name) = name.to_str() else {
         // No name of the catalogue, so a path; one that is not there is an error of its reader.
         let path = PathBuf::from(name);
-        return Ok(Located { label: stem(&path), path });
+        return Ok(Found::Here(Located { label: stem(&path), path }));
     };
     let store = Store::open()?;
     tell_namesake(name, console);
-    let catalogued = crate::catalogue::find(name);
     let path = match store.resolve(name) {
         Ok(Resolved::Installed(path) | Resolved::Path(path)) => path,
         Err(error @ (StoreError::Unknown { .. } | StoreError::NoSuchPath { .. })) => {
             let elsewhere = hub::locate(name, Freshness::AnyCopy, &store, console)?;
-            return elsewhere.ok_or_else(|| error.into());
+            return elsewhere.map(Found::Here).ok_or_else(|| error.into());
         }
         Err(error) => return Err(error.into()),
         Ok(Resolved::NotYet(entry)) => {
-            console.notice(&format!("{} is not here yet and will be fetched once", entry.name));
-            pull::pull(entry, &store, progress::on_stderr(console.quiet).as_mut())?
+            let here = obtain::here(entry, &store, console)?;
+            return Ok(here.map_or(Found::Catalogued(entry), Found::Here));
         }
     };
-    let label = match catalogued {
+    // A file of the user's in the store may share its name with a model of the hub.
+    let label = match catalogue::find(name).filter(|entry| entry.packages().is_some()) {
         Some(entry) => entry.name.to_string(),
         None => stem(&path),
     };
-    Ok(Located { label, path })
+    Ok(Found::Here(Located { label, path }))
 }
 
 /// Says which of two is meant: a name of the catalogue comes before a file or folder here.
 fn tell_namesake(name: &str, console: Console) {
-    if let Some(entry) = crate::catalogue::find(name).filter(|_| Path::new(name).exists()) {
+    if let Some(entry) = catalogue::find(name).filter(|_| Path::new(name).exists()) {
         console.notice(&format!(
             "{name} is taken for the catalogue's {}; what has that name here is ./{name}",
             entry.name

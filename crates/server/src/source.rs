@@ -86,7 +86,7 @@ impl LoadFailure {
 pub struct PullProgress {
     /// What is being done.
     pub stage: PullStage,
-    /// Sum of the whole model, in hexadecimal.
+    /// Sum of the whole model, in hexadecimal; empty where it is not known before it is fetched.
     pub digest: String,
     /// Bytes of the stage that are done.
     pub done: u64,

@@ -1,16 +1,17 @@
-//! `list`: the models that are here.
+//! `list`: the models that are here, or the catalogue.
+
+mod all;
 
 use clap::Args;
 use pianola_hub::{LocalModels, Program, Settings};
 use serde_json::{Value, json};
 
-use crate::catalogue::CATALOGUE;
 use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::progress::megabytes;
 use crate::store::{State, Store};
 
-/// List the models that are here, those of other programs too.
+/// List the models that are here, those of other programs too; with --all the catalogue.
 ///
 /// Beside the store: the hub's cache (HF_HOME), Ollama (OLLAMA_MODELS), llama.cpp (LLAMA_CACHE) and LM
 /// Studio. The names serve for -m; models run where they are.
@@ -18,8 +19,13 @@ use crate::store::{State, Store};
 #[command(after_help = "\
 Examples:
   pianola list
+  pianola list --all
   pianola list --json | jq -r '.[].path'")]
 pub struct Arguments {
+    /// Show every model of the catalogue: its size and licence, the memory it needs, and whether that
+    /// fits here
+    #[arg(long, short)]
+    all: bool,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
@@ -28,19 +34,17 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let store = Store::open()?;
     let listed = store.list()?;
+    if arguments.all {
+        return all::run(&listed, arguments.json, console);
+    }
     // Without a home there is no cache of the hub either.
     let others = LocalModels::find(Settings::from_environment().ok().as_ref());
-    let state = |state: State| match state {
-        State::Present => "present",
-        State::Partial => "partial",
-        State::Damaged => "damaged",
-    };
     if arguments.json {
         let models = listed.iter().map(|model| {
             json!({
                 "name": model.name,
                 "bytes": model.bytes,
-                "state": state(model.state),
+                "state": model.state.name(),
                 "source": "pianola",
                 "path": model.path,
             })
@@ -49,7 +53,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             json!({
                 "name": model.full_name(),
                 "bytes": model.bytes,
-                "state": state(State::Present),
+                "state": State::Present.name(),
                 "source": source(model.program),
                 "path": model.path,
             })
@@ -62,7 +66,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         rows.push(vec![
             model.name.clone(),
             megabytes(model.bytes),
-            state(model.state).into(),
+            model.state.name().into(),
             "pianola".into(),
             path,
         ]);
@@ -71,7 +75,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         rows.push(vec![
             model.full_name(),
             megabytes(model.bytes),
-            state(State::Present).into(),
+            State::Present.name().into(),
             source(model.program).into(),
             model.path.display().to_string(),
         ]);
@@ -87,14 +91,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     for model in listed.iter().filter(|model| model.state != State::Present) {
         console.notice(&format!("`pianola pull {}` makes it whole", model.name));
     }
-    let absent: Vec<&str> = CATALOGUE
-        .iter()
-        .map(|entry| entry.name)
-        .filter(|name| !listed.iter().any(|model| model.name == *name))
-        .collect();
-    if !absent.is_empty() {
-        console.notice(&format!("to be had with `pianola pull`: {}", absent.join(", ")));
-    }
+    console.notice("`pianola list --all` shows what can be fetched by name");
     Ok(())
 }
 

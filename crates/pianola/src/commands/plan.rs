@@ -2,19 +2,21 @@
 
 mod answer;
 
-use answer::PlanAnswer;
+use std::ffi::OsString;
+use std::sync::Arc;
+
+pub use answer::PlanAnswer;
 use clap::Args;
-use pianola_engine::Engine;
+use pianola_engine::{Engine, LoadOptions};
 use pianola_model::ModelFile;
-use pianola_plan::{Device, DeviceId, Kernel, Plan, PlanOp, PlanText};
+use pianola_plan::{Ceilings, Device, DeviceId, Kernel, Plan, PlanOp, PlanText};
 use pianola_vulkan::{OpLaunch, VulkanDevice};
 use serde_json::{Value, json};
-use std::sync::Arc;
 
 use super::devices::ceilings;
 use crate::console::{self, Console};
 use crate::failure::Failure;
-use crate::model;
+use crate::model::{self, Found, Located};
 use crate::options::{ComputeOptions, ModelOption, positive};
 use crate::shapes::ShapeOptions;
 
@@ -22,16 +24,19 @@ use crate::shapes::ShapeOptions;
 /// operations and shortest time.
 ///
 /// What is printed is what runs; of layers that are alike one is printed, all with --full. No weights
-/// are loaded, only described. The ceilings (memory bandwidth and arithmetic) are measured on the
+/// are loaded, only described; a model of the catalogue need not even be here. The ceilings (memory bandwidth and arithmetic) are measured on the
 /// spot; what is expected is what benchmarks on other machines reached of such ceilings.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  pianola plan -m smollm2:135m
+  pianola plan gemma3:4b
   pianola plan -m gemma3:270m --rows 512
   pianola plan -m gemma3:270m --lanes 32 --context-tokens 1000 --kv-memory 4GiB
   pianola plan --shape gemma3:27b --quant q4_0 --context-tokens 8192 --json")]
 pub struct Arguments {
+    /// The model, as -m takes it
+    #[arg(value_name = "MODEL", conflicts_with_all = ["model", "shape"])]
+    name: Option<OsString>,
     #[command(flatten)]
     model: ModelOption,
     /// Sequences in the play, each with its rows
@@ -62,20 +67,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let mut options = arguments.compute.load(console)?;
     options.context = arguments.context;
     options.lanes = arguments.lanes;
-    let (name, plan) = match arguments.shape.shape {
-        Some(shape) => {
-            let name = format!("{} in {}", shape.name, arguments.shape.quant);
-            (name, Engine::plan_of_random(shape, arguments.shape.quant, &options)?)
-        }
-        None => {
-            let located = model::locate(arguments.model.name(), console)?;
-            let file = ModelFile::open(&located.path)?;
-            let config = file.config();
-            let config = config.map_err(|error| Failure::from(error).about(&located.path))?;
-            let plan = Engine::plan_of(&file, &config, &options);
-            (located.label, plan.map_err(|error| Failure::from(error).about(&located.path))?)
-        }
-    };
+    let (name, plan) = subject(arguments, &options, console)?;
     model::tell_fit(&plan, &options, console);
     let (lanes, rows) = (arguments.lanes, arguments.rows);
     let all = lanes.saturating_mul(rows);
@@ -101,8 +93,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         ));
     }
     let devices = plan.devices_among(&options.devices);
-    let measure = |device: &Arc<dyn Device>| ceilings(device.as_ref(), plan.options.numeric);
-    let ceilings = devices.iter().map(measure).collect::<Result<Vec<_>, Failure>>()?;
+    let ceilings = measured(&plan, &devices)?;
     let text =
         PlanText { plan: &plan, ceilings: &ceilings, lanes, rows, context, full: arguments.full };
     let answer = PlanAnswer::of(name, arguments.context.is_some(), &plan, &devices, &ceilings)?;
@@ -119,6 +110,45 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     }
     console::print(&format!("{answer}\n{text}"))?;
     launches.map_or(Ok(()), |launches| console::print(&launched(&plan, &launches)))
+}
+
+/// What is planned, and what to call it.
+fn subject(
+    arguments: &Arguments,
+    options: &LoadOptions,
+    console: Console,
+) -> Result<(String, Plan), Failure> {
+    if let Some(shape) = arguments.shape.shape {
+        let name = format!("{} in {}", shape.name, arguments.shape.quant);
+        return Ok((name, Engine::plan_of_random(shape, arguments.shape.quant, options)?));
+    }
+    let name = arguments.name.as_deref().unwrap_or(arguments.model.name());
+    match model::find(name, console)? {
+        Found::Here(located) => Ok((located.label.clone(), plan_of_file(&located, options)?)),
+        Found::Catalogued(entry) => {
+            console.notice(&format!(
+                "{0} is not here: the plan is that of its shape in {1}; `pianola pull {0}` fetches it",
+                entry.name, entry.quantisation
+            ));
+            let plan = Engine::plan_of_shape(entry.shape(), &entry.mixture(), options)?;
+            Ok((entry.name.to_string(), plan))
+        }
+    }
+}
+
+/// The plan of a model on this machine.
+pub fn plan_of_file(located: &Located, options: &LoadOptions) -> Result<Plan, Failure> {
+    let file = ModelFile::open(&located.path)?;
+    let config = file.config();
+    let config = config.map_err(|error| Failure::from(error).about(&located.path))?;
+    let plan = Engine::plan_of(&file, &config, options);
+    plan.map_err(|error| Failure::from(error).about(&located.path))
+}
+
+/// The ceilings of the plan's devices, measured now.
+pub fn measured(plan: &Plan, devices: &[Arc<dyn Device>]) -> Result<Vec<Ceilings>, Failure> {
+    let measure = |device: &Arc<dyn Device>| ceilings(device.as_ref(), plan.options.numeric);
+    devices.iter().map(measure).collect()
 }
 
 /// What GPUs of the plan would launch; none where it has none.

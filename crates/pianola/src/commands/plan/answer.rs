@@ -3,17 +3,17 @@
 use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
-use pianola_engine::EngineError;
-use pianola_plan::{AllocationKind, Ceilings, Device, HeapShare, Plan, PlanText, size_text};
+use pianola_plan::{Ceilings, Device, HeapShare, Plan, PlanText, size_text};
 use pianola_vulkan::VulkanDevice;
 use serde_json::{Value, json};
 
 use crate::failure::Failure;
+use crate::memory::DeviceMemory;
 
 /// The answers that a plan gives, before its kernels.
 pub struct PlanAnswer {
     model: String,
-    parts: Vec<DevicePart>,
+    parts: Vec<DeviceMemory>,
     /// Tokens a second that one sequence generates.
     generation: Speed,
     /// Tokens a second of a prompt of [`PROMPT`] tokens.
@@ -25,18 +25,6 @@ pub struct PlanAnswer {
     /// Sequences of the whole context that fit at once; none where nothing fits, or the system does not
     /// say.
     lanes: Option<u64>,
-}
-
-/// What a device has to keep.
-struct DevicePart {
-    name: String,
-    weights: u64,
-    kv: u64,
-    working: u64,
-    /// None if it does not fit.
-    heaps: Option<Vec<HeapShare>>,
-    /// Bytes that the device grants now, where it says so.
-    granted: Option<u64>,
 }
 
 #[derive(Clone, Copy)]
@@ -76,23 +64,7 @@ impl PlanAnswer {
         devices: &[Arc<dyn Device>],
         ceilings: &[Ceilings],
     ) -> Result<PlanAnswer, Failure> {
-        let part = |(id, device): (_, &Arc<dyn Device>)| {
-            let allocations = device.allocations(plan, id).map_err(EngineError::from)?;
-            let of = |kind: AllocationKind| -> u64 {
-                let alike = allocations.iter().filter(|allocation| allocation.kind == kind);
-                alike.map(|allocation| allocation.bytes).sum()
-            };
-            Ok(DevicePart {
-                name: device.description(),
-                weights: of(AllocationKind::Weights),
-                kv: of(AllocationKind::Kv),
-                working: of(AllocationKind::Working),
-                heaps: device.heaps(&allocations),
-                granted: device.memory(),
-            })
-        };
-        let parts =
-            plan.device_ids().zip(devices).map(part).collect::<Result<Vec<_>, Failure>>()?;
+        let parts = DeviceMemory::of(plan, devices)?;
         let speed = |rows: usize| {
             let text = PlanText { plan, ceilings, lanes: 1, rows, context: rows, full: false };
             let expected: f64 = plan
@@ -125,7 +97,7 @@ impl PlanAnswer {
 
     pub fn object(&self) -> Value {
         let heap = |heap: &HeapShare| json!({ "name": heap.name, "bytes": heap.taken, "free_bytes": heap.free });
-        let part = |part: &DevicePart| {
+        let part = |part: &DeviceMemory| {
             json!({
                 "device": part.name,
                 "bytes": part.bytes(),
@@ -148,14 +120,8 @@ impl PlanAnswer {
     }
 }
 
-impl DevicePart {
-    fn bytes(&self) -> u64 {
-        self.weights + self.kv + self.working
-    }
-}
-
 /// Sequences of the plan's context that fit beside the weights, as far as memory is concerned.
-fn lanes(plan: &Plan, parts: &[DevicePart]) -> Option<u64> {
+fn lanes(plan: &Plan, parts: &[DeviceMemory]) -> Option<u64> {
     let one: u64 = plan
         .graph
         .kv_groups
@@ -169,7 +135,7 @@ fn lanes(plan: &Plan, parts: &[DevicePart]) -> Option<u64> {
     }
     // Layers, and with them their keys and values, are shared out among the devices; the tightest
     // decides.
-    let fits = |part: &DevicePart| {
+    let fits = |part: &DeviceMemory| {
         let heaps = part.heaps.as_ref()?;
         let free: u64 = heaps.iter().map(|heap| heap.free).sum();
         let share = part.kv as f64 / plan.kv_bytes().max(1) as f64;

@@ -15,13 +15,13 @@ use pianola_server::{
 };
 
 use super::Arguments;
-use crate::catalogue;
+use crate::catalogue::{self, Entry};
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::model::{self, Located};
+use crate::obtain;
 use crate::options::{ComputeOptions, DEFAULT_MODEL, SpeculationOptions};
 use crate::progress::Progress;
-use crate::pull;
 use crate::store::{Store, size_of};
 
 /// Where the server's models come from.
@@ -155,7 +155,7 @@ fn served(label: &str, path: &Path) -> Served {
         // A name may be a link to the file.
         bytes: Some(size_of(&path.canonicalize().unwrap_or(path.to_path_buf()))),
         modified: modified.map_or(0, |time| time.as_secs()),
-        sha256: entry.map(|entry| entry.sha256.to_string()),
+        sha256: entry.and_then(Entry::sha256).map(String::from),
         // Files that cannot be read are an error once they are loaded.
         facts: facts(path).ok().map(Arc::new),
     };
@@ -330,14 +330,14 @@ impl ModelSource for Source {
         let store = Store::open().map_err(|error| failed(error.to_string()))?;
         let state = PullProgress {
             stage: PullStage::Fetching,
-            digest: entry.sha256.to_string(),
+            digest: entry.sha256().unwrap_or_default().to_string(),
             done: 0,
             total: 0,
         };
         let mut report = Pulled { progress, state, cancelled: false };
-        let path =
-            pull::pull(entry, &store, &mut report).map_err(|error| failed(error.to_string()))?;
-        let model = served(entry.name, &path);
+        let located = obtain::fetch(entry, &store, &mut report)
+            .map_err(|failure| failed(failure.message().unwrap_or("it was interrupted").into()))?;
+        let model = served(entry.name, &located.path);
         add(&mut self.served(), model.clone())
             .map_err(|failure| failed(failure.message().unwrap_or_default().to_string()))?;
         Ok(model.card)

@@ -1,0 +1,153 @@
+//! `list --all`: the catalogue, and what of it fits this machine.
+
+use std::path::PathBuf;
+
+use pianola_engine::{Engine, LoadOptions};
+use serde_json::{Value, json};
+
+use crate::catalogue::{CATALOGUE, Entry, Size, SizeOrigin, Source};
+use crate::console::{self, Console};
+use crate::failure::Failure;
+use crate::hub::OnMachine;
+use crate::memory::DeviceMemory;
+use crate::options::ComputeOptions;
+use crate::progress::megabytes;
+use crate::store::{Listed, State};
+
+/// Tokens of context that memory is stated for, or all that a model allows where that is less.
+const CONTEXT: usize = 4096;
+
+/// A model of the catalogue on this machine.
+struct Row {
+    entry: &'static Entry,
+    size: Size,
+    /// Bytes of weights, of keys and values, and of working memory.
+    memory: u64,
+    context: usize,
+    /// Where it would run; none where memory does not hold it.
+    fits: Option<&'static str>,
+    state: Option<State>,
+    path: Option<PathBuf>,
+}
+
+pub fn run(listed: &[Listed], json: bool, console: Console) -> Result<(), Failure> {
+    let options = ComputeOptions::default().load(console)?;
+    // Without a home there is no cache of the hub.
+    let machine = OnMachine::look().ok();
+    let row = |entry: &'static Entry| row(entry, listed, machine.as_ref(), &options);
+    let rows = CATALOGUE.iter().map(row).collect::<Result<Vec<Row>, Failure>>()?;
+    if json {
+        return console::print_json(&Value::Array(rows.iter().map(object).collect()));
+    }
+    let heads = ["name", "size", "licence", "memory", "fits", "state", "model"];
+    let mut table = vec![heads.map(String::from).to_vec()];
+    table.extend(rows.iter().map(cells));
+    console::print(&console::table(&table))?;
+    console.notice(&format!(
+        "memory: weights, keys and values of {CONTEXT} tokens, and working memory. ~: computed from the \
+         model's shape. `pianola pull NAME --plan` tells more before anything is fetched"
+    ));
+    Ok(())
+}
+
+fn row(
+    entry: &'static Entry,
+    listed: &[Listed],
+    machine: Option<&OnMachine>,
+    options: &LoadOptions,
+) -> Result<Row, Failure> {
+    let (state, path) = match &entry.source {
+        Source::Packages(_) => {
+            let here = listed.iter().find(|model| model.name == entry.name);
+            (here.map(|model| model.state), here.map(|model| model.path.clone()))
+        }
+        Source::Hub(file) => match machine.map(|machine| machine.catalogued(entry, file)) {
+            Some(Ok(Some(located))) => (Some(State::Present), Some(located.path)),
+            // Several programs have it.
+            Some(Err(_)) => (Some(State::Present), None),
+            Some(Ok(None)) | None => (None, None),
+        },
+    };
+    let context = CONTEXT.min(entry.shape().config().context);
+    let (memory, fits) = fit(entry, LoadOptions { context: Some(context), ..options.clone() })?;
+    Ok(Row { entry, size: entry.size(), memory, context, fits, state, path })
+}
+
+/// Bytes that a model needs, and where they fit.
+fn fit(entry: &Entry, options: LoadOptions) -> Result<(u64, Option<&'static str>), Failure> {
+    let plan = |options: &LoadOptions| {
+        Engine::plan_of_shape(entry.shape(), &entry.mixture(), options).map_err(Failure::from)
+    };
+    // On the processor alone, with whatever it takes: what is free now decides only whether it fits.
+    let alone = LoadOptions {
+        devices: options.devices[options.devices.len() - 1..].to_vec(),
+        kv_memory: Some(u64::MAX),
+        ..options.clone()
+    };
+    let whole = plan(&alone)?;
+    let needed = DeviceMemory::of(&whole, &alone.devices)?;
+    let bytes = needed.iter().map(DeviceMemory::bytes).sum();
+    if options.devices.len() == 1 {
+        let holds = needed.iter().all(|part| part.heaps.is_some());
+        return Ok((bytes, holds.then_some("CPU")));
+    }
+    let plan = match plan(&options) {
+        Err(Failure::Memory(_)) => return Ok((bytes, None)),
+        plan => plan?,
+    };
+    let devices = plan.devices_among(&options.devices);
+    let parts = DeviceMemory::of(&plan, &devices)?;
+    let holds = parts.iter().all(|part| part.heaps.is_some());
+    let gpu = plan.devices.iter().any(|device| device.asynchronous);
+    let cpu = plan.devices.iter().any(|device| !device.asynchronous);
+    let place = match (gpu, cpu) {
+        (true, true) => "GPU and CPU",
+        (true, false) => "GPU",
+        _ => "CPU",
+    };
+    Ok((bytes, holds.then_some(place)))
+}
+
+fn cells(row: &Row) -> Vec<String> {
+    let about = if row.size.origin == SizeOrigin::Computed { "~" } else { "" };
+    vec![
+        row.entry.name.into(),
+        format!("{about}{}", megabytes(row.size.bytes)),
+        row.entry.terms.licence.into(),
+        megabytes(row.memory),
+        row.fits.unwrap_or("no").into(),
+        row.state.map_or("absent", State::name).into(),
+        format!("{}, {}", row.entry.title, row.entry.quantisation),
+    ]
+}
+
+fn object(row: &Row) -> Value {
+    let entry = row.entry;
+    let source = match &entry.source {
+        Source::Packages(packages) => json!({
+            "packages": packages.file.parts().map(|part| part.package).collect::<Vec<_>>(),
+            "download_bytes": packages.download,
+        }),
+        Source::Hub(file) => json!({
+            "repository": file.repository,
+            "file": file.file,
+            "gated": file.gated,
+        }),
+    };
+    json!({
+        "name": entry.name,
+        "aliases": entry.aliases,
+        "title": entry.title,
+        "quantisation": entry.quantisation,
+        "licence": entry.terms.licence,
+        "source": source,
+        "bytes": row.size.bytes,
+        "bytes_are": row.size.origin.name(),
+        "memory_bytes": row.memory,
+        "context": row.context,
+        "fits": row.fits.is_some(),
+        "fits_on": row.fits,
+        "state": row.state.map_or("absent", State::name),
+        "path": row.path,
+    })
+}

