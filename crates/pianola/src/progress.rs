@@ -8,6 +8,7 @@ pub use pianola_hub::Progress;
 
 use crate::console::{progress_bar, to_stderr, writes_json_lines};
 use crate::interrupt::{self, Manner, Working};
+use pianola_plan::size_text;
 
 /// The way fit for where standard error goes: a bar on a terminal, occasional lines elsewhere, or
 /// only notes when `quiet`. Until it is dropped, Ctrl-C ends the task in order.
@@ -131,7 +132,7 @@ impl Lines {
     fn print(&mut self) {
         self.last = Instant::now();
         let percent = self.bytes * 100 / self.total.max(1);
-        let (bytes, total) = (megabytes(self.bytes), megabytes(self.total));
+        let (bytes, total) = (size_text(self.bytes), size_text(self.total));
         to_stderr(&format!("{}: {bytes} of {total} ({percent} %)", self.stage));
     }
 }
@@ -140,7 +141,7 @@ impl Progress for Lines {
     fn begin(&mut self, stage: &str, total: u64) {
         (self.stage, self.total, self.bytes) = (stage.to_string(), total, 0);
         self.last = Instant::now();
-        to_stderr(&format!("{stage}: {}", megabytes(total)));
+        to_stderr(&format!("{stage}: {}", size_text(total)));
     }
 
     fn reach(&mut self, bytes: u64) {
@@ -159,20 +160,9 @@ impl Progress for Lines {
     }
 }
 
-/// `98.4 MB`: decimal, as disks and networks are sold.
-pub fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_are_decimal() {
-        assert_eq!(megabytes(98_362_432), "98.4 MB");
-        assert_eq!(megabytes(0), "0.0 MB");
-    }
 
     #[test]
     fn lines_survive_an_unknown_total() {

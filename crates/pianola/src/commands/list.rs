@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::console::{self, Console};
 use crate::failure::Failure;
-use crate::progress::megabytes;
 use crate::store::{State, Store};
+use pianola_plan::size_text;
 
 /// List the models that are here, those of other programs too; with --all the catalogue.
 ///
@@ -65,7 +65,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         let path = model.path.display().to_string();
         rows.push(vec![
             model.name.clone(),
-            megabytes(model.bytes),
+            size_text(model.bytes),
             model.state.name().into(),
             "pianola".into(),
             path,
@@ -74,7 +74,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     for model in &others.models {
         rows.push(vec![
             model.full_name(),
-            megabytes(model.bytes),
+            size_text(model.bytes),
             State::Present.name().into(),
             source(model.program).into(),
             model.path.display().to_string(),

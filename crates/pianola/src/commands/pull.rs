@@ -9,8 +9,9 @@ use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::hub::{self, Freshness};
 use crate::obtain;
-use crate::progress::{self, megabytes};
+use crate::progress;
 use crate::store::{Store, StoreError};
+use pianola_plan::size_text;
 
 /// Fetch a model by its name.
 ///
@@ -35,7 +36,7 @@ pub struct Arguments {
 
 fn help() -> String {
     let entries = CATALOGUE.iter().map(|entry| {
-        let size = megabytes(entry.size().bytes);
+        let size = size_text(entry.size().bytes);
         let source = match entry.source {
             Source::Packages(_) => "packages",
             Source::Hub(_) => "hub",
@@ -70,7 +71,7 @@ fn fetch(entry: &'static Entry, store: &Store, console: Console) -> Result<(), F
         console.notice(&format!("{} is here already. {}", entry.name, entry.terms.summary));
         return console::print_line(&path.display().to_string());
     }
-    let (family, size) = (entry.shape().config().family.name, megabytes(entry.size().bytes));
+    let (family, size) = (entry.shape().config().family.name, size_text(entry.size().bytes));
     console.notice(&format!(
         "{}: {} ({family}, {}, {size})",
         entry.name, entry.title, entry.quantisation

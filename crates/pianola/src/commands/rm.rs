@@ -4,8 +4,8 @@ use clap::Args;
 
 use crate::console::{self, Console};
 use crate::failure::Failure;
-use crate::progress::megabytes;
 use crate::store::Store;
+use pianola_plan::size_text;
 
 /// Remove a model that was fetched, and what an unfinished pull of it left.
 #[derive(Args, Debug)]
@@ -17,5 +17,5 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, _: Console) -> Result<(), Failure> {
     let freed = Store::open()?.remove(&arguments.name)?;
-    console::print_line(&format!("removed {}, {} freed", arguments.name, megabytes(freed)))
+    console::print_line(&format!("removed {}, {} freed", arguments.name, size_text(freed)))
 }

@@ -11,8 +11,8 @@ use crate::failure::Failure;
 use crate::hub::OnMachine;
 use crate::memory::DeviceMemory;
 use crate::options::ComputeOptions;
-use crate::progress::megabytes;
 use crate::store::{Listed, State};
+use pianola_plan::size_text;
 
 /// Tokens of context that memory is stated for, or all that a model allows where that is less.
 const CONTEXT: usize = 4096;
@@ -112,9 +112,9 @@ fn cells(row: &Row) -> Vec<String> {
     let about = if row.size.origin == SizeOrigin::Computed { "~" } else { "" };
     vec![
         row.entry.name.into(),
-        format!("{about}{}", megabytes(row.size.bytes)),
+        format!("{about}{}", size_text(row.size.bytes)),
         row.entry.terms.licence.into(),
-        megabytes(row.memory),
+        size_text(row.memory),
         row.fits.unwrap_or("no").into(),
         row.state.map_or("absent", State::name).into(),
         format!("{}, {}", row.entry.title, row.entry.quantisation),

