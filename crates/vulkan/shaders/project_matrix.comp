@@ -110,9 +110,9 @@ void main() {
         barrier();
         store(part, raws, vectors);
         barrier();
-        if (first_block + STEP < BLOCKS) {
-            fetch(part, first_row, first_token, first_block + STEP, raws, vectors);
-        }
+        // Without a branch, so that the loads may go between the products. The last step's are in vain.
+        const uint next = first_block + STEP < BLOCKS ? first_block + STEP : first_block;
+        fetch(part, first_row, first_token, next, raws, vectors);
         [[unroll]] for (uint k = 0; k < DEPTH / SIDE; k++) {
             const uint column = slice * DEPTH + k * SIDE;
             coopmat<float16_t, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseA> inputs[COUNT];

@@ -67,9 +67,10 @@ impl Programmer<'_> {
         group: &Group<'_>,
         count: u32,
     ) -> Dispatch {
-        let shape = matrix::choose(&self.limits, group.rows(), self.policy_rows(count));
+        let gate = project.gate.is_some();
+        let shape = matrix::choose(&self.limits, group.rows(), self.policy_rows(count), gate);
         // A gate's tile holds as many rows of each part as it has outputs.
-        let outputs = if project.gate.is_some() { shape.rows() / 2 } else { shape.rows() };
+        let outputs = if gate { shape.rows() / 2 } else { shape.rows() };
         let (bindings, product, types, workgroups) = self.product_of_many(project, group, outputs);
         let mut constants = self.unit_specials(project, types, shape.workgroup(&self.limits));
         constants.extend(shape.constants(&self.limits));
