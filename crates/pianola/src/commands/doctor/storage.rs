@@ -154,10 +154,11 @@ mod tests {
 
     #[test]
     fn models_that_are_not_whole_are_told_with_their_command() {
+        let foreign = Recorded::new(&[("/x.gguf", "no model")], &[]);
         let listed = |name: &str, state| Listed {
             name: name.into(),
             bytes: 5_000_000,
-            path: "/none/x.gguf".into(),
+            path: foreign.0.path("/x.gguf"),
             state,
         };
         let partial = not_whole(&listed("gemma3:270m", State::Partial)).unwrap();
@@ -165,8 +166,8 @@ mod tests {
         assert!(partial.fix.unwrap().starts_with("pianola pull gemma3:270m "));
         let damaged = not_whole(&listed("gemma3:270m", State::Damaged)).unwrap();
         assert_eq!(damaged.verdict, Verdict::Broken);
-        let gone = not_whole(&listed("mine", State::Present)).unwrap();
-        assert!(gone.fix.unwrap().starts_with("pianola rm mine "));
+        let foreign = not_whole(&listed("mine", State::Present)).unwrap();
+        assert!(foreign.fix.unwrap().starts_with("pianola rm mine "));
     }
 
     #[test]
