@@ -74,7 +74,7 @@ fn device_rows(machine: &Machine, device: &GpuDescription) -> Vec<Row> {
         ),
         (true, _) => Row::fine(&name, text),
     };
-    let mut rows = vec![headline, Row::fine("  features", features(device))];
+    let mut rows = vec![headline, Row::fine(format!("{name} features"), features(device))];
     let heap = |heap: &pianola_vulkan::Heap| {
         let kind = if heap.device_local { "device-local" } else { "host" };
         let (budget, used) = (size(heap.budget), size(heap.used));
