@@ -82,7 +82,7 @@ fn device_rows(machine: &Machine, device: &GpuDescription) -> Vec<Row> {
     };
     let heaps: Vec<String> = device.heaps.iter().map(heap).collect();
     rows.push(Row::fine(
-        "  heaps",
+        format!("{name} heaps"),
         if heaps.is_empty() { "none".into() } else { heaps.join(", ") },
     ));
     rows
