@@ -22,6 +22,7 @@ mod client;
 mod download;
 mod error;
 mod fetch;
+mod leftovers;
 mod local;
 mod name;
 mod progress_table;
@@ -32,6 +33,7 @@ mod url;
 
 pub use error::HubError;
 pub use fetch::{Fetched, Hub, Offer, Progress};
+pub use leftovers::{Leftover, LeftoverKind, leftovers};
 pub use local::{LocalModel, LocalModels, Program};
 pub use name::{Reference, Repository};
 pub use settings::{Pace, Settings};

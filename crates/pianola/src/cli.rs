@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, chat, check, compare, completions, detokenize, devices, embed, inspect, list, logits,
-    perplexity, plan, pull, rm, run, serve, tokenize, tune,
+    bench, chat, check, compare, completions, detokenize, devices, doctor, embed, inspect, list,
+    logits, perplexity, plan, pull, rm, run, serve, tokenize, tune,
 };
 use crate::console::Console;
 use crate::failure::Failure;
@@ -61,6 +61,7 @@ enum Command {
     Compare(compare::Arguments),
     Plan(plan::Arguments),
     Devices(devices::Arguments),
+    Doctor(doctor::Arguments),
     Bench(bench::Arguments),
     Check(check::Arguments),
     Tune(tune::Arguments),
@@ -90,6 +91,7 @@ impl Cli {
             Command::Compare(arguments) => compare::run(arguments, console),
             Command::Plan(arguments) => plan::run(arguments, console),
             Command::Devices(arguments) => devices::run(arguments, console),
+            Command::Doctor(arguments) => doctor::run(arguments, console),
             Command::Bench(arguments) => bench::run(arguments, console),
             Command::Check(arguments) => check::run(arguments, console),
             Command::Tune(arguments) => tune::run(arguments, console),

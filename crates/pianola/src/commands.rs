@@ -7,6 +7,7 @@ pub mod compare;
 pub mod completions;
 pub mod detokenize;
 pub mod devices;
+pub mod doctor;
 pub mod embed;
 mod generate;
 pub mod inspect;

@@ -359,12 +359,12 @@ fn check_space(model: Packaged<'_>, staging: &Staging) -> Result<(), PullError> 
 
 /// Bytes an ordinary user may still write on the disk of this folder; none if unknown.
 #[cfg(unix)]
-fn free_space(folder: &Path) -> Option<u64> {
+pub fn free_space(folder: &Path) -> Option<u64> {
     let disk = rustix::fs::statvfs(folder).ok()?;
     Some(disk.f_bavail.saturating_mul(disk.f_frsize))
 }
 
 #[cfg(not(unix))]
-fn free_space(_: &Path) -> Option<u64> {
+pub fn free_space(_: &Path) -> Option<u64> {
     None
 }

@@ -25,12 +25,7 @@ impl Drop for Instance {
 impl Instance {
     /// Loads the Vulkan loader of this machine.
     pub fn load() -> Result<Arc<Instance>, DeviceError> {
-        // SAFETY: the loader is a system library; running its initialisers is what loading means.
-        let entry = unsafe { ash::Entry::load() }.map_err(|error| {
-            DeviceError::Unsupported(format!(
-                "there is no Vulkan loader on this machine ({error}); install libvulkan1 (Debian) or vulkan-loader, and the driver of the GPU"
-            ))
-        })?;
+        let entry = load_entry()?;
         let application = vk::ApplicationInfo::default()
             .application_name(c"pianola")
             .engine_name(c"pianola")
@@ -43,6 +38,20 @@ impl Instance {
             ))
         })?;
         Ok(Arc::new(Instance { entry, raw }))
+    }
+
+    /// The version of Vulkan that the loader of this machine has, whether or not there is a driver.
+    pub fn loader_version() -> Result<(u32, u32, u32), DeviceError> {
+        let entry = load_entry()?;
+        // SAFETY: the library is loaded.
+        let version = unsafe { entry.try_enumerate_instance_version() };
+        // A loader without this function is of Vulkan 1.0.
+        let version = version.ok().flatten().unwrap_or(vk::API_VERSION_1_0);
+        Ok((
+            vk::api_version_major(version),
+            vk::api_version_minor(version),
+            vk::api_version_patch(version),
+        ))
     }
 
     /// Physical devices in the driver's order.
@@ -64,4 +73,13 @@ impl Instance {
             .map(|name: &CStr| name.to_string_lossy().into_owned())
             .collect()
     }
+}
+
+fn load_entry() -> Result<ash::Entry, DeviceError> {
+    // SAFETY: the loader is a system library; running its initialisers is what loading means.
+    unsafe { ash::Entry::load() }.map_err(|error| {
+        DeviceError::Unsupported(format!(
+            "there is no Vulkan loader on this machine ({error}); install libvulkan1 (Debian) or vulkan-loader, and the driver of the GPU"
+        ))
+    })
 }
