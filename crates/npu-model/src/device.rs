@@ -1,0 +1,238 @@
+//! The model's front: the system calls on a device node.
+#![allow(unsafe_code)]
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use crate::config::Config;
+use crate::description::{self, DescriptionError};
+use crate::errno::{self, Errno};
+use crate::kernel::{Kernel, KernelError};
+use crate::memory;
+use crate::request::{self, Request};
+use crate::state::Shared;
+use crate::{artefacts, context, execute, handle, info, prime, syncobj, user, worker};
+
+/// A device, `npu (emulated)`. Its calls may come from any thread.
+///
+/// File descriptors are real ones (of `/dev/null`), so that no other file of the process has the same
+/// number; memory is really mapped.
+pub struct Model {
+    shared: Arc<Shared>,
+    worker: Mutex<Option<JoinHandle<()>>>,
+}
+
+impl Model {
+    /// A device without programs.
+    pub fn new(config: Config) -> Model {
+        Model { shared: Arc::new(Shared::new(config)), worker: Mutex::default() }
+    }
+
+    /// Says what a PDI computes: with any instruction stream, or with `stream` only, where one PDI
+    /// serves several shapes.
+    pub fn register(
+        &self,
+        pdi: &[u8],
+        stream: Option<&[u8]>,
+        kernel: Kernel,
+    ) -> Result<(), KernelError> {
+        kernel.check()?;
+        let mut state = self.shared.lock();
+        state.kernels.add(pdi.to_vec(), stream.map(<[u8]>::to_vec), kernel);
+        Ok(())
+    }
+
+    /// Registers all programs that a file of descriptions names (see [`crate::parse_kernels`]).
+    pub fn register_file(&self, path: &Path) -> Result<usize, DescriptionError> {
+        let text = read(path).and_then(|bytes| {
+            String::from_utf8(bytes).map_err(|error| DescriptionError::File {
+                path: path.to_owned(),
+                reason: error.to_string(),
+            })
+        })?;
+        let descriptions = description::parse_kernels(&text)?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        for description in &descriptions {
+            let stream = match &description.instructions {
+                Some(file) => Some(artefacts::stream_of_file(&read(&folder.join(file))?)),
+                None => None,
+            };
+            let mut programs = Vec::new();
+            if let Some(file) = &description.pdi {
+                programs.push(read(&folder.join(file))?);
+            }
+            if let Some(file) = &description.xclbin {
+                let path = folder.join(file);
+                programs.extend(artefacts::pdis(&read(&path)?).map_err(|reason| {
+                    DescriptionError::File { path, reason: reason.to_owned() }
+                })?);
+            }
+            let mut state = self.shared.lock();
+            for pdi in programs {
+                state.kernels.add(pdi, stream.clone(), description.kernel.clone());
+            }
+        }
+        Ok(descriptions.len())
+    }
+
+    /// Why commands failed since the last call; the device itself would only say that they did.
+    pub fn complaints(&self) -> Vec<String> {
+        self.shared.lock().take_complaints()
+    }
+
+    /// Whether a descriptor is an open file of this device.
+    pub fn owns(&self, fd: i32) -> bool {
+        self.shared.lock().clients.contains_key(&fd)
+    }
+
+    /// `open` of the device node.
+    pub fn open(&self) -> Result<i32, Errno> {
+        let flags = libc::O_RDWR | libc::O_CLOEXEC;
+        // SAFETY: the path is a C string. The system call itself, so that a preloaded `open` is not
+        // asked.
+        let fd = unsafe {
+            libc::syscall(libc::SYS_openat, libc::AT_FDCWD, c"/dev/null".as_ptr(), flags, 0)
+        };
+        if fd < 0 {
+            return Err(errno::last());
+        }
+        self.shared.lock().open(fd as i32);
+        Ok(fd as i32)
+    }
+
+    /// `close`: contexts are destroyed, handles gone; mappings stay.
+    pub fn close(&self, fd: i32) -> Result<(), Errno> {
+        self.shared.lock().close(fd)?;
+        self.shared.wake();
+        // SAFETY: the descriptor was made by `open` above and is forgotten now.
+        unsafe { libc::syscall(libc::SYS_close, fd) };
+        Ok(())
+    }
+
+    /// `ioctl`. Returns zero.
+    ///
+    /// # Safety
+    /// The model writes through `argument` and through the pointers in it, as the kernel does. They
+    /// must be meant for the request; an address that is not mapped is `EFAULT`.
+    pub unsafe fn ioctl(&self, fd: i32, number: u64, argument: *mut u8) -> Result<i32, Errno> {
+        if !self.owns(fd) {
+            return Err(Errno::EBADF);
+        }
+        let (request, size, writes_back) = request::decode(number)?;
+        let mut bytes = user::read(argument as u64, size)?;
+        let result = self.answer(fd, request, &mut bytes);
+        // The DRM core copies the argument back whether the request failed or not.
+        if writes_back {
+            user::write(argument as u64, &bytes)?;
+        }
+        result.map(|()| 0)
+    }
+
+    fn answer(&self, fd: i32, request: Request, argument: &mut [u8]) -> Result<(), Errno> {
+        let (shared, config) = (&self.shared, &self.shared.config);
+        // These wait, and so take the lock themselves.
+        match request {
+            Request::WaitTimeline => return syncobj::wait(shared, fd, argument),
+            Request::DestroyContext => return context::destroy(shared, fd, argument),
+            Request::Execute => {
+                self.start_worker();
+                return execute::submit(shared, fd, argument);
+            }
+            _ => {}
+        }
+        let mut state = shared.lock();
+        let state = &mut *state;
+        state.client(fd)?;
+        match request {
+            Request::Version => info::version(config, argument),
+            Request::CloseHandle => handle::close(state, fd, argument),
+            Request::HandleToFd => prime::export(state, fd, argument),
+            Request::FdToHandle => prime::import(state, fd, config.foreign_import, argument),
+            Request::DestroySyncobj => syncobj::destroy(state, fd, argument),
+            Request::CreateContext => context::create(state, fd, argument),
+            Request::ConfigContext => context::configure(state, fd, argument),
+            Request::CreateBuffer => handle::create(state, fd, argument),
+            Request::BufferInfo => handle::info(state, fd, config.addressing, argument),
+            Request::SyncBuffer => handle::sync(state, fd, argument),
+            Request::GetInfo => info::get(state, config, fd, argument),
+            Request::GetArray => info::array(state, fd, argument),
+            Request::SetState => info::set(state, config, fd, argument),
+            Request::WaitTimeline | Request::DestroyContext | Request::Execute => Ok(()),
+        }
+    }
+
+    /// `mmap` of a buffer, at the offset that `GET_BO_INFO` returned.
+    ///
+    /// # Safety
+    /// With `MAP_FIXED`, the caller must own the pages at `address`, as with `mmap`.
+    pub unsafe fn mmap(
+        &self,
+        fd: i32,
+        address: *mut u8,
+        length: usize,
+        protection: i32,
+        flags: i32,
+        offset: u64,
+    ) -> Result<*mut u8, Errno> {
+        let mut state = self.shared.lock();
+        let client = state.client(fd)?;
+        if flags & libc::MAP_SHARED == 0 || length == 0 {
+            return Err(Errno::EINVAL);
+        }
+        let found = client.buffers.values().find(|buffer| buffer.map_offset == offset);
+        let buffer = found.ok_or(Errno::EINVAL)?.clone();
+        let length = length.checked_next_multiple_of(4096).ok_or(Errno::EINVAL)?;
+        if length > buffer.size {
+            return Err(Errno::EINVAL);
+        }
+        // SAFETY: the caller's promise about `address`.
+        let mapped = unsafe { buffer.memory.map(address, length, protection, flags) }?;
+        // What the new mapping replaced is no mapping of another buffer any more.
+        state.unmapped(mapped as u64, length as u64);
+        buffer.mapped(mapped as u64, length as u64);
+        Ok(mapped)
+    }
+
+    /// `munmap` of any range.
+    ///
+    /// # Safety
+    /// As `munmap`: nothing may refer to the range any more.
+    pub unsafe fn munmap(&self, address: *mut u8, length: usize) -> Result<(), Errno> {
+        // SAFETY: the caller's promise.
+        unsafe { memory::unmap(address, length) }?;
+        let length = (length as u64).next_multiple_of(4096);
+        self.shared.lock().unmapped(address as u64, length);
+        Ok(())
+    }
+
+    fn start_worker(&self) {
+        let mut worker = self.worker.lock().unwrap_or_else(PoisonError::into_inner);
+        if worker.is_none() {
+            let shared = self.shared.clone();
+            *worker = Some(std::thread::spawn(move || worker::run(&shared)));
+        }
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        let files: Vec<i32> = self.shared.lock().clients.keys().copied().collect();
+        for fd in files {
+            let _ = self.close(fd);
+        }
+        self.shared.lock().stopping = true;
+        self.shared.wake();
+        let worker = self.worker.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(worker) = worker {
+            let _ = worker.join();
+        }
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, DescriptionError> {
+    std::fs::read(path).map_err(|error| DescriptionError::File {
+        path: path.to_owned(),
+        reason: error.to_string(),
+    })
+}
