@@ -199,11 +199,18 @@ impl Model {
     /// # Safety
     /// As `munmap`: nothing may refer to the range any more.
     pub unsafe fn munmap(&self, address: *mut u8, length: usize) -> Result<(), Errno> {
+        // Under the lock, so that no buffer is mapped to the same place in between.
+        let mut state = self.shared.lock();
         // SAFETY: the caller's promise.
         unsafe { memory::unmap(address, length) }?;
+        state.unmapped(address as u64, (length as u64).next_multiple_of(4096));
+        Ok(())
+    }
+
+    /// Forgets mappings in a range that the caller is about to unmap by itself.
+    pub fn forget(&self, address: *mut u8, length: usize) {
         let length = (length as u64).next_multiple_of(4096);
         self.shared.lock().unmapped(address as u64, length);
-        Ok(())
     }
 
     fn start_worker(&self) {

@@ -205,7 +205,8 @@ mod tests {
     #[test]
     fn partial_sums_of_the_output_type_lose_bits() {
         // Three tiles of K of 8, which sum to 256, 1 and 1. Beyond 256, bf16 has steps of two.
-        let repeat = |value: f32, count| std::iter::repeat_n(bf16::from_f32(value).to_le_bytes(), count);
+        let repeat =
+            |value: f32, count| std::iter::repeat_n(bf16::from_f32(value).to_le_bytes(), count);
         let a: Vec<u8> = repeat(1.0, 128 * 24).flatten().collect();
         let rows = |sum: f32| repeat(sum / 8.0, 8 * 16);
         let b: Vec<u8> = rows(256.0).chain(rows(1.0)).chain(rows(1.0)).flatten().collect();
