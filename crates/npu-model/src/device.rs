@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use std::path::Path;
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -13,6 +14,8 @@ use crate::memory;
 use crate::request::{self, Request};
 use crate::state::Shared;
 use crate::{artefacts, context, execute, handle, info, prime, syncobj, user, worker};
+
+const PAGE: usize = 4096;
 
 /// A device, `npu (emulated)`. Its calls may come from any thread.
 ///
@@ -101,13 +104,20 @@ impl Model {
         Ok(fd as i32)
     }
 
-    /// `close`: contexts are destroyed, handles gone; mappings stay.
+    /// `close`: contexts are destroyed, handles gone; mappings stay. A descriptor that is not of the
+    /// device's own files, as an exported buffer's, is just closed.
     pub fn close(&self, fd: i32) -> Result<(), Errno> {
-        self.shared.lock().close(fd)?;
+        let mut state = self.shared.lock();
+        if state.clients.contains_key(&fd) {
+            state.close(fd)?;
+        }
+        drop(state);
         self.shared.wake();
-        // SAFETY: the descriptor was made by `open` above and is forgotten now.
-        unsafe { libc::syscall(libc::SYS_close, fd) };
-        Ok(())
+        // SAFETY: the caller gives the descriptor up.
+        match unsafe { libc::syscall(libc::SYS_close, fd) } {
+            -1 => Err(errno::last()),
+            _ => Ok(()),
+        }
     }
 
     /// `ioctl`. Returns zero.
@@ -182,7 +192,7 @@ impl Model {
         }
         let found = client.buffers.values().find(|buffer| buffer.map_offset == offset);
         let buffer = found.ok_or(Errno::EINVAL)?.clone();
-        let length = length.checked_next_multiple_of(4096).ok_or(Errno::EINVAL)?;
+        let length = length.checked_next_multiple_of(PAGE).ok_or(Errno::EINVAL)?;
         if length > buffer.size {
             return Err(Errno::EINVAL);
         }
@@ -194,6 +204,31 @@ impl Model {
         Ok(mapped)
     }
 
+    /// `mmap` of a buffer, readable, writable and shared, at a multiple of `alignment`: what a driver
+    /// does to map the heap, done for it.
+    pub fn mmap_aligned(
+        &self,
+        fd: i32,
+        offset: u64,
+        length: usize,
+        alignment: usize,
+    ) -> Result<NonNull<u8>, Errno> {
+        if !alignment.is_power_of_two() || length == 0 || length > isize::MAX as usize - alignment {
+            return Err(Errno::EINVAL);
+        }
+        let length = length.next_multiple_of(PAGE);
+        let reservation = memory::reserve(length, alignment.max(PAGE))?;
+        let (protection, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_FIXED);
+        // SAFETY: the pages were just reserved, and nobody else knows of them.
+        let mapped = unsafe { self.mmap(fd, reservation, length, protection, flags, offset) };
+        if mapped.is_err() {
+            // SAFETY: as above; they hold nothing.
+            unsafe { memory::unmap(reservation, length) }?;
+        }
+        NonNull::new(mapped?).ok_or(Errno::ENOMEM)
+    }
+
     /// `munmap` of any range.
     ///
     /// # Safety
@@ -203,13 +238,13 @@ impl Model {
         let mut state = self.shared.lock();
         // SAFETY: the caller's promise.
         unsafe { memory::unmap(address, length) }?;
-        state.unmapped(address as u64, (length as u64).next_multiple_of(4096));
+        state.unmapped(address as u64, (length as u64).next_multiple_of(PAGE as u64));
         Ok(())
     }
 
     /// Forgets mappings in a range that the caller is about to unmap by itself.
     pub fn forget(&self, address: *mut u8, length: usize) {
-        let length = (length as u64).next_multiple_of(4096);
+        let length = (length as u64).next_multiple_of(PAGE as u64);
         self.shared.lock().unmapped(address as u64, length);
     }
 

@@ -60,7 +60,7 @@ fn pages(kind: Kind, size: u64, map_offset: u64) -> Result<Arc<Buffer>, Errno> {
 }
 
 fn new_heap(client: &mut Client, size: u64, map_offset: u64) -> Result<Arc<Buffer>, Errno> {
-    if size % HEAP_SIZE != 0 {
+    if !size.is_multiple_of(HEAP_SIZE) {
         return Err(Errno::EINVAL);
     }
     if client.heap.is_some() || size > HEAP_SIZE {

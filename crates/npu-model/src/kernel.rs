@@ -174,7 +174,7 @@ pub(crate) const TILE_MEMORY: usize = 64 * 1024 - 3 * 1024;
 const CORE_ROWS: usize = 4;
 
 fn multiple(name: &'static str, value: usize, of: usize) -> Result<(), KernelError> {
-    if value == 0 || of == 0 || value % of != 0 {
+    if value == 0 || of == 0 || !value.is_multiple_of(of) {
         return Err(KernelError::Multiple { name, value, of });
     }
     Ok(())

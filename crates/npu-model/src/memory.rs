@@ -248,6 +248,24 @@ unsafe fn map(
     if mapped == -1 { Err(errno::last()) } else { Ok(mapped as *mut u8) }
 }
 
+/// Pages without content at a multiple of `alignment`, for a mapping to take their place.
+pub(crate) fn reserve(length: usize, alignment: usize) -> Result<*mut u8, Errno> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    let size = length + alignment;
+    // SAFETY: a new mapping at an address of the kernel's choice replaces nothing.
+    let start = unsafe { map(std::ptr::null_mut(), size, libc::PROT_NONE, flags, -1, 0) }?;
+    let aligned = start.wrapping_add(start.align_offset(alignment));
+    let (before, after) =
+        (aligned as usize - start as usize, start as usize + size - (aligned as usize + length));
+    for (address, length) in [(start, before), (aligned.wrapping_add(length), after)] {
+        if length > 0 {
+            // SAFETY: the ends of the mapping that was just made.
+            unsafe { unmap(address, length) }?;
+        }
+    }
+    Ok(aligned)
+}
+
 /// As [`map`].
 ///
 /// # Safety

@@ -69,7 +69,7 @@ struct Block {
 pub(crate) fn decode(bytes: &[u8]) -> Result<Stream, StreamError> {
     let field = |at| get_u32(bytes, at).ok_or(StreamError::NoHeader(bytes.len()));
     let (version, geometry, count, said) = (field(0)?, field(4)?, field(8)?, field(12)?);
-    if said as usize != bytes.len() || bytes.len() % 4 != 0 {
+    if said as usize != bytes.len() || !bytes.len().is_multiple_of(4) {
         return Err(StreamError::Size { said, given: bytes.len() });
     }
     let (major, minor) = (version & 0xFF, (version >> 8) & 0xFF);
@@ -104,7 +104,7 @@ fn operation_bytes(bytes: &[u8], at: usize, index: u32) -> Result<usize, StreamE
         0 => (24, 20),
         1 => {
             let said = field(12)?;
-            if said < 16 || said % 4 != 0 {
+            if said < 16 || !said.is_multiple_of(4) {
                 return Err(StreamError::OperationSize { index, at, said });
             }
             (said as usize, 12)
@@ -161,7 +161,7 @@ fn patch(operation: &[u8], blocks: &[Block]) -> Result<Patch, StreamError> {
     // The latest write of those registers counts.
     let found = blocks.iter().rev().find_map(|block| {
         let word = register.checked_sub(block.address)?.checked_div(4)? as usize;
-        let aligned = register % 4 == 0 && word >= 1 && word + 1 < block.data.len();
+        let aligned = register.is_multiple_of(4) && word >= 1 && word + 1 < block.data.len();
         aligned.then(|| Descriptor::decode(&block.data[word - 1..]))
     });
     let descriptor = found.ok_or(StreamError::LoosePatch(register))?;

@@ -64,11 +64,11 @@ fn take(shared: &Arc<Shared>, job: Job) {
         let until = Instant::now() + config.hang_limit;
         shared.lock().hung.push(Hung { job, until });
     } else if has(Effect::Suspend) {
-        job.end(CommandState::Abort);
         shared.lock().suspend();
-    } else if has(Effect::Lose) {
         job.end(CommandState::Abort);
+    } else if has(Effect::Lose) {
         shared.lock().lose_context(fd, context);
+        job.end(CommandState::Abort);
     } else if has(Effect::Abort) {
         job.end(CommandState::Abort);
     } else if has(Effect::Error) {

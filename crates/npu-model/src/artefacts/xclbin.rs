@@ -121,7 +121,8 @@ fn ip_layout() -> Vec<u8> {
     put_u32(&mut bytes, 0, 1);
     // IP_PS_KERNEL.
     put_u32(&mut bytes, 8, 7);
-    put_u32(&mut bytes, 12, KERNEL_ID << 16 | 2);
+    // Number, function 0, subtype DPU.
+    put_u32(&mut bytes, 12, KERNEL_ID << 16 | 1);
     put_u64(&mut bytes, 16, u64::MAX);
     let name = b"MLIR_AIE:MLIRAIE";
     bytes[24..24 + name.len()].copy_from_slice(name);

@@ -17,7 +17,10 @@ fn a_context_needs_the_heap() {
     assert_eq!(npu.context(16), Err(Errno::EINVAL), "not at a multiple of 64 MiB");
     // SAFETY: nothing refers to it.
     unsafe { npu.model.munmap(wrong.address, wrong.size) }.unwrap();
-    npu.map_at(heap, HEAP_SIZE as usize, reserve()).unwrap();
+    let [offset, ..] = npu.info(heap).unwrap();
+    let map = |alignment| npu.model.mmap_aligned(npu.fd, offset, HEAP_SIZE as usize, alignment);
+    assert_eq!(map(3), Err(Errno::EINVAL));
+    assert_eq!(map(HEAP_SIZE as usize).unwrap().as_ptr() as u64 % HEAP_SIZE, 0);
     assert_eq!(npu.context(16), Ok((1, 1)));
 }
 
@@ -103,7 +106,7 @@ fn compute_units() {
     fails(&[1, 0, 99, 0], Errno::EINVAL, "no such handle");
     fails(&[1, 0, share.handle, 0], Errno::EINVAL, "not a DEV buffer");
     fails(&[0; 1025], Errno::E2BIG, "more than a page");
-    assert_eq!(npu.configure(context, &vec![pdi.handle; 33]), Err(Errno::EINVAL), "33 units");
+    assert_eq!(npu.configure(context, &[pdi.handle; 33]), Err(Errno::EINVAL), "33 units");
     assert_eq!(npu.configure(9, &[pdi.handle]), Err(Errno::EINVAL), "no such context");
     for (argument, errno) in [
         ([context, 0, 8, 0, 16, 0], Errno::EFAULT),
@@ -113,7 +116,7 @@ fn compute_units() {
     ] {
         assert_eq!(npu.call_words(CONFIG_HWCTX, &argument), Err(errno));
     }
-    npu.configure(context, &vec![pdi.handle; 32]).unwrap();
+    npu.configure(context, &[pdi.handle; 32]).unwrap();
     assert_eq!(npu.configure(context, &[pdi.handle]), Err(Errno::EINVAL), "only once");
 }
 
