@@ -3,13 +3,13 @@
 //! ```text
 //! # what            in   out  M x K x N     how it was built                          where it is
 //! matmul            i8   i32  512x512x512   tile=64x64x64 columns=4 layout=column     xclbin=a.xclbin
-//! matmul            bf16 bf16 256x512x64    tile=64x64x64 layout=packed rounding=12   xclbin=b.xclbin insts=b.bin
+//! matmul            bf16 bf16 256x512x64    tile=64x128x64 layout=packed rounding=12  xclbin=b.xclbin insts=b.bin
 //! attention         heads=8 kv_heads=2 lq=512 lk=512 dk=64 dv=64 causal               xclbin=air.xclbin
 //! ```
 //!
 //! | word | of | meaning, and what it is if left out |
 //! |---|---|---|
-//! | `tile=MxKxN` | matmul | a core's tile; has to be given |
+//! | `tile=MxKxN` | matmul | a core's tile; has to be given. Of packed B, K is the slice that a core holds at a time (IRON: 128 for N = 64) |
 //! | `tile=N` | attention | keys of a step, 64 |
 //! | `columns=N` | matmul | 1, 2 or 4 columns of the array, 4 |
 //! | `layout=` | matmul | `row`, `column` or `packed` B, `row` |
