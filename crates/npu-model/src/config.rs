@@ -22,7 +22,8 @@ pub struct Config {
     pub addressing: Addressing,
     /// Whether the process may change the device's state (`SET_STATE`).
     pub root: bool,
-    /// The version that `DRM_VERSION` returns; the minor number gates features.
+    /// The version that `DRM_VERSION` returns. The minor number gates features: from 1 `GET_ARRAY`, and
+    /// another meaning of `GET_INFO`'s size for contexts; from 4 the resource information.
     pub version: (i32, i32, i32),
     /// The firmware's version: major, minor, patch, build.
     pub firmware: [u32; 4],

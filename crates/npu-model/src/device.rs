@@ -166,7 +166,7 @@ impl Model {
             Request::BufferInfo => handle::info(state, fd, config.addressing, argument),
             Request::SyncBuffer => handle::sync(state, fd, argument),
             Request::GetInfo => info::get(state, config, fd, argument),
-            Request::GetArray => info::array(state, fd, argument),
+            Request::GetArray => info::array(state, config, fd, argument),
             Request::SetState => info::set(state, config, fd, argument),
             Request::WaitTimeline | Request::DestroyContext | Request::Execute => Ok(()),
         }

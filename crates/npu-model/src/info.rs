@@ -46,10 +46,10 @@ pub(crate) fn get(
         1 => metadata(),
         2 => version_of_array(),
         3 => clock(state.power_mode),
-        5 => return contexts(state, argument),
+        5 => return contexts(state, config, argument),
         8 => config.firmware.iter().flat_map(|word| word.to_le_bytes()).collect(),
         9 => vec![state.power_mode, 0, 0, 0, 0, 0, 0, 0],
-        12 => resources(state),
+        12 if config.version.1 >= RESOURCE_MINOR => resources(state),
         // Status and sensors need firmware that the model has not.
         _ => return Err(Errno::EOPNOTSUPP),
     };
@@ -103,17 +103,28 @@ fn resources(state: &State) -> Vec<u8> {
     values.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// An entry of 64 bytes for each context of every file.
-fn contexts(state: &mut State, argument: &mut [u8]) -> Result<(), Errno> {
+/// The minor versions that brought `GET_ARRAY` and the resource information.
+const ARRAY_MINOR: i32 = 1;
+const RESOURCE_MINOR: i32 = 4;
+
+/// An entry of 64 bytes for each context of every file. First kernels want room for all and return
+/// what that is; later ones write what fits and return the bytes that are left.
+fn contexts(state: &mut State, config: &Config, argument: &mut [u8]) -> Result<(), Errno> {
     const ENTRY: usize = 64;
-    let room = u32_at(argument, 4) as usize / ENTRY;
+    let room = u32_at(argument, 4) as usize;
     let mut bytes: Vec<u8> = Vec::new();
-    for entry in entries(state).into_iter().take(room) {
+    let entries = entries(state);
+    for entry in entries.iter().take(room / ENTRY) {
         bytes.extend(&entry[..ENTRY]);
     }
     user::write(u64_at(argument, 8), &bytes)?;
-    put_u32(argument, 4, bytes.len() as u32);
-    Ok(())
+    let needed = ENTRY * entries.len();
+    if config.version.1 >= ARRAY_MINOR {
+        put_u32(argument, 4, (room - bytes.len()) as u32);
+        return Ok(());
+    }
+    put_u32(argument, 4, needed as u32);
+    if needed > room { Err(Errno::EINVAL) } else { Ok(()) }
 }
 
 /// Contexts as `GET_ARRAY` describes them; the first 64 bytes are those of `GET_INFO`.
@@ -142,7 +153,15 @@ fn entries(state: &State) -> Vec<[u8; 152]> {
 }
 
 /// `GET_ARRAY`: param @0, element_size @4, num_element @8, pad @12, buffer @16.
-pub(crate) fn array(state: &mut State, fd: i32, argument: &mut [u8]) -> Result<(), Errno> {
+pub(crate) fn array(
+    state: &mut State,
+    config: &Config,
+    fd: i32,
+    argument: &mut [u8],
+) -> Result<(), Errno> {
+    if config.version.1 < ARRAY_MINOR {
+        return Err(Errno::EINVAL);
+    }
     let (size, count) = (u32_at(argument, 4), u32_at(argument, 8));
     if u32_at(argument, 12) != 0 || count == 0 || size == 0 || size > 4096 || count > 1024 {
         return Err(Errno::EINVAL);

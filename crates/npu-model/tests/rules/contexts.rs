@@ -145,10 +145,8 @@ fn information() {
     assert_eq!(npu.call_words(GET_INFO, &[1, 64, 0, 0]), Err(Errno::EFAULT));
     let (id, _) = npu.context(16).unwrap();
     let (contexts, size) = get(&npu, 5, 256).unwrap();
-    assert_eq!(
-        (size, u32_at(&contexts, 0), u32_at(&contexts, 4), u32_at(&contexts, 8)),
-        (64, id, 1, 4)
-    );
+    assert_eq!(size, 192, "what is left of the buffer");
+    assert_eq!([0, 4, 8].map(|at| u32_at(&contexts, at)), [id, 1, 4]);
     let resources: Vec<u64> =
         get(&npu, 12, 40).unwrap().0.chunks(8).map(|value| u64_at(value, 0)).collect();
     assert_eq!(resources, [1600, 13, 6, 13, 1]);
@@ -157,6 +155,19 @@ fn information() {
     let bytes = npu.call_words(GET_ARRAY, &[0, 152, 2, 0, low(at), high(at)]).unwrap();
     assert_eq!((u32_at(&bytes, 8), u32_at(&entries, 0), u64_at(&entries, 64)), (1, id, 0x180));
     assert_eq!(npu.call_words(GET_ARRAY, &[0, 152, 0, 0, 0, 0]), Err(Errno::EINVAL));
+}
+
+#[test]
+fn information_of_the_first_kernels() {
+    let npu = Npu::new(Config { version: (0, 0, 0), ..Config::default() });
+    npu.heap();
+    npu.context(16).unwrap();
+    assert_eq!(get(&npu, 5, 256).unwrap().1, 64, "what was needed");
+    let mut argument = words(&[5, 63, 0, 0]);
+    assert_eq!(npu.call(GET_INFO, &mut argument), Err(Errno::EINVAL), "no room for all");
+    assert_eq!(u32_at(&argument, 4), 64);
+    assert_eq!(get(&npu, 12, 40).map(drop), Err(Errno::EOPNOTSUPP));
+    assert_eq!(npu.call_words(GET_ARRAY, &[0, 152, 1, 0, 0, 0]), Err(Errno::EINVAL));
 }
 
 #[test]
