@@ -1,0 +1,208 @@
+//! An NPU that this process has opened: what it is, and its heap.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::abi::{ArrayMetadata, ContextStatus, MAX_CONTEXTS};
+use super::calls::{Calls, SystemCalls};
+use super::error::DriverError;
+use super::mapping::Mapping;
+use super::node::{Failure, Node};
+
+/// Bytes of the device heap, and the alignment of its mapping: what every generation takes.
+pub const HEAP_BYTES: usize = 64 << 20;
+
+/// Which array a device has; the names are mlir-aie's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Generation {
+    /// XDNA: Phoenix, Hawk Point.
+    Npu1,
+    /// XDNA 2: Strix, Strix Halo, Krackan.
+    Npu2,
+}
+
+impl Generation {
+    /// mlir-aie's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Generation::Npu1 => "npu1",
+            Generation::Npu2 => "npu2",
+        }
+    }
+
+    /// Columns that kernels can use. Phoenix has a fifth one without a link to memory.
+    pub fn columns(self) -> u16 {
+        match self {
+            Generation::Npu1 => 4,
+            Generation::Npu2 => 8,
+        }
+    }
+
+    /// Hardware contexts of all programs together.
+    pub fn contexts(self) -> usize {
+        match self {
+            Generation::Npu1 => 6,
+            Generation::Npu2 => 16,
+        }
+    }
+
+    fn of(metadata: &ArrayMetadata) -> Option<Generation> {
+        match (metadata.columns, metadata.core.row_count) {
+            (4 | 5, 4) => Some(Generation::Npu1),
+            (8, 4) => Some(Generation::Npu2),
+            _ => None,
+        }
+    }
+}
+
+/// What a device says of itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The node.
+    pub path: PathBuf,
+    /// The driver's version, major and minor.
+    pub driver: (i32, i32),
+    /// The firmware's version: major, minor, patch, build.
+    pub firmware: [u32; 4],
+    /// The version of the array's architecture.
+    pub array: (u32, u32),
+    /// Which generation that is.
+    pub generation: Generation,
+    /// Columns by the driver's metadata, usable or not.
+    pub columns: u16,
+    /// Rows, shim and memory tiles included.
+    pub rows: u16,
+    /// Rows of cores.
+    pub core_rows: u16,
+}
+
+impl Identity {
+    /// Asks an open node.
+    pub(crate) fn query(node: &Node) -> Result<Identity, DriverError> {
+        let (name, major, minor) = node.version()?;
+        // Linux calls the driver `amdxdna_accel_driver`.
+        if !name.starts_with("amdxdna") {
+            return Err(DriverError::ForeignDriver { path: node.path.clone(), name });
+        }
+        let (metadata, _) = node.info::<ArrayMetadata>()?;
+        let ([array_major, array_minor], _) = node.info::<[u32; 2]>()?;
+        let (firmware, _) = node.info::<[u32; 4]>()?;
+        let generation = Generation::of(&metadata).ok_or(DriverError::UnknownArray {
+            columns: metadata.columns,
+            rows: metadata.rows,
+            core_rows: metadata.core.row_count,
+        })?;
+        Ok(Identity {
+            path: node.path.clone(),
+            driver: (major, minor),
+            firmware,
+            array: (array_major, array_minor),
+            generation,
+            columns: metadata.columns,
+            rows: metadata.rows,
+            core_rows: metadata.core.row_count,
+        })
+    }
+}
+
+/// A hardware context of some program, as the driver reports it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ContextUse {
+    /// The process that created it.
+    pub process: i64,
+    /// Its first column.
+    pub first_column: u32,
+    /// Its columns.
+    pub columns: u32,
+    /// Commands submitted and completed.
+    pub commands: (u64, u64),
+    /// Errors so far.
+    pub errors: u64,
+}
+
+/// The contexts in use by all programs.
+pub(crate) fn contexts_in_use(node: &Node) -> Result<Vec<ContextUse>, Failure> {
+    let (entries, bytes) = node.info::<[ContextStatus; MAX_CONTEXTS]>()?;
+    let count = bytes / size_of::<ContextStatus>();
+    // A driver that leaves the size alone marks unused entries with no columns.
+    let used = entries[..count].iter().filter(|entry| entry.columns > 0);
+    let report = |entry: &ContextStatus| ContextUse {
+        process: entry.process,
+        first_column: entry.first_column,
+        columns: entry.columns,
+        commands: (entry.submissions, entry.completions),
+        errors: entry.errors,
+    };
+    Ok(used.map(report).collect())
+}
+
+/// An opened NPU with its heap. Buffers and contexts keep it open; a clone is the same device.
+#[derive(Clone, Debug)]
+pub struct Device {
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// What buffers and contexts keep alive.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) node: Node,
+    pub(crate) identity: Identity,
+    heap: Option<Mapping>,
+    heap_handle: u32,
+    /// The heap's address on the device, where the driver gives one.
+    pub(crate) heap_address: u64,
+}
+
+impl Shared {
+    /// The heap's memory.
+    pub(crate) fn heap(&self) -> &Mapping {
+        self.heap.as_ref().expect("the heap is mapped for as long as the device is open")
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // The driver wants the heap to go after everything in it, which holds this structure, and
+        // before the descriptor, which `Node` closes.
+        self.heap = None;
+        self.node.close_buffer(self.heap_handle);
+    }
+}
+
+impl Device {
+    /// Opens a node through the kernel.
+    pub fn open(path: &Path) -> Result<Device, DriverError> {
+        Device::open_with(Arc::new(SystemCalls), path)
+    }
+
+    /// Opens a node through other calls than the kernel's: a device model.
+    pub fn open_with(calls: Arc<dyn Calls>, path: &Path) -> Result<Device, DriverError> {
+        let node = Node::open(calls, path)?;
+        let identity = Identity::query(&node)?;
+        const DEVICE_HEAP: u32 = 2;
+        let bytes = HEAP_BYTES as u64;
+        let heap_handle = node
+            .create_buffer(DEVICE_HEAP, bytes)
+            .map_err(|failure| DriverError::memory(failure, bytes))?;
+        // From here on, dropping `shared` gives the handle back.
+        let mut shared = Shared { node, identity, heap: None, heap_handle, heap_address: 0 };
+        let info = shared.node.buffer_info(heap_handle)?;
+        let node = &shared.node;
+        let mapping = Mapping::new(&node.calls, node.fd, info.map_offset, HEAP_BYTES, HEAP_BYTES)
+            .map_err(|errno| DriverError::memory(Failure { call: "mmap", errno }, bytes))?;
+        shared.heap_address = info.device_address;
+        shared.heap = Some(mapping);
+        Ok(Device { shared: Arc::new(shared) })
+    }
+
+    /// What the device says of itself.
+    pub fn identity(&self) -> &Identity {
+        &self.shared.identity
+    }
+
+    /// The hardware contexts in use by all programs.
+    pub fn contexts_in_use(&self) -> Result<Vec<ContextUse>, DriverError> {
+        Ok(contexts_in_use(&self.shared.node)?)
+    }
+}

@@ -1,0 +1,6 @@
+//! AMD's XDNA NPU.
+pub mod amdxdna;
+mod bytes;
+pub mod instructions;
+pub mod xclbin;
+pub mod package;
