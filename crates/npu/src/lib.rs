@@ -4,3 +4,4 @@ mod bytes;
 pub mod instructions;
 pub mod xclbin;
 pub mod package;
+pub mod runner;
