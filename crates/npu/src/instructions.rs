@@ -40,7 +40,9 @@ pub enum InstructionsError {
         actual: usize,
     },
     /// An operation that this reader does not know.
-    #[error("unknown operation {opcode:#04x} at byte {at}: the stream is damaged or of newer tools")]
+    #[error(
+        "unknown operation {opcode:#04x} at byte {at}: the stream is damaged or of newer tools"
+    )]
     Opcode {
         /// The low byte.
         opcode: u8,
@@ -96,13 +98,25 @@ pub struct Instructions {
     bytes: Vec<u8>,
     generation: Generation,
     columns: u8,
+    used_columns: u32,
     patches: Vec<Patch>,
 }
 
 const HEADER_BYTES: usize = 16;
 
 impl Instructions {
-    /// Checks a binary stream (`insts.bin`).
+    /// Checks a file, binary or text: a binary stream starts with its major version, a zero, which
+    /// no text has. Endings do not tell; builds have left binary streams named `insts.txt`.
+    pub fn parse_file(bytes: Vec<u8>) -> Result<Instructions, InstructionsError> {
+        if bytes.first() == Some(&0) {
+            return Instructions::parse(bytes);
+        }
+        let text = std::str::from_utf8(&bytes)
+            .map_err(|_| InstructionsError::Foreign("it is neither a binary stream nor text"))?;
+        Instructions::parse_text(text)
+    }
+
+    /// Checks a binary stream.
     pub fn parse(bytes: Vec<u8>) -> Result<Instructions, InstructionsError> {
         let file = Bytes(&bytes);
         if !bytes.len().is_multiple_of(4) || bytes.len() < HEADER_BYTES {
@@ -119,11 +133,13 @@ impl Instructions {
             return Err(InstructionsError::Size { claimed, actual });
         }
         let columns = word(1) as u8;
-        let patches = Walk::new(file).run(word(2))?;
-        Ok(Instructions { generation, columns, patches, bytes })
+        let mut walk = Walk::new(file);
+        walk.run(word(2))?;
+        let Walk { patches, used_columns, .. } = walk;
+        Ok(Instructions { generation, columns, used_columns, patches, bytes })
     }
 
-    /// Checks a stream of text, one hexadecimal word a line (`insts.txt`).
+    /// Checks a stream of text, one hexadecimal word a line.
     pub fn parse_text(text: &str) -> Result<Instructions, InstructionsError> {
         let mut bytes = Vec::with_capacity(text.len() / 2);
         for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -152,9 +168,14 @@ impl Instructions {
         self.generation
     }
 
-    /// The columns it was made for.
+    /// The columns that its header names: of the partition or, by some tools, of the device.
     pub fn columns(&self) -> u8 {
         self.columns
+    }
+
+    /// Columns from the partition's first to the last one that it writes to.
+    pub fn used_columns(&self) -> u32 {
+        self.used_columns
     }
 
     /// Where buffers' addresses go.
@@ -174,14 +195,18 @@ struct Walk<'a> {
     /// Register ranges that blocks wrote so far, joined where they touch: start and end.
     blocks: BTreeMap<u64, u64>,
     patches: Vec<Patch>,
+    used_columns: u32,
 }
+
+/// A register's address has its column from this bit on, counted from the partition's first.
+const COLUMN_BIT: u32 = 25;
 
 impl<'a> Walk<'a> {
     fn new(file: Bytes<'a>) -> Walk<'a> {
-        Walk { file, blocks: BTreeMap::new(), patches: Vec::new() }
+        Walk { file, blocks: BTreeMap::new(), patches: Vec::new(), used_columns: 0 }
     }
 
-    fn run(mut self, claimed: u32) -> Result<Vec<Patch>, InstructionsError> {
+    fn run(&mut self, claimed: u32) -> Result<(), InstructionsError> {
         let mut at = HEADER_BYTES;
         let mut actual = 0;
         while at < self.file.0.len() {
@@ -191,7 +216,7 @@ impl<'a> Walk<'a> {
         if actual != claimed {
             return Err(InstructionsError::Count { claimed, actual });
         }
-        Ok(self.patches)
+        Ok(())
     }
 
     /// Checks one operation and returns its size in bytes.
@@ -219,6 +244,10 @@ impl<'a> Walk<'a> {
         let whole = !is_block || (size >= 16 && size.is_multiple_of(4));
         if said.is_some_and(|said| said != size) || !fits || !whole {
             return Err(error);
+        }
+        if matches!(opcode, 0x00 | 0x01 | 0x03 | 0x04) {
+            let address = self.file.u32(at + 8).ok_or(error.clone())?;
+            self.used_columns = self.used_columns.max((address >> COLUMN_BIT) + 1);
         }
         match opcode {
             0x01 => self.block(at, size).ok_or(error)?,

@@ -53,7 +53,9 @@ pub enum XclbinError {
         inside: &'static str,
     },
     /// A section that a kernel needs.
-    #[error("the xclbin has no section {0}: it is not of an NPU kernel (mlir-aie's aiecc makes one)")]
+    #[error(
+        "the xclbin has no section {0}: it is not of an NPU kernel (mlir-aie's aiecc makes one)"
+    )]
     NoSection(&'static str),
     /// A section that may be there once only.
     #[error("the xclbin has the section {0} twice")]

@@ -53,8 +53,17 @@ fn a_device_is_opened_and_closed_in_order() {
     assert_eq!(identity.driver, (0, 6));
     drop(device);
     let expected = [
-        "open", "version", "info", "info", "info", "create", "where", "map", "unmap",
-        "close-buffer", "close",
+        "open",
+        "version",
+        "info",
+        "info",
+        "info",
+        "create",
+        "where",
+        "map",
+        "unmap",
+        "close-buffer",
+        "close",
     ];
     assert_eq!(fake.events(), expected);
     fake.finish();
@@ -204,10 +213,7 @@ fn opening_fails_with_the_fix() {
     let error = open_with(Faults { name: Some("ivpu"), ..Faults::default() });
     assert!(matches!(error, DriverError::ForeignDriver { .. }));
     let error = open_with(Faults { fail: Some((CREATE_BO, 0, libc::ENOMEM)), ..Faults::default() });
-    let named = matches!(
-        error,
-        DriverError::OutOfMemory { .. } | DriverError::LockedMemory { .. }
-    );
+    let named = matches!(error, DriverError::OutOfMemory { .. } | DriverError::LockedMemory { .. });
     assert!(named, "{error}");
     let error = open_with(Faults { mmap: Some(libc::EAGAIN), ..Faults::default() });
     let named = matches!(error, DriverError::Call { .. } | DriverError::LockedMemory { .. });

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use common::Scratch;
-use common::files::{NPU2, XclbinParts, stream, stream_for, xclbin};
+use common::files::{NPU1, NPU2, Op, XclbinParts, stream, stream_for, xclbin};
 use common::packages::{attention, build, iron, matmul, try_package};
 use pianola_npu::amdxdna::Generation;
 use pianola_npu::package::{
@@ -163,6 +163,16 @@ fn builds_that_do_not_fit_together_are_refused() {
     assert!(matches!(error_of(), PackageError::Mismatch { .. }));
     fs::write(&right, stream(NPU2, 4, &[])).unwrap();
     assert!(matches!(error_of(), PackageError::Mismatch { .. }));
+    // A header of two columns, and one of the whole array with a write to the fifth.
+    let block = |address| Op::Block { address, data: vec![0; 8] };
+    let three = |columns, address: u32| {
+        let patch = |argument| Op::Patch { register: address.into(), argument, offset: 0 };
+        stream(NPU1, columns, &[block(address), patch(0), patch(1), patch(2)])
+    };
+    fs::write(&right, three(2, 0x1D000)).unwrap();
+    assert!(error_of().to_string().contains("header"));
+    fs::write(&right, three(5, 4 << 25 | 0x1D000)).unwrap();
+    assert!(error_of().to_string().contains("writes to"));
     fs::write(&right, b"nothing").unwrap();
     assert!(matches!(error_of(), PackageError::Instructions { .. }));
     fs::write(&right, stream_for(3)).unwrap();
@@ -172,6 +182,8 @@ fn builds_that_do_not_fit_together_are_refused() {
     fs::write(&left, xclbin(&no_pdi)).unwrap();
     assert!(matches!(error_of(), PackageError::NoKernel { .. }));
     fs::write(&left, xclbin(&XclbinParts::default())).unwrap();
+    fs::write(&right, three(5, 3 << 25 | 0x1D000)).unwrap();
+    import(&scratch.0.join("other"), (&left, &right), &product(), &options).unwrap();
     let options = ImportOptions::new("../kernel");
     let error = import(&folder, (&left, &right), &product(), &options).unwrap_err();
     assert!(matches!(error, PackageError::Name(_)));
@@ -215,4 +227,22 @@ fn shapes_obey_the_designs_rules() {
     let mut spec = attention(false);
     spec.kv_heads = 3;
     refused(Operation::Attention(spec));
+}
+
+#[test]
+fn a_damaged_manifest_never_panics() {
+    let scratch = Scratch::new();
+    try_package(&scratch, &Operation::Matmul(iron(Activation::Gelu))).unwrap();
+    let path = manifest_path(&scratch);
+    let sound = fs::read(&path).unwrap();
+    for at in 0..sound.len() {
+        for byte in [b'0', b'9', b'"', 0xFF] {
+            let mut damaged = sound.clone();
+            damaged[at] = byte;
+            fs::write(&path, damaged).unwrap();
+            let _ = Package::load(&path);
+        }
+        fs::write(&path, &sound[..at]).unwrap();
+        assert!(Package::load(&path).is_err());
+    }
 }

@@ -197,8 +197,8 @@ fn products_of_any_shape_are_tiled() {
                     Order::ColumnMajor => b[n * shape.k + k],
                 });
                 assert!(out == expected, "{shape:?} in waves of {wave}");
-                let tiles = shape.m.div_ceil(tile.m) * shape.k.div_ceil(tile.k)
-                    * shape.n.div_ceil(tile.n);
+                let tiles =
+                    shape.m.div_ceil(tile.m) * shape.k.div_ceil(tile.k) * shape.n.div_ceil(tile.n);
                 assert_eq!(fake.commands() - before.0, tiles);
                 assert_eq!(fake.count(EXEC_CMD) - before.1, tiles.div_ceil(wave));
             }
@@ -225,7 +225,8 @@ fn tiles_are_staged_once_where_there_is_room() {
 
 #[test]
 fn products_of_bf16_are_added_up_in_f32() {
-    let specs = [matmul(ElementType::Bf16, ElementType::F32, BLayout::RowMajor), iron(Activation::None)];
+    let specs =
+        [matmul(ElementType::Bf16, ElementType::F32, BLayout::RowMajor), iron(Activation::None)];
     for spec in specs {
         let (fake, mut tiled) = tiled(&spec, TiledOptions::default());
         let shape = Shape { m: 3, k: spec.shape.k + 9, n: 70 };
@@ -261,9 +262,8 @@ fn impossible_products_are_refused() {
     assert!(matches!(error, RunError::SplitActivation { k: 512, asked: 513 }));
     let (_fake, mut tiled) = tiled(&i8_spec(BLayout::RowMajor), TiledOptions::default());
     let factor = |values| Factor { values, order: Order::RowMajor };
-    let error = tiled
-        .matmul_i8(Shape { m: 1, k: 1 << 17, n: 1 }, &[], factor(&[]), &mut [])
-        .unwrap_err();
+    let error =
+        tiled.matmul_i8(Shape { m: 1, k: 1 << 17, n: 1 }, &[], factor(&[]), &mut []).unwrap_err();
     assert!(matches!(error, RunError::TooLong(_)));
     let huge = Shape { m: usize::MAX, k: 2, n: 1 };
     let error = tiled.matmul_i8(huge, &[], factor(&[]), &mut []).unwrap_err();

@@ -90,9 +90,8 @@ impl Buffer {
             return Ok(buffer);
         }
         let node = &buffer.device.node;
-        let mapping = Mapping::new(&node.calls, node.fd, info.map_offset, length, PAGE).map_err(
-            |errno| DriverError::memory(Failure { call: "mmap", errno }, length as u64),
-        )?;
+        let mapping = Mapping::new(&node.calls, node.fd, info.map_offset, length, PAGE)
+            .map_err(|errno| DriverError::memory(Failure { call: "mmap", errno }, length as u64))?;
         // Where the device uses the process's page tables, it has no address of its own.
         buffer.address = match info.device_address {
             NO_ADDRESS => mapping.address(),

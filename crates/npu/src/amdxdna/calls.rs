@@ -172,3 +172,55 @@ unsafe fn release(address: *mut u8, length: usize) {
         unsafe { libc::munmap(address.cast(), length) };
     }
 }
+
+#[cfg(test)]
+#[allow(unsafe_code)]
+mod tests {
+    use super::*;
+
+    /// A file that can be mapped like a device; removed when dropped.
+    struct MappedFile(std::path::PathBuf);
+
+    impl MappedFile {
+        fn new(length: usize) -> MappedFile {
+            let path = std::env::temp_dir().join(format!("npu-calls-{}", std::process::id()));
+            std::fs::File::create(&path).unwrap().set_len(length as u64).unwrap();
+            MappedFile(path)
+        }
+    }
+
+    impl Drop for MappedFile {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    #[test]
+    fn the_heap_is_mapped_at_its_alignment() {
+        const LENGTH: usize = 64 << 20;
+        let file = MappedFile::new(LENGTH + PAGE);
+        let path = std::ffi::CString::new(file.0.to_str().unwrap()).unwrap();
+        let calls = SystemCalls;
+        let fd = calls.open(&path).unwrap();
+        // SAFETY: the file has a page and `LENGTH` bytes; each mapping is ended below.
+        let (heap, page) = unsafe {
+            let heap = calls.mmap(fd, PAGE as u64, LENGTH, LENGTH).unwrap();
+            (heap, calls.mmap(fd, PAGE as u64, PAGE, PAGE).unwrap())
+        };
+        assert_eq!(heap.as_ptr() as usize % LENGTH, 0);
+        // SAFETY: both mappings are of these pages; the last byte is inside the heap.
+        unsafe {
+            heap.as_ptr().add(LENGTH - 1).write(5);
+            heap.as_ptr().add(7).write(9);
+            assert_eq!(page.as_ptr().add(7).read(), 9, "the mapping is shared");
+            calls.munmap(page, PAGE);
+            calls.munmap(heap, LENGTH);
+        }
+        let mut argument = 0_u64;
+        // SAFETY: a request that no file knows; the argument is writable.
+        let refused = unsafe { calls.ioctl(fd, 0xC010_6447, (&raw mut argument).cast()) };
+        assert_eq!(refused, Err(libc::ENOTTY));
+        calls.close(fd);
+        assert_eq!(calls.open(c"/dev/accel/accel-none"), Err(libc::ENOENT));
+    }
+}

@@ -55,6 +55,7 @@ struct Queue {
 #[must_use = "the buffers of a command are the device's until it has been waited for"]
 pub struct Submission {
     point: u64,
+    command: u32,
 }
 
 impl Context {
@@ -112,17 +113,21 @@ impl Context {
         let node = &self.device.shared.node;
         let point = node.execute(self.handle, command.buffer.handle(), &handles)?;
         queue.in_flight.push_back(point);
-        Ok(Submission { point })
+        Ok(Submission { point, command: command.handle() })
     }
 
     /// Waits until a command has ended and returns its outcome. After a timeout the context is
     /// lost: what the command still does to its buffers is unknown.
+    ///
+    /// # Panics
+    /// If the submission is of another command.
     pub fn wait(
         &self,
         submission: Submission,
         command: &Command,
         limit: Duration,
     ) -> Result<(), DriverError> {
+        assert_eq!(submission.command, command.handle(), "the submission is of another command");
         let node = &self.device.shared.node;
         match node.wait(self.syncobj, submission.point, limit) {
             Ok(()) => {}

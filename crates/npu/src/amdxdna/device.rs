@@ -39,6 +39,14 @@ impl Generation {
         }
     }
 
+    /// Columns of the whole array.
+    pub fn array_columns(self) -> u16 {
+        match self {
+            Generation::Npu1 => 5,
+            Generation::Npu2 => 8,
+        }
+    }
+
     /// Hardware contexts of all programs together.
     pub fn contexts(self) -> usize {
         match self {
@@ -189,8 +197,9 @@ impl Device {
         let mut shared = Shared { node, identity, heap: None, heap_handle, heap_address: 0 };
         let info = shared.node.buffer_info(heap_handle)?;
         let node = &shared.node;
-        let mapping = Mapping::new(&node.calls, node.fd, info.map_offset, HEAP_BYTES, HEAP_BYTES)
-            .map_err(|errno| DriverError::memory(Failure { call: "mmap", errno }, bytes))?;
+        let mapping =
+            Mapping::new(&node.calls, node.fd, info.map_offset, HEAP_BYTES, HEAP_BYTES)
+                .map_err(|errno| DriverError::memory(Failure { call: "mmap", errno }, bytes))?;
         shared.heap_address = info.device_address;
         shared.heap = Some(mapping);
         Ok(Device { shared: Arc::new(shared) })

@@ -98,7 +98,8 @@ mod tests {
             let root = std::env::temp_dir().join(format!("npu-{name}-{}", std::process::id()));
             let device = root.join("sys/bus/pci/devices/0000:c4:00.1");
             fs::create_dir_all(&device).unwrap();
-            for (file, text) in [("vendor", "0x1022\n"), ("device", "0x1502\n"), ("revision", "0x00\n")]
+            for (file, text) in
+                [("vendor", "0x1022\n"), ("device", "0x1502\n"), ("revision", "0x00\n")]
             {
                 fs::write(device.join(file), text).unwrap();
             }

@@ -132,10 +132,20 @@ fn plain_structures() -> Vec<Layout> {
 #[test]
 fn requests_have_the_published_sizes_and_numbers() {
     let figures: [(usize, u64); 14] = [
-        (56, 0xC038_6440), (8, 0xC008_6441), (24, 0xC018_6442), (32, 0xC020_6443),
-        (48, 0xC030_6444), (24, 0xC018_6445), (56, 0xC038_6446), (16, 0xC010_6447),
-        (64, 0xC040_6400), (8, 0x4008_6409), (12, 0xC00C_642D), (12, 0xC00C_642E),
-        (8, 0xC008_64C0), (48, 0xC030_64CA),
+        (56, 0xC038_6440),
+        (8, 0xC008_6441),
+        (24, 0xC018_6442),
+        (32, 0xC020_6443),
+        (48, 0xC030_6444),
+        (24, 0xC018_6445),
+        (56, 0xC038_6446),
+        (16, 0xC010_6447),
+        (64, 0xC040_6400),
+        (8, 0x4008_6409),
+        (12, 0xC00C_642D),
+        (12, 0xC00C_642E),
+        (8, 0xC008_64C0),
+        (48, 0xC030_64CA),
     ];
     let layouts: Vec<Layout> =
         requests_of_the_driver().into_iter().chain(requests_of_drm()).collect();

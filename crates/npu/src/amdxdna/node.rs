@@ -121,8 +121,7 @@ impl Node {
         tiles: u32,
         operations_per_cycle: u32,
     ) -> Result<(u32, u32), Failure> {
-        let qos =
-            abi::QualityOfService { priority: abi::NORMAL_PRIORITY, ..Default::default() };
+        let qos = abi::QualityOfService { priority: abi::NORMAL_PRIORITY, ..Default::default() };
         let mut request = abi::CreateContext {
             qos: std::ptr::from_ref(&qos) as u64,
             operations_per_cycle,

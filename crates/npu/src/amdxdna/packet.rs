@@ -158,9 +158,7 @@ mod tests {
     #[test]
     fn start_cu_has_the_documented_words() {
         let packet = Packet::start_cu(0, 0x1_0400_8000, 77, &[0xA_0000_0001, 2, 3]);
-        let expected = [
-            0x3001_0001, 1, 3, 0, 0x0400_8000, 1, 77, 1, 0xA, 2, 0, 3, 0, 0, 0, 0, 0,
-        ];
+        let expected = [0x3001_0001, 1, 3, 0, 0x0400_8000, 1, 77, 1, 0xA, 2, 0, 3, 0, 0, 0, 0, 0];
         assert_eq!(packet.words(), expected);
         assert_eq!(Packet::start_cu(4, 0, 0, &[]).words()[1], 16);
     }

@@ -46,9 +46,8 @@ impl IronName {
     pub fn parse(path: &Path) -> Option<IronName> {
         let stem = path.file_stem()?.to_str()?;
         let rest = stem.strip_prefix("FLM_GEMM_")?;
-        let field = |prefix: &str| {
-            rest.split('_').find_map(|part| number(part.strip_prefix(prefix)?))
-        };
+        let field =
+            |prefix: &str| rest.split('_').find_map(|part| number(part.strip_prefix(prefix)?));
         let shape = Shape { m: field("M")?, k: field("K")?, n: field("N")? };
         Some(IronName { shape, n_tile: field("tn")? })
     }

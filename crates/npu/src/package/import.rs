@@ -7,8 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::manifest::{FORMAT, check_name, sha256};
 use super::{
-    FileSum, MAX_INSTRUCTIONS, MAX_XCLBIN, Manifest, Operation, Package, PackageError,
-    read_limited,
+    FileSum, MAX_INSTRUCTIONS, MAX_XCLBIN, Manifest, Operation, Package, PackageError, read_limited,
 };
 use crate::instructions::Instructions;
 use crate::xclbin::Xclbin;
@@ -32,9 +31,9 @@ impl ImportOptions {
     }
 }
 
-/// Checks an xclbin and an instruction stream (`.bin`, or `.txt` of hexadecimal words), and makes a
-/// package of them in the folder of their device under `folder` (`npu_kernels`). The device and
-/// the columns are those of the stream.
+/// Checks an xclbin and an instruction stream (binary, or text of hexadecimal words), and makes a
+/// package of them in the folder of their device under `folder` (`npu_kernels`). The device is
+/// the stream's, the columns are the xclbin's.
 ///
 /// The manifest is written last, by a rename: a package is there whole or not at all, and an old
 /// one stays until its successor is complete.
@@ -55,7 +54,7 @@ pub fn import(
     let manifest = Manifest {
         format: FORMAT,
         device,
-        columns: u16::from(instructions.columns()),
+        columns: xclbin.partition().columns,
         operation: operation.clone(),
         kernel: options.kernel.clone(),
         arguments: Vec::new(),
@@ -98,12 +97,7 @@ impl FileSum {
 fn read_stream(path: &Path) -> Result<Instructions, PackageError> {
     let bytes = read_limited(path, MAX_INSTRUCTIONS)?;
     let failed = |source| PackageError::Instructions { path: path.to_path_buf(), source };
-    let is_text = path.extension().is_some_and(|ending| ending == "txt");
-    if !is_text {
-        return Instructions::parse(bytes).map_err(failed);
-    }
-    let text = String::from_utf8_lossy(&bytes);
-    Instructions::parse_text(&text).map_err(failed)
+    Instructions::parse_file(bytes).map_err(failed)
 }
 
 /// Writes a file under a temporary name and renames it. Without `replace`, a file that is there is
@@ -111,7 +105,8 @@ fn read_stream(path: &Path) -> Result<Instructions, PackageError> {
 fn write_whole(target: &Path, bytes: &[u8], replace: bool) -> Result<(), PackageError> {
     static COUNTER: AtomicU64 = AtomicU64::new(0);
     let count = COUNTER.fetch_add(1, Ordering::Relaxed);
-    let temporary = Temporary(target.with_extension(format!("{}-{count}.partial", std::process::id())));
+    let temporary =
+        Temporary(target.with_extension(format!("{}-{count}.partial", std::process::id())));
     let path = &temporary.0;
     let mut file = fs::File::create_new(path).map_err(PackageError::io("create", path))?;
     let written = file.write_all(bytes).and_then(|()| file.sync_all());

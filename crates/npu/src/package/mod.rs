@@ -30,7 +30,7 @@ pub use operation::{
 
 use crate::amdxdna::Generation;
 use crate::instructions::{Instructions, InstructionsError};
-use crate::xclbin::{Kernel, Xclbin, XclbinError};
+use crate::xclbin::{Kernel, Pdi, Xclbin, XclbinError};
 
 /// Why a package cannot be read, checked or written.
 #[derive(Debug, thiserror::Error)]
@@ -63,7 +63,9 @@ pub enum PackageError {
         source: serde_json::Error,
     },
     /// A manifest of another version.
-    #[error("the manifest has format {found}, this program knows {known}: import the package again")]
+    #[error(
+        "the manifest has format {found}, this program knows {known}: import the package again"
+    )]
     Format {
         /// By the manifest.
         found: u32,
@@ -174,18 +176,30 @@ impl Package {
         let (stream, partition) = (&self.instructions, self.xclbin.partition());
         same("the device", &manifest.device.name(), &stream.generation().name())?;
         same("the xclbin's columns", &manifest.columns, &partition.columns)?;
-        same("the stream's columns", &manifest.columns, &stream.columns())?;
+        self.check_columns()?;
         manifest.operation.check(manifest.device, manifest.columns)?;
         let arguments = manifest.operation.arguments();
         if manifest.arguments != arguments {
             return Err(PackageError::Rule("the arguments are those of the operation".into()));
         }
         same("data buffers of the stream and the operation", &stream.buffers(), &arguments.len())?;
-        self.find_kernel().map(|_| ())
+        find_kernel(&self.xclbin, &manifest.kernel).map(|_| ())
     }
 
-    fn find_kernel(&self) -> Result<(usize, &Kernel), PackageError> {
-        find_kernel(&self.xclbin, &self.manifest.kernel)
+    /// The stream's header names the partition's columns or, by some tools, all of the device's;
+    /// what it writes to must be the partition's.
+    fn check_columns(&self) -> Result<(), PackageError> {
+        let (stream, columns) = (&self.instructions, self.manifest.columns);
+        let device = stream.generation().array_columns();
+        let named = u16::from(stream.columns());
+        let what = match (named == columns || named == device, stream.used_columns()) {
+            (true, used) if used <= u32::from(columns) => return Ok(()),
+            (true, _) => "columns that the stream writes to",
+            (false, _) => "columns by the stream's header",
+        };
+        let found = if what.ends_with("header") { named.into() } else { stream.used_columns() };
+        let (left, right) = (found.to_string(), format!("{columns} of the xclbin"));
+        Err(PackageError::Mismatch { what, left, right })
     }
 
     /// The manifest's name without its ending.
@@ -210,25 +224,21 @@ impl Package {
 
     /// The kernel's PDI image and its unit's function.
     pub fn configuration(&self) -> Result<(&[u8], u8), PackageError> {
-        let (_, kernel) = self.find_kernel()?;
-        let pdi = self.xclbin.pdi_of(kernel);
-        let pdi = pdi.ok_or_else(|| no_kernel(&self.xclbin, &self.manifest.kernel))?;
+        let (kernel, pdi) = find_kernel(&self.xclbin, &self.manifest.kernel)?;
         Ok((self.xclbin.image(pdi), kernel.function))
     }
 }
 
-fn no_kernel(xclbin: &Xclbin, name: &str) -> PackageError {
-    let names: Vec<&str> = xclbin.kernels().iter().map(|kernel| kernel.name.as_str()).collect();
-    let present = if names.is_empty() { "none".to_string() } else { names.join(", ") };
-    PackageError::NoKernel { name: name.to_string(), present }
-}
-
-/// A kernel by its name before the colon, that has a PDI.
-fn find_kernel<'a>(xclbin: &'a Xclbin, name: &str) -> Result<(usize, &'a Kernel), PackageError> {
-    let named = |kernel: &Kernel| kernel.name.split(':').next() == Some(name);
-    let mut kernels = xclbin.kernels().iter().enumerate();
-    let found = kernels.find(|(_, kernel)| named(kernel) && xclbin.pdi_of(kernel).is_some());
-    found.ok_or_else(|| no_kernel(xclbin, name))
+/// A kernel by its name before the colon, with the PDI that runs it.
+fn find_kernel<'a>(xclbin: &'a Xclbin, name: &str) -> Result<(&'a Kernel, &'a Pdi), PackageError> {
+    let mut named =
+        xclbin.kernels().iter().filter(|kernel| kernel.name.split(':').next() == Some(name));
+    let found = named.find_map(|kernel| Some((kernel, xclbin.pdi_of(kernel)?)));
+    found.ok_or_else(|| {
+        let names: Vec<&str> = xclbin.kernels().iter().map(|kernel| kernel.name.as_str()).collect();
+        let present = if names.is_empty() { "none".to_string() } else { names.join(", ") };
+        PackageError::NoKernel { name: name.to_string(), present }
+    })
 }
 
 /// The packages for a device under `folder` (`npu_kernels`), each by its manifest, in the order of

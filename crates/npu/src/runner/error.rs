@@ -83,7 +83,11 @@ pub enum RunError {
 
 impl RunError {
     /// The error where a slice has another length than its shape.
-    pub(super) fn length(what: &'static str, expected: usize, found: usize) -> Result<(), RunError> {
+    pub(super) fn length(
+        what: &'static str,
+        expected: usize,
+        found: usize,
+    ) -> Result<(), RunError> {
         match expected == found {
             true => Ok(()),
             false => Err(RunError::Length { what, expected, found }),

@@ -88,12 +88,7 @@ impl KernelRunner {
         self.matmul(a, b, out)
     }
 
-    fn matmul<E: Element>(
-        &mut self,
-        a: &[E],
-        b: &[E],
-        out: &mut [E::Sum],
-    ) -> Result<(), RunError> {
+    fn matmul<E: Element>(&mut self, a: &[E], b: &[E], out: &mut [E::Sum]) -> Result<(), RunError> {
         let spec = self.matmul_spec(E::TYPE)?.clone();
         let shape = spec.shape;
         let a = Matrix::new("a", a, (shape.m, shape.k), Order::RowMajor)?;

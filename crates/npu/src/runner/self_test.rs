@@ -150,10 +150,7 @@ fn attention_bound(spec: &AttentionSpec) -> f64 {
 /// width while others are about 1: the output is mostly one value, and a kernel that mixes up
 /// rows, heads or parts is off by far more than the bound. (Random queries would weigh all keys
 /// alike, and their outputs would be near zero whatever the kernel does.)
-fn attention_data(
-    spec: &AttentionSpec,
-    random: &mut Random,
-) -> (Vec<bf16>, Vec<bf16>, Vec<bf16>) {
+fn attention_data(spec: &AttentionSpec, random: &mut Random) -> (Vec<bf16>, Vec<bf16>, Vec<bf16>) {
     let (keys, width) = (spec.kv_heads * spec.keys, spec.key_width);
     let sign = |bits: u64| if bits & 1 == 0 { bf16::ONE } else { bf16::NEG_ONE };
     let k: Vec<bf16> = (0..keys * width).map(|_| sign(random.next() >> 32)).collect();
@@ -199,8 +196,7 @@ impl Check {
     fn compare(&mut self, (row, column): (usize, usize), value: f64, target: f64, bound: f64) {
         self.compared += 1;
         let error = (value - target).abs();
-        // Written so that NaN is wrong.
-        if !(error <= bound) {
+        if error.is_nan() || error > bound {
             self.problem.get_or_insert_with(|| {
                 format!("row {row}, column {column} is {value}, not {target} (within {bound:.3e})")
             });

@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 
 use half::bf16;
 
+use super::RunError;
 use super::element::Element;
 use super::matrix::{Factor, Matrix, Order};
 use super::pool::TilePool;
 use super::program::Program;
-use super::RunError;
 use crate::amdxdna::{Buffer, BufferKind, Command, MAX_CHAIN, Packet, Submission};
 use crate::package::{Activation, ElementType, MatmulSpec, Shape};
 
@@ -229,9 +229,7 @@ fn tile_bytes(spec: &MatmulSpec) -> [usize; 3] {
 fn tiles(shape: Shape, tile: Shape) -> impl Iterator<Item = Tile> {
     let [ms, ks, ns] =
         [shape.m.div_ceil(tile.m), shape.k.div_ceil(tile.k), shape.n.div_ceil(tile.n)];
-    (0..ns).flat_map(move |n| {
-        (0..ks).flat_map(move |k| (0..ms).map(move |m| Tile { m, k, n }))
-    })
+    (0..ns).flat_map(move |n| (0..ks).flat_map(move |k| (0..ms).map(move |m| Tile { m, k, n })))
 }
 
 impl Bank {

@@ -154,7 +154,8 @@ impl Op {
             Op::LoadPdi => words(&[8, 0, 0, 0]),
             Op::Sync => words(&[0x80, 16, 0, 0]),
             Op::Patch { register, argument, offset } => {
-                let (register, argument, offset) = (long(*register), long(*argument), long(*offset));
+                let (register, argument, offset) =
+                    (long(*register), long(*argument), long(*offset));
                 let mut all = vec![0x81, 48, 0, 0, 0, 0];
                 all.extend([register, argument, offset].concat());
                 words(&all)

@@ -4,6 +4,8 @@
 pub mod fake;
 pub mod files;
 pub mod packages;
+mod raw;
+mod requests;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 use half::bf16;
 use pianola_npu::package::{
     Activation, AttentionSpec, BLayout, Design, ElementType, ImportOptions, MatmulSpec, Operation,
-    Package, Packing, PackageError, Shape, import,
+    Package, PackageError, Packing, Shape, import,
 };
 
 use super::Scratch;
@@ -93,7 +93,9 @@ pub fn matmul_kernel(spec: MatmulSpec) -> impl Fn(&mut [Vec<u8>]) + Send {
             for n in 0..ns {
                 let place = (m * ns + n) * spec.output.bytes();
                 if spec.input == ElementType::I8 {
-                    let term = |k| i32::from(a[m * ks + k] as i8) * i32::from(b[b_index(&spec, k, n)] as i8);
+                    let term = |k| {
+                        i32::from(a[m * ks + k] as i8) * i32::from(b[b_index(&spec, k, n)] as i8)
+                    };
                     let sum: i32 = (0..ks).map(term).sum();
                     c[place..place + 4].copy_from_slice(&sum.to_le_bytes());
                     continue;
