@@ -181,7 +181,7 @@ fn failures_have_names_and_give_everything_back() {
         (CREATE_HWCTX, 0, libc::ENODEV, |e| matches!(e, DriverError::DeviceLost { .. })),
         (CONFIG_HWCTX, 0, libc::EINVAL, |e| matches!(e, DriverError::Call { .. })),
         (CREATE_BO, 1, libc::ENOMEM, |e| matches!(e, DriverError::HeapFull { .. })),
-        (CREATE_BO, 1, libc::EAGAIN, |e| matches!(e, DriverError::Call { .. })),
+        (CREATE_BO, 1, libc::EAGAIN, |e| matches!(e, DriverError::HeapFull { .. })),
     ];
     for (request, from, errno, expected) in cases {
         let fake = Fake::new(Faults { fail: Some((request, from, errno)), ..Faults::default() });

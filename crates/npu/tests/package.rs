@@ -3,15 +3,15 @@
 mod common;
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use common::Scratch;
 use common::files::{NPU1, NPU2, Op, XclbinParts, stream, stream_for, xclbin};
 use common::packages::{attention, build, iron, matmul, try_package};
 use pianola_npu::amdxdna::Generation;
 use pianola_npu::package::{
-    Activation, BLayout, ElementType, ImportOptions, Operation, Package, PackageError, import,
-    packages,
+    Activation, BLayout, ElementType, ImportOptions, IronName, MatmulSpec, Operation, Package,
+    PackageError, WholeArrayName, import, packages,
 };
 
 fn product() -> Operation {
@@ -96,6 +96,31 @@ fn streams_of_text_are_imported() {
     let package = import(&folder, (&left, &path), &product(), &ImportOptions::new("kernel"));
     assert_eq!(package.unwrap().instructions().bytes(), stream_for(3));
     Package::load(&manifest_path(&scratch)).unwrap();
+}
+
+#[test]
+fn names_of_builds_make_operations_and_are_held_to_them() {
+    let scratch = Scratch::new();
+    let (left, right) = build(&scratch, &product());
+    let named = scratch.0.join("final_128x16x64_16x8x16_4c.xclbin");
+    fs::copy(&left, &named).unwrap();
+    let name = WholeArrayName::parse(&named).unwrap();
+    let types = (ElementType::I8, ElementType::I32);
+    let operation = Operation::Matmul(MatmulSpec::whole_array(name, types, BLayout::RowMajor));
+    assert_eq!(operation, product());
+    let folder = scratch.0.join("npu_kernels");
+    import(&folder, (&named, &right), &operation, &ImportOptions::new("kernel")).unwrap();
+    // The name of another shape, and of another number of columns.
+    for other in ["final_256x16x64_16x8x16_4c.xclbin", "final_128x16x64_16x8x16_2c.xclbin"] {
+        let path = scratch.0.join(other);
+        fs::copy(&left, &path).unwrap();
+        let options = ImportOptions::new("other");
+        let error = import(&folder, (&path, &right), &operation, &options).unwrap_err();
+        assert!(error.to_string().contains("file name"), "{error}");
+    }
+    let path = Path::new("FLM_GEMM_tn64_ck128_M256_K512_N64.bin");
+    let name = IronName::parse(path).unwrap();
+    assert_eq!(MatmulSpec::iron(name, Activation::Silu), Some(iron(Activation::Silu)));
 }
 
 #[test]
@@ -235,8 +260,9 @@ fn a_damaged_manifest_never_panics() {
     try_package(&scratch, &Operation::Matmul(iron(Activation::Gelu))).unwrap();
     let path = manifest_path(&scratch);
     let sound = fs::read(&path).unwrap();
-    for at in 0..sound.len() {
-        for byte in [b'0', b'9', b'"', 0xFF] {
+    // Without the newline that ends it, a manifest is still whole.
+    for at in 0..sound.len() - 1 {
+        for byte in [b'9', 0xFF] {
             let mut damaged = sound.clone();
             damaged[at] = byte;
             fs::write(&path, damaged).unwrap();

@@ -64,7 +64,8 @@ impl Buffer {
         let bytes = length as u64;
         let handle = shared.node.create_buffer(kind.number(), bytes).map_err(|failure| {
             match (kind, failure.errno) {
-                (BufferKind::Device, libc::ENOMEM | libc::ENOSPC) => {
+                // Newer drivers answer `EAGAIN` where a larger heap would help.
+                (BufferKind::Device, libc::ENOMEM | libc::ENOSPC | libc::EAGAIN) => {
                     DriverError::HeapFull { needed: bytes, heap: HEAP_BYTES as u64 }
                 }
                 _ => DriverError::memory(failure, bytes),

@@ -235,7 +235,6 @@ fn hint(errno: Errno) -> &'static str {
             "; this kernel's amdxdna does not know the request: use a newer kernel"
         }
         libc::EINVAL => "; `sudo dmesg | grep amdxdna` names the argument that was refused",
-        libc::EAGAIN => "; the device heap is not mapped",
         _ => "",
     }
 }

@@ -1,6 +1,7 @@
 //! What file names of the builds say: mlir-aie's `final_512x512x512_64x64x64_4c.xclbin`, IRON's
 //! `FLM_GEMM_tn64_ck128_…_M256_K512_N512.bin`.
 
+use std::fmt;
 use std::path::Path;
 
 use super::operation::Shape;
@@ -29,6 +30,14 @@ impl WholeArrayName {
         let columns = number(parts.next()?.strip_suffix('c')?)?;
         parts.next().is_none().then_some(())?;
         Some(WholeArrayName { shape, tile, columns: u16::try_from(columns).ok()? })
+    }
+}
+
+impl fmt::Display for WholeArrayName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let WholeArrayName { shape, tile, columns } = self;
+        write!(f, "{}x{}x{}_", shape.m, shape.k, shape.n)?;
+        write!(f, "{}x{}x{}_{columns}c", tile.m, tile.k, tile.n)
     }
 }
 

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::manifest::{FORMAT, check_name, sha256};
 use super::{
-    FileSum, MAX_INSTRUCTIONS, MAX_XCLBIN, Manifest, Operation, Package, PackageError, read_limited,
+    Design, FileSum, MAX_INSTRUCTIONS, MAX_XCLBIN, Manifest, Operation, Package, PackageError,
+    WholeArrayName, read_limited,
 };
 use crate::instructions::Instructions;
 use crate::xclbin::Xclbin;
@@ -66,6 +67,8 @@ pub fn import(
     operation.check(device, package.manifest.columns)?;
     package.manifest.arguments = operation.arguments();
     package.check()?;
+    check_name_of_build(&package, xclbin_path)?;
+    check_name_of_build(&package, stream_path)?;
 
     let folder = folder.join(device.name());
     fs::create_dir_all(&folder).map_err(PackageError::io("create", &folder))?;
@@ -84,6 +87,20 @@ pub fn import(
         remove_unused(&folder, [&old.xclbin.file, &old.instructions.file])?;
     }
     Ok(package)
+}
+
+/// Where a file's name says shape, tile and columns, they are the operation's.
+fn check_name_of_build(package: &Package, path: &Path) -> Result<(), PackageError> {
+    let Operation::Matmul(spec) = &package.manifest.operation else { return Ok(()) };
+    let Some(name) = WholeArrayName::parse(path) else { return Ok(()) };
+    let columns = package.manifest.columns;
+    let stated = WholeArrayName { shape: spec.shape, tile: spec.tile, columns };
+    if spec.design != Design::WholeArray || name == stated {
+        return Ok(());
+    }
+    let what = "shape, tile and columns by the file name and as stated";
+    let (left, right) = (name.to_string(), stated.to_string());
+    Err(PackageError::Mismatch { what, left, right })
 }
 
 impl FileSum {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::PackageError;
+use super::file_name::{IronName, WholeArrayName};
 use crate::amdxdna::Generation;
 
 /// A type of a matrix's elements.
@@ -221,6 +222,33 @@ fn dimensions(values: &[usize]) -> Result<(), PackageError> {
 }
 
 impl MatmulSpec {
+    /// A build of mlir-aie's whole_array by its file name; types of the factors and the product,
+    /// and B's layout, are not in it.
+    pub fn whole_array(
+        name: WholeArrayName,
+        (input, output): (ElementType, ElementType),
+        b_layout: BLayout,
+    ) -> MatmulSpec {
+        let WholeArrayName { shape, tile, .. } = name;
+        let (design, activation) = (Design::WholeArray, Activation::None);
+        MatmulSpec { design, input, output, shape, tile, b_layout, activation }
+    }
+
+    /// A build of IRON's GEMM for npu1 by its file name; none where its column block was never
+    /// verified.
+    pub fn iron(name: IronName, activation: Activation) -> Option<MatmulSpec> {
+        let packing = Packing::iron(name.n_tile)?;
+        Some(MatmulSpec {
+            design: Design::IronGemm,
+            input: ElementType::Bf16,
+            output: ElementType::Bf16,
+            shape: name.shape,
+            tile: Shape { m: 64, k: packing.k_tile, n: packing.n_tile },
+            b_layout: BLayout::Packed(packing),
+            activation,
+        })
+    }
+
     fn check(&self, device: Generation, columns: usize) -> Result<(), PackageError> {
         let (shape, tile) = (self.shape, self.tile);
         dimensions(&[shape.m, shape.k, shape.n, tile.m, tile.k, tile.n])?;
