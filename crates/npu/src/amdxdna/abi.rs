@@ -266,6 +266,17 @@ pub(crate) struct ContextStatus {
     pub(crate) errors: u64,
 }
 
+/// The answer to `RESOURCE_INFO`, which newer drivers give.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Resources {
+    pub(crate) clock_max: u64,
+    pub(crate) tops_max: u64,
+    pub(crate) contexts_max: u64,
+    pub(crate) tops: u64,
+    pub(crate) contexts: u64,
+}
+
 /// A structure that the kernel fills in as the answer to `GET_INFO`.
 ///
 /// # Safety
@@ -293,6 +304,7 @@ answer!(ArrayMetadata, 1);
 answer!([u32; 2], 2);
 answer!([ContextStatus; MAX_CONTEXTS], 5);
 answer!([u32; 4], 8);
+answer!(Resources, 12);
 
 /// The kernel takes at most this many compute units a context.
 pub(crate) const MAX_UNITS: usize = 32;

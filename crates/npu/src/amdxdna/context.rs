@@ -178,11 +178,12 @@ impl Drop for Context {
 /// Why a context was refused. The kernel's answer depends on its version and on what ran out, so
 /// the contexts in use decide; the heap, whose lack has the same number, is always there.
 fn no_context(device: &Device, failure: Failure) -> DriverError {
-    let limit = device.identity().generation.contexts();
-    let in_use = device.contexts_in_use().ok().map(|contexts| contexts.len());
+    let (in_use, limit) = device.context_counts();
     let full = in_use.is_some_and(|count| count >= limit);
     match failure.errno {
-        libc::ENOENT | libc::EBUSY | libc::ENOSPC => DriverError::NoFreeContext { in_use, limit },
+        libc::ENOENT | libc::EBUSY | libc::ENOSPC | libc::EAGAIN => {
+            DriverError::NoFreeContext { in_use, limit }
+        }
         _ if full => DriverError::NoFreeContext { in_use, limit },
         _ => failure.into(),
     }

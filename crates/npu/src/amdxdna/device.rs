@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::abi::{ArrayMetadata, ContextStatus, MAX_CONTEXTS};
+use super::abi::{ArrayMetadata, ContextStatus, MAX_CONTEXTS, Resources};
 use super::calls::{Calls, SystemCalls};
 use super::error::DriverError;
 use super::mapping::Mapping;
@@ -93,9 +93,9 @@ impl Identity {
         if !name.starts_with("amdxdna") {
             return Err(DriverError::ForeignDriver { path: node.path.clone(), name });
         }
-        let (metadata, _) = node.info::<ArrayMetadata>()?;
-        let ([array_major, array_minor], _) = node.info::<[u32; 2]>()?;
-        let (firmware, _) = node.info::<[u32; 4]>()?;
+        let metadata: ArrayMetadata = node.info()?;
+        let [array_major, array_minor]: [u32; 2] = node.info()?;
+        let firmware: [u32; 4] = node.info()?;
         let generation = Generation::of(&metadata).ok_or(DriverError::UnknownArray {
             columns: metadata.columns,
             rows: metadata.rows,
@@ -131,10 +131,8 @@ pub struct ContextUse {
 
 /// The contexts in use by all programs.
 pub(crate) fn contexts_in_use(node: &Node) -> Result<Vec<ContextUse>, Failure> {
-    let (entries, bytes) = node.info::<[ContextStatus; MAX_CONTEXTS]>()?;
-    let count = bytes / size_of::<ContextStatus>();
-    // A driver that leaves the size alone marks unused entries with no columns.
-    let used = entries[..count].iter().filter(|entry| entry.columns > 0);
+    let entries: [ContextStatus; MAX_CONTEXTS] = node.info()?;
+    let used = entries.iter().filter(|entry| entry.columns > 0);
     let report = |entry: &ContextStatus| ContextUse {
         process: entry.process,
         first_column: entry.first_column,
@@ -208,6 +206,18 @@ impl Device {
     /// What the device says of itself.
     pub fn identity(&self) -> &Identity {
         &self.shared.identity
+    }
+
+    /// How many hardware contexts are in use by all programs, where the driver says, and how many
+    /// there are. Older drivers list contexts only, and the limit is the generation's.
+    pub(crate) fn context_counts(&self) -> (Option<usize>, usize) {
+        let listed = self.contexts_in_use().ok().map(|contexts| contexts.len());
+        match self.shared.node.info::<Resources>() {
+            Ok(resources) if resources.contexts_max > 0 => {
+                (Some(resources.contexts as usize), resources.contexts_max as usize)
+            }
+            _ => (listed, self.identity().generation.contexts()),
+        }
     }
 
     /// The hardware contexts in use by all programs.

@@ -120,6 +120,10 @@ fn plain_structures() -> Vec<Layout> {
             column_bytes: "col_size", columns: "cols", rows: "rows", major: "version.major",
             minor: "version.minor", core: "core", memory: "mem", shim: "shim",
         }),
+        layout!(Resources, "struct amdxdna_drm_get_resource_info", None, 0, {
+            clock_max: "npu_clk_max", tops_max: "npu_tops_max", contexts_max: "npu_task_max",
+            tops: "npu_tops_curr", contexts: "npu_task_curr",
+        }),
         layout!(ContextStatus, "struct amdxdna_drm_query_hwctx", None, 0, {
             id: "context_id", first_column: "start_col", columns: "num_col", process: "pid",
             submissions: "command_submissions", completions: "command_completions",
@@ -174,6 +178,7 @@ fn structures_have_the_published_offsets() {
     assert_eq!(size_of::<QualityOfService>(), 24);
     assert_eq!(size_of::<TileMetadata>(), 16);
     assert_eq!(size_of::<ArrayMetadata>(), 64);
+    assert_eq!(size_of::<Resources>(), 40);
     assert_eq!(offset_of!(ArrayMetadata, major), 8);
     assert_eq!(offset_of!(ArrayMetadata, core), 16);
     assert_eq!(offset_of!(ArrayMetadata, memory), 32);

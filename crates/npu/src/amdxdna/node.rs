@@ -64,18 +64,18 @@ impl Node {
         Ok((text.trim_end_matches('\0').to_string(), version.major, version.minor))
     }
 
-    /// Asks the device a question. Returns the bytes that the kernel says it filled, too.
-    pub(crate) fn info<A: Answer>(&self) -> Result<(A, usize), Failure> {
+    /// Asks the device a question. What the driver does not fill in stays zero. The size that it
+    /// returns is of no use: it is what was written, needed or left over, by question and version.
+    pub(crate) fn info<A: Answer>(&self) -> Result<A, Failure> {
         let mut answer = A::default();
-        let size = size_of::<A>();
         let mut request = abi::GetInfo {
             parameter: A::PARAMETER,
-            size: size as u32,
+            size: size_of::<A>() as u32,
             buffer: std::ptr::from_mut(&mut answer) as u64,
         };
         // SAFETY: the buffer is `answer`, of the size given, and any bits are valid in it.
         unsafe { self.request(&mut request) }?;
-        Ok((answer, size.min(request.size as usize)))
+        Ok(answer)
     }
 
     /// Creates a buffer and returns its handle.

@@ -282,7 +282,8 @@ impl State {
                     buffer.set(index * 64, [index as u32, 1, 4, 0]);
                     buffer.set(index * 64 + 16, 4321_i64);
                 }
-                argument.set(4, count as u32 * 64);
+                // Newer drivers return the room that is left.
+                argument.set(4, size - count as u32 * 64);
             }
             8 if size == 16 => buffer.set(0, [1_u32, 5, 2, 388]),
             _ => return Err(libc::EINVAL),
