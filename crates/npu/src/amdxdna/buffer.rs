@@ -71,10 +71,11 @@ impl Buffer {
                 _ => DriverError::memory(failure, bytes),
             }
         })?;
+        shared.retain_handle(handle);
         Buffer::adopt(shared, handle, kind, length)
     }
 
-    /// Makes a buffer of a handle, which is closed if that fails.
+    /// Makes a buffer of a handle that was counted for it, and is released if that fails.
     fn adopt(
         device: Arc<Shared>,
         handle: u32,
@@ -103,12 +104,12 @@ impl Buffer {
     }
 
     /// A buffer that another driver exported, `length` bytes of it. The descriptor stays the
-    /// caller's.
+    /// caller's. The memory is others', too: what is read while they write is of either.
     pub fn import(device: &Device, fd: RawFd, length: usize) -> Result<Buffer, DriverError> {
         let shared = device.shared.clone();
         let version = shared.identity.driver;
         let handle =
-            shared.node.import(fd).map_err(|failure| DriverError::prime(failure, version))?;
+            shared.import_handle(fd).map_err(|failure| DriverError::prime(failure, version))?;
         Buffer::adopt(shared, handle, BufferKind::Share, length.max(1).next_multiple_of(PAGE))
     }
 
@@ -178,7 +179,8 @@ impl Buffer {
         self.check(offset, bytes.len());
         let (mapping, start) = self.place();
         // SAFETY: the range is inside this buffer, which `&mut self` makes ours alone: a mapping
-        // has one buffer, and the kernel gives no part of the heap to two.
+        // has one buffer, and the kernel gives no part of the heap to two. Memory of an import has
+        // other mappings; no reference into any of them exists.
         unsafe { mapping.write(start + offset, bytes) };
     }
 
@@ -210,7 +212,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         self.memory = Memory::Own(None);
-        self.device.node.close_buffer(self.handle);
+        self.device.release_handle(self.handle);
     }
 }
 

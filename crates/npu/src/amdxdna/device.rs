@@ -1,7 +1,9 @@
 //! An NPU that this process has opened: what it is, and its heap.
 
+use std::collections::HashMap;
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::abi::{ArrayMetadata, ContextStatus, MAX_CONTEXTS, Resources};
 use super::calls::{Calls, SystemCalls};
@@ -158,12 +160,48 @@ pub(crate) struct Shared {
     heap_handle: u32,
     /// The heap's address on the device, where the driver gives one.
     pub(crate) heap_address: u64,
+    /// Buffers of each handle: importing what this process exported, or the same memory twice,
+    /// gives a handle that is open already, and closing it once closes it for all.
+    handles: Mutex<HashMap<u32, usize>>,
 }
 
 impl Shared {
     /// The heap's memory.
     pub(crate) fn heap(&self) -> &Mapping {
         self.heap.as_ref().expect("the heap is mapped for as long as the device is open")
+    }
+}
+
+impl Shared {
+    /// Counts a buffer of a handle.
+    pub(crate) fn retain_handle(&self, handle: u32) {
+        *self.handles().entry(handle).or_default() += 1;
+    }
+
+    /// Imports memory and counts a buffer of its handle.
+    pub(crate) fn import_handle(&self, fd: RawFd) -> Result<u32, Failure> {
+        // Under the lock, so that a handle that is open already is not closed in between.
+        let mut handles = self.handles();
+        let handle = self.node.import(fd)?;
+        *handles.entry(handle).or_default() += 1;
+        Ok(handle)
+    }
+
+    /// Closes a handle with its last buffer.
+    pub(crate) fn release_handle(&self, handle: u32) {
+        let mut handles = self.handles();
+        if let Some(count) = handles.get_mut(&handle) {
+            *count -= 1;
+            if *count == 0 {
+                handles.remove(&handle);
+                // Under the lock: once closed, the number may be given to an import.
+                self.node.close_buffer(handle);
+            }
+        }
+    }
+
+    fn handles(&self) -> MutexGuard<'_, HashMap<u32, usize>> {
+        self.handles.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -192,7 +230,9 @@ impl Device {
             .create_buffer(DEVICE_HEAP, bytes)
             .map_err(|failure| DriverError::memory(failure, bytes))?;
         // From here on, dropping `shared` gives the handle back.
-        let mut shared = Shared { node, identity, heap: None, heap_handle, heap_address: 0 };
+        let handles = Mutex::default();
+        let mut shared =
+            Shared { node, identity, heap: None, heap_handle, heap_address: 0, handles };
         let info = shared.node.buffer_info(heap_handle)?;
         let node = &shared.node;
         let mapping =

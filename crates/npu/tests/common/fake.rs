@@ -47,6 +47,8 @@ pub(super) struct Memory {
     /// The processor's view; null until it is mapped.
     pub(super) mapped: usize,
     pub(super) layout: Option<Layout>,
+    /// Mappings of the same memory.
+    pub(super) maps: usize,
     pub(super) device: Vec<u8>,
     pub(super) address: u64,
     /// Of a DEV buffer: where it is in the heap.
@@ -200,12 +202,15 @@ impl Calls for Fake {
         let layout = Layout::from_size_align(length, alignment).map_err(|_| libc::EINVAL)?;
         let Some(memory) = state.buffers.get_mut(&handle) else { return Err(libc::EINVAL) };
         let is_heap = memory.kind == 2;
-        let sound = length == memory.size && memory.mapped == 0 && (!is_heap || alignment == HEAP);
-        // SAFETY: no buffer is empty.
-        let address = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }).unwrap();
-        memory.mapped = address.as_ptr() as usize;
-        memory.layout = Some(layout);
-        state.rule(sound, "a buffer is mapped once and whole, the heap 64 MiB-aligned");
+        let sound = length == memory.size && (!is_heap || alignment == HEAP && memory.maps == 0);
+        memory.maps += 1;
+        if memory.maps == 1 {
+            // SAFETY: no buffer is empty.
+            memory.mapped = unsafe { std::alloc::alloc_zeroed(layout) } as usize;
+            memory.layout = Some(layout);
+        }
+        let address = NonNull::new(memory.mapped as *mut u8).unwrap();
+        state.rule(sound, "a buffer is mapped whole, the heap once and 64 MiB-aligned");
         Ok(address)
     }
 
@@ -213,18 +218,18 @@ impl Calls for Fake {
         let mut state = self.state();
         state.events.push("unmap".into());
         let at = address.as_ptr() as usize;
-        let memory = state.buffers.values_mut().find(|memory| memory.mapped == at);
-        let layout = memory.and_then(|memory| {
+        let Some(memory) = state.buffers.values_mut().find(|memory| memory.mapped == at) else {
+            state.violation("munmap of what is not mapped");
+            return;
+        };
+        memory.maps -= 1;
+        let whole = length == memory.size;
+        if memory.maps == 0 {
             memory.mapped = 0;
-            memory.layout.take()
-        });
-        match layout {
-            Some(layout) => {
-                state.rule(layout.size() == length, "a mapping ends whole");
-                // SAFETY: allocated by `mmap` with this layout, which was taken out of the table.
-                unsafe { std::alloc::dealloc(address.as_ptr(), layout) };
-            }
-            None => state.violation("munmap of what is not mapped"),
+            let layout = memory.layout.take().unwrap();
+            // SAFETY: allocated by `mmap` with this layout; no mapping of it is left.
+            unsafe { std::alloc::dealloc(address.as_ptr(), layout) };
         }
+        state.rule(whole, "a mapping ends whole");
     }
 }

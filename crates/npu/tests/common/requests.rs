@@ -51,7 +51,8 @@ impl State {
         };
         // What the device sees is anything but zeros until it is flushed.
         let device = if kind == 2 { Vec::new() } else { vec![0xCD; size] };
-        let memory = Memory { kind, size, mapped: 0, layout: None, device, address, heap_offset };
+        let memory =
+            Memory { kind, size, mapped: 0, layout: None, maps: 0, device, address, heap_offset };
         self.buffers.insert(handle, memory);
         argument.set(28, handle);
         Ok(())
@@ -331,17 +332,13 @@ impl State {
                 None => return Err(libc::EINVAL),
             },
             0xC00C_642D => argument.set(8, 9000_i32 + handle as i32),
+            // What this process exported has a handle already, which is the answer.
             0xC00C_642E => {
-                let fd: i32 = argument.get(8);
-                let of = self.buffers.get(&((fd - 9000) as u32));
-                let Some(size) = of.map(|memory| memory.size) else { return Err(libc::EBADF) };
-                self.next_handle += 1;
-                let address = 0x9_0000_0000 + u64::from(self.next_handle) * 0x1000_0000;
-                let (device, layout) = (vec![0; size], None);
-                let memory =
-                    Memory { kind: 1, size, mapped: 0, layout, device, address, heap_offset: 0 };
-                self.buffers.insert(self.next_handle, memory);
-                argument.set(0, self.next_handle);
+                let handle = (argument.get::<i32>(8) - 9000) as u32;
+                if !self.buffers.contains_key(&handle) {
+                    return Err(libc::EBADF);
+                }
+                argument.set(0, handle);
             }
             _ => return Err(libc::ENOTTY),
         }
