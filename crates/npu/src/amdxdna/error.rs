@@ -31,9 +31,8 @@ pub enum DriverError {
 
     /// The device is on the bus, and its firmware is not on the disk.
     #[error(
-        "the NPU's firmware {} is not installed, so that amdxdna cannot start it: install \
-         linux-firmware (Debian: `sudo apt install firmware-amd-graphics firmware-misc-nonfree`), \
-         then `sudo modprobe -r amdxdna && sudo modprobe amdxdna`", .file.display()
+        "the NPU's firmware {} is not installed, so that amdxdna cannot start it: install a current \
+         linux-firmware, then `sudo modprobe -r amdxdna && sudo modprobe amdxdna`", .file.display()
     )]
     FirmwareMissing {
         /// The folder or file that the driver looks for.
