@@ -1,0 +1,28 @@
+//! AMD's XDNA NPU (Ryzen AI), driven through the kernel's own interface: no XRT, no vendor library.
+//!
+//! ```text
+//! npu_kernels/ ─► Package (manifest, xclbin, instructions; checked)
+//!                    │
+//! /dev/accel ─► Device ─► KernelRunner ─ self_test ─► matmul, attention (one shape)
+//!                                │
+//!                                └─► TiledMatmul (any shape: padding, chains, two banks)
+//! ```
+//!
+//! **Nothing here has been run on an NPU.** The interface is that of the kernel's public header, to
+//! which a test compares every structure; file formats and packets follow public sources. The
+//! driver's tests run against a stand-in that holds every call to the documented rules. Before a
+//! result is used on a real device, [`runner::KernelRunner::self_test`] must pass there.
+//!
+//! Kernels are not part of this crate: users build them with AMD's open tools (mlir-aie, IRON,
+//! mlir-air), and [`package::import`] makes packages of what the builds leave. Each file is
+//! strange until checked, and a package that computes wrongly is refused by name.
+//!
+//! The crate never guesses what a kernel computes, never falls back to another device, and never
+//! keeps more memory pinned than its caller allows.
+
+pub mod amdxdna;
+mod bytes;
+pub mod instructions;
+pub mod package;
+pub mod runner;
+pub mod xclbin;

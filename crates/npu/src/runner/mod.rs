@@ -1,0 +1,164 @@
+//! Running kernel packages.
+//!
+//! ```text
+//! Package ─► KernelRunner ─ self_test ─► matmul_i8, matmul_bf16, attention_bf16   its one shape
+//!                 └─ into_tiled ─► TiledMatmul                                     any shape
+//! ```
+
+mod attention;
+mod element;
+mod error;
+mod matrix;
+mod pool;
+mod program;
+mod reference;
+mod self_test;
+mod tiled;
+
+use half::bf16;
+
+pub use error::RunError;
+pub use matrix::{Factor, Order};
+pub use program::RunOptions;
+pub use self_test::SelfTest;
+pub use tiled::{TiledMatmul, TiledOptions};
+
+use crate::amdxdna::{Buffer, BufferKind, Command, Device};
+use crate::package::{ElementType, MatmulSpec, Operation, Package};
+use element::Element;
+use matrix::Matrix;
+use program::Program;
+
+/// A package loaded into a hardware context, with buffers for its arguments: runs the operation on
+/// exactly the package's shape.
+#[derive(Debug)]
+pub struct KernelRunner {
+    // Dropped first: with the context gone, no command of it touches the buffers any more.
+    program: Program,
+    name: String,
+    operation: Operation,
+    command: Command,
+    /// The data buffers with the bytes that each has by the operation.
+    arguments: Vec<(Buffer, usize)>,
+}
+
+impl KernelRunner {
+    /// Loads a package. Run [`KernelRunner::self_test`] before trusting its results.
+    pub fn load(
+        device: &Device,
+        package: &Package,
+        options: RunOptions,
+    ) -> Result<KernelRunner, RunError> {
+        let program = Program::load(device, package, options)?;
+        let operation = package.manifest().operation.clone();
+        let mut arguments = Vec::new();
+        for argument in operation.arguments() {
+            let buffer = Buffer::new(device, BufferKind::Share, argument.bytes)?;
+            arguments.push((buffer, argument.bytes));
+        }
+        let buffers: Vec<&Buffer> = arguments.iter().map(|(buffer, _)| buffer).collect();
+        let mut command = Command::new(device)?;
+        command.set(&program.packet(&buffers));
+        let name = package.name().to_string();
+        Ok(KernelRunner { program, name, operation, command, arguments })
+    }
+
+    /// The package's name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What the package computes.
+    pub fn operation(&self) -> &Operation {
+        &self.operation
+    }
+
+    /// Whether the context is gone; the package must be loaded again.
+    pub fn is_lost(&self) -> bool {
+        self.program.context.is_lost()
+    }
+
+    /// `out = a b` with a of M x K, b of K x N and out of M x N, all row-major.
+    pub fn matmul_i8(&mut self, a: &[i8], b: &[i8], out: &mut [i32]) -> Result<(), RunError> {
+        self.matmul(a, b, out)
+    }
+
+    /// The same for bf16. A package that rounds its result to bf16 has that widened.
+    pub fn matmul_bf16(&mut self, a: &[bf16], b: &[bf16], out: &mut [f32]) -> Result<(), RunError> {
+        self.matmul(a, b, out)
+    }
+
+    fn matmul<E: Element>(&mut self, a: &[E], b: &[E], out: &mut [E::Sum]) -> Result<(), RunError> {
+        let spec = self.matmul_spec(E::TYPE)?.clone();
+        let shape = spec.shape;
+        let a = Matrix::new("a", a, (shape.m, shape.k), Order::RowMajor)?;
+        let b = Matrix::new("b", b, (shape.k, shape.n), Order::RowMajor)?;
+        RunError::length("out", shape.m * shape.n, out.len())?;
+        let mut staged = Vec::new();
+        a.lay_out_a((0, 0), shape, &mut staged);
+        self.write_argument(0, E::bytes(&staged))?;
+        b.lay_out_b((0, 0), shape, spec.b_layout, &mut staged);
+        self.write_argument(1, E::bytes(&staged))?;
+        self.run(2)?;
+        out.fill(E::Sum::default());
+        let mut bytes = vec![0; self.arguments[2].1];
+        self.read_argument(2, &mut bytes)?;
+        E::add(&bytes, spec.output, out);
+        Ok(())
+    }
+
+    fn matmul_spec(&self, input: ElementType) -> Result<&MatmulSpec, RunError> {
+        match &self.operation {
+            Operation::Matmul(spec) if spec.input == input => Ok(spec),
+            _ => Err(self.wrong_operation(match input {
+                ElementType::I8 => "a product of i8",
+                _ => "a product of bf16",
+            })),
+        }
+    }
+
+    fn wrong_operation(&self, wanted: &'static str) -> RunError {
+        let found = match &self.operation {
+            Operation::Matmul(spec) => format!("a product of {:?}", spec.input),
+            Operation::Attention(_) => "attention".to_string(),
+        };
+        RunError::WrongOperation { package: self.name.clone(), wanted, found }
+    }
+
+    /// Writes an input and moves it to memory.
+    fn write_argument(&mut self, index: usize, bytes: &[u8]) -> Result<(), RunError> {
+        let (buffer, length) = &mut self.arguments[index];
+        debug_assert_eq!(bytes.len(), *length);
+        buffer.write(0, bytes);
+        Ok(buffer.flush(*length)?)
+    }
+
+    /// Reads an output that the device wrote.
+    fn read_argument(&self, index: usize, bytes: &mut [u8]) -> Result<(), RunError> {
+        let (buffer, length) = &self.arguments[index];
+        buffer.invalidate(*length)?;
+        buffer.read(0, bytes);
+        Ok(())
+    }
+
+    /// Runs the command once. The output is filled with ones before, which are NaN in every
+    /// floating-point type, so that an element the kernel never writes cannot pass for a result.
+    fn run(&mut self, output: usize) -> Result<(), RunError> {
+        let (buffer, length) = &mut self.arguments[output];
+        buffer.fill(0, *length, 0xFF);
+        buffer.flush(*length)?;
+        let buffers: Vec<&Buffer> = self.arguments.iter().map(|(buffer, _)| buffer).collect();
+        self.command.set(&self.program.packet(&buffers));
+        let submission = self.program.submit(&self.command, &buffers)?;
+        self.program.wait(submission, &self.command)
+    }
+
+    /// Gives up the buffers of the one shape and keeps the context, for products of any shape.
+    pub fn into_tiled(self, options: TiledOptions) -> Result<TiledMatmul, RunError> {
+        let Operation::Matmul(spec) = &self.operation else {
+            return Err(self.wrong_operation("a product of matrices"));
+        };
+        let spec = spec.clone();
+        TiledMatmul::new(self.program, self.name, spec, options)
+    }
+}
