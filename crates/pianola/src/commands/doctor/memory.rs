@@ -52,7 +52,7 @@ fn amount(installed: Option<u64>, usable: Option<(u64, u64)>) -> Row {
         ..LEAST => {
             Row::broken("memory", format!("{text}: too little for the smallest model")).fix(fix)
         }
-        ..LITTLE => {
+        LEAST..LITTLE => {
             Row::warning("memory", format!("{text}: enough for the smallest models")).fix(fix)
         }
         _ => Row::fine("memory", text),

@@ -61,8 +61,9 @@ fn replace_word(text: &str, word: &str, replacement: &str) -> String {
         let after = &found[word.len()..];
         replaced.push_str(before);
         let previous = replaced.chars().next_back();
-        let whole = !(previous.is_some_and(inside) && word.starts_with(inside))
-            && !(after.starts_with(inside) && word.ends_with(inside));
+        let continues_before = previous.is_some_and(inside) && word.starts_with(inside);
+        let continues_after = after.starts_with(inside) && word.ends_with(inside);
+        let whole = !continues_before && !continues_after;
         replaced.push_str(if whole { replacement } else { word });
         rest = after;
     }
