@@ -79,16 +79,14 @@ impl Map {
 #[cfg(unix)]
 const WINDOW: usize = 64 << 10;
 
-/// The windows of `map` from the one that `part` begins in to the one that it ends in. That one is left
-/// out, since bytes behind `part` are likely to be read next; releasing those drops it. None where
-/// `part` lies elsewhere or ends where it begins.
+/// The windows of `map` that `part` lies in, in whole: what others read of the first and the last is one
+/// more read of theirs. None where `part` is empty or lies elsewhere.
 #[cfg(unix)]
 fn windows_of(map: &[u8], part: &[u8]) -> Option<Range<usize>> {
     let first = (part.as_ptr() as usize).checked_sub(map.as_ptr() as usize)?;
     let end = first.checked_add(part.len()).filter(|&end| end <= map.len())?;
-    let last = if end == map.len() { end } else { end / WINDOW * WINDOW };
-    let start = first / WINDOW * WINDOW;
-    (start < last).then_some(start..last)
+    let last = end.next_multiple_of(WINDOW).min(map.len());
+    (!part.is_empty()).then_some(first / WINDOW * WINDOW..last)
 }
 
 #[cfg(test)]
@@ -103,9 +101,10 @@ mod tests {
         fs::write(&path, &bytes).unwrap();
         let map = Map::open(&path).unwrap();
         let whole = map.bytes();
-        assert_eq!(windows_of(whole, &whole[1..WINDOW + 1]), Some(0..WINDOW));
+        assert_eq!(windows_of(whole, &whole[1..WINDOW + 1]), Some(0..2 * WINDOW));
         assert_eq!(windows_of(whole, &whole[2 * WINDOW..]), Some(2 * WINDOW..whole.len()));
-        assert_eq!(windows_of(whole, &whole[5..WINDOW - 1]), None);
+        assert_eq!(windows_of(whole, &whole[5..WINDOW - 1]), Some(0..WINDOW));
+        assert_eq!(windows_of(whole, &whole[5..5]), None);
         assert_eq!(windows_of(whole, &bytes), None);
         map.release(&whole[WINDOW / 2..]);
         map.release(&bytes);
