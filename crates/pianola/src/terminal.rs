@@ -2,10 +2,11 @@
 //! line, and not shown in the middle of the answer.
 
 #[cfg(unix)]
-pub use unix::{Silence, restore, width};
+pub use unix::{Silence, mark_pastes, restore, width};
 
 #[cfg(unix)]
 mod unix {
+    use std::io::{self, IsTerminal, Write};
     use std::sync::{Mutex, MutexGuard};
 
     use rustix::termios::{
@@ -34,6 +35,7 @@ mod unix {
             silent.local_modes.insert(LocalModes::NOFLSH);
             tcsetattr(input, OptionalActions::Drain, &silent).ok()?;
             *before() = Some(mode);
+            mark_pastes();
             Some(Silence)
         }
     }
@@ -44,9 +46,31 @@ mod unix {
         }
     }
 
+    /// While there is silence: has the terminal put brackets around a paste, so that several lines are
+    /// one message. The line editor ends that whenever it has a line, and a paste may come during an
+    /// answer.
+    pub fn mark_pastes() {
+        if before().is_some() {
+            write_mode("\u{1b}[?2004h");
+        }
+    }
+
+    /// Asks the terminal for a mode, wherever it can be written to.
+    fn write_mode(sequence: &str) {
+        let (mut err, mut out) = (io::stderr(), io::stdout());
+        let terminal: &mut dyn Write = match (err.is_terminal(), out.is_terminal()) {
+            (true, _) => &mut err,
+            (false, true) => &mut out,
+            (false, false) => return,
+        };
+        // A terminal that is gone has no modes.
+        let _ = terminal.write_all(sequence.as_bytes()).and_then(|()| terminal.flush());
+    }
+
     /// Puts the terminal back as it was, before the process ends in whatever way.
     pub fn restore() {
         if let Some(mode) = before().take() {
+            write_mode("\u{1b}[?2004l");
             // A terminal that is gone needs no mode.
             let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Drain, &mode);
         }
@@ -60,7 +84,7 @@ mod unix {
 }
 
 #[cfg(not(unix))]
-pub use other::{Silence, restore, width};
+pub use other::{Silence, mark_pastes, restore, width};
 
 /// Consoles elsewhere are left to the line editor.
 #[cfg(not(unix))]
@@ -72,6 +96,8 @@ mod other {
             None
         }
     }
+
+    pub fn mark_pastes() {}
 
     pub fn restore() {}
 

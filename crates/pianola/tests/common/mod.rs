@@ -4,7 +4,7 @@
 
 pub mod pty;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -239,4 +239,9 @@ macro_rules! words {
 
 pub fn display(path: &Path) -> String {
     path.display().to_string()
+}
+
+/// Arguments, and some more behind them.
+pub fn with(arguments: &[OsString], more: &[&str]) -> Vec<OsString> {
+    arguments.iter().cloned().chain(more.iter().map(OsString::from)).collect()
 }

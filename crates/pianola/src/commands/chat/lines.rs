@@ -9,7 +9,7 @@ use rustyline::history::FileHistory;
 use crate::console;
 use crate::failure::Failure;
 use crate::store::Store;
-use crate::terminal::Silence;
+use crate::terminal::{self, Silence};
 
 /// What the user wrote.
 #[derive(Debug, PartialEq, Eq)]
@@ -121,6 +121,7 @@ impl Lines {
             },
             Source::Terminal { editor, .. } => match editor.readline(prompt) {
                 Ok(line) => {
+                    terminal::mark_pastes();
                     if !line.trim().is_empty() {
                         // A history that cannot grow is no reason to stop talking.
                         let _ = editor.add_history_entry(&line);
