@@ -90,7 +90,9 @@ fn what_is_typed_during_an_answer_comes_after_it() {
     ready(&mut terminal);
     terminal.press("Count from one to fifty.\r");
     terminal.expect("fifty.");
-    terminal.expect("\n");
+    // Pastes are marked during the answer, too, after the line editor has ended that.
+    terminal.expect("\u{1b}[?2004l");
+    assert_eq!(terminal.expect("\u{1b}[?2004h"), "\r\n");
     terminal.expect(" ");
     terminal.press("/stats\r");
     let answer = terminal.expect("> ");
@@ -99,6 +101,8 @@ fn what_is_typed_during_an_answer_comes_after_it() {
     terminal.expect("generated 60 tokens");
     terminal.press("\u{4}");
     assert!(terminal.wait().success());
+    let last = terminal.shown().rfind("\u{1b}[?2004").unwrap();
+    assert!(terminal.shown()[last..].starts_with("\u{1b}[?2004l"), "{}", terminal.shown());
 }
 
 #[test]
