@@ -2,7 +2,7 @@
 //! line, and not shown in the middle of the answer.
 
 #[cfg(unix)]
-pub use unix::{Silence, mark_pastes, restore, width};
+pub use unix::{Silence, end_when_quiet, mark_pastes, restore, up, width};
 
 #[cfg(unix)]
 mod unix {
@@ -10,7 +10,7 @@ mod unix {
     use std::sync::{Mutex, MutexGuard};
 
     use rustix::termios::{
-        LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr,
+        LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
     };
 
     /// The terminal's mode before it was changed, while it is.
@@ -51,12 +51,27 @@ mod unix {
     /// answer.
     pub fn mark_pastes() {
         if before().is_some() {
-            write_mode("\u{1b}[?2004h");
+            tell("\u{1b}[?2004h");
         }
     }
 
-    /// Asks the terminal for a mode, wherever it can be written to.
-    fn write_mode(sequence: &str) {
+    /// Moves the cursor to the line above, which an editor has left empty.
+    pub fn up() {
+        tell("\u{1b}[A");
+    }
+
+    /// Whether reading keys ends once a tenth of a second has brought none, instead of waiting for one;
+    /// for the line editor, which sets it back itself. False where it cannot be set.
+    pub fn end_when_quiet(ends: bool) -> bool {
+        let input = rustix::stdio::stdin();
+        let Ok(mut mode) = tcgetattr(input) else { return false };
+        mode.special_codes[SpecialCodeIndex::VMIN] = u8::from(!ends);
+        mode.special_codes[SpecialCodeIndex::VTIME] = u8::from(ends);
+        tcsetattr(input, OptionalActions::Now, &mode).is_ok()
+    }
+
+    /// Tells the terminal something, wherever it can be written to.
+    fn tell(sequence: &str) {
         let (mut err, mut out) = (io::stderr(), io::stdout());
         let terminal: &mut dyn Write = match (err.is_terminal(), out.is_terminal()) {
             (true, _) => &mut err,
@@ -70,7 +85,7 @@ mod unix {
     /// Puts the terminal back as it was, before the process ends in whatever way.
     pub fn restore() {
         if let Some(mode) = before().take() {
-            write_mode("\u{1b}[?2004l");
+            tell("\u{1b}[?2004l");
             // A terminal that is gone needs no mode.
             let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Drain, &mode);
         }
@@ -84,7 +99,7 @@ mod unix {
 }
 
 #[cfg(not(unix))]
-pub use other::{Silence, mark_pastes, restore, width};
+pub use other::{Silence, end_when_quiet, mark_pastes, restore, up, width};
 
 /// Consoles elsewhere are left to the line editor.
 #[cfg(not(unix))]
@@ -97,7 +112,13 @@ mod other {
         }
     }
 
+    pub fn end_when_quiet(_: bool) -> bool {
+        false
+    }
+
     pub fn mark_pastes() {}
+
+    pub fn up() {}
 
     pub fn restore() {}
 

@@ -2,6 +2,7 @@
 
 mod commands;
 mod lines;
+mod paste;
 mod transcript;
 
 use std::ffi::OsString;
@@ -28,11 +29,11 @@ use transcript::Transcript;
 ///
 /// Lines are messages; lines that begin with / are commands (/help lists them). A backslash at the
 /// end of a line continues it on the next, and everything between """ and """ is one message; so is
-/// a paste, where the terminal marks pastes (without marks each line is a message). What is typed
-/// while the model answers is kept. What has been said stays in the model's memory, so each turn
-/// processes only what is new. Without a terminal, lines are read from standard input and answers
-/// written to standard output; a turn that failed makes the exit code 1. Control characters in an
-/// answer are spelled out on a terminal, as \u{1b}; in a pipe or a file they stay as they are.
+/// a paste. What is typed while the model answers is kept. What has been said stays in the model's
+/// memory, so each turn processes only what is new. Without a terminal, lines are read from
+/// standard input and answers written to standard output; a turn that failed makes the exit code 1.
+/// Control characters in an answer are spelled out on a terminal, as \u{1b}; in a pipe or a file
+/// they stay as they are.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
