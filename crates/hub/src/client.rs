@@ -312,10 +312,12 @@ struct Refusal<'a> {
     headers: &'a HeaderMap,
 }
 
-/// Whether nobody listens, or no way leads there.
+/// Whether nobody listens, no way leads there, or its name is not known, as without a network.
 fn is_refusal(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{ConnectionRefused, HostUnreachable, NetworkUnreachable};
     matches!(error.kind(), ConnectionRefused | HostUnreachable | NetworkUnreachable)
+        // The standard library has a sentence for it, and no kind.
+        || error.to_string().starts_with("failed to lookup address information")
 }
 
 /// Counts failures in a row.

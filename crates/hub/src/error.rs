@@ -112,7 +112,7 @@ pub enum HubError {
     },
     /// The host cannot be reached.
     #[error(
-        "cannot reach {host} ({detail}); check the network, https_proxy and HF_ENDPOINT. Models of the catalogue come from a package index instead: `pianola pull --help`"
+        "cannot reach {host} ({detail}); check the network, https_proxy and HF_ENDPOINT. Some models need no hub: `pianola pull --help` shows which come as packages"
     )]
     Unreachable {
         /// Host and port.

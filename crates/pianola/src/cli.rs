@@ -8,7 +8,7 @@ use crate::commands::{
     bench, chat, check, compare, completions, detokenize, devices, doctor, embed, inspect, list,
     logits, perplexity, plan, pull, rm, run, serve, tokenize, tune,
 };
-use crate::console::Console;
+use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::version::BUILD;
 
@@ -75,6 +75,10 @@ impl Cli {
     /// Runs the command.
     pub fn run(&self) -> Result<(), Failure> {
         let console = Console { verbose: self.verbose, quiet: self.quiet };
+        // A server has no results to lose.
+        if !matches!(self.command, Command::Serve(_)) {
+            console::tell_closed_output(console);
+        }
         match &self.command {
             Command::Run(arguments) => run::run(arguments, console),
             Command::Chat(arguments) => chat::run(arguments, console),

@@ -179,7 +179,8 @@ pub fn print_error(message: &str) {
 }
 
 /// Says that results will be lost where standard output was closed (`>&-`): the system library has
-/// then opened /dev/null in its place, for reading too, which nobody does who wants it.
+/// then opened /dev/null in its place, for reading too. That is no error: some programs open it so
+/// for a command whose results they do not want.
 #[cfg(target_os = "linux")]
 pub fn tell_closed_output(console: Console) {
     use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, major, minor};
@@ -188,7 +189,7 @@ pub fn tell_closed_output(console: Console) {
     let device = (major(stat.st_rdev), minor(stat.st_rdev));
     let character = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
     if character && device == (1, 3) && flags.contains(OFlags::RDWR) {
-        console.notice("standard output is closed or leads nowhere: the answer will be lost");
+        console.notice("standard output is closed or leads nowhere: results will be lost");
     }
 }
 

@@ -31,7 +31,7 @@ fn advise(options: &[&str]) -> String {
     let known: Vec<&str> = options.iter().filter(known).copied().collect();
     match known.is_empty() {
         true => String::new(),
-        false => format!(" ({})", known.join(", ")),
+        false => format!("; see {}", known.join(", ")),
     }
 }
 

@@ -2,14 +2,15 @@
 //! line, and not shown in the middle of the answer.
 
 #[cfg(unix)]
-pub use unix::{Silence, restore, width};
+pub use unix::{Silence, end_when_quiet, mark_pastes, restore, up, width};
 
 #[cfg(unix)]
 mod unix {
+    use std::io::{self, IsTerminal, Write};
     use std::sync::{Mutex, MutexGuard};
 
     use rustix::termios::{
-        LocalModes, OptionalActions, Termios, tcgetattr, tcgetwinsize, tcsetattr,
+        LocalModes, OptionalActions, SpecialCodeIndex, Termios, tcgetattr, tcgetwinsize, tcsetattr,
     };
 
     /// The terminal's mode before it was changed, while it is.
@@ -34,6 +35,7 @@ mod unix {
             silent.local_modes.insert(LocalModes::NOFLSH);
             tcsetattr(input, OptionalActions::Drain, &silent).ok()?;
             *before() = Some(mode);
+            mark_pastes();
             Some(Silence)
         }
     }
@@ -44,9 +46,46 @@ mod unix {
         }
     }
 
+    /// While there is silence: has the terminal put brackets around a paste, so that several lines are
+    /// one message. The line editor ends that whenever it has a line, and a paste may come during an
+    /// answer.
+    pub fn mark_pastes() {
+        if before().is_some() {
+            tell("\u{1b}[?2004h");
+        }
+    }
+
+    /// Moves the cursor to the line above, which an editor has left empty.
+    pub fn up() {
+        tell("\u{1b}[A");
+    }
+
+    /// Whether reading keys ends once a tenth of a second has brought none, instead of waiting for one;
+    /// for the line editor, which sets it back itself. False where it cannot be set.
+    pub fn end_when_quiet(ends: bool) -> bool {
+        let input = rustix::stdio::stdin();
+        let Ok(mut mode) = tcgetattr(input) else { return false };
+        mode.special_codes[SpecialCodeIndex::VMIN] = u8::from(!ends);
+        mode.special_codes[SpecialCodeIndex::VTIME] = u8::from(ends);
+        tcsetattr(input, OptionalActions::Now, &mode).is_ok()
+    }
+
+    /// Tells the terminal something, wherever it can be written to.
+    fn tell(sequence: &str) {
+        let (mut err, mut out) = (io::stderr(), io::stdout());
+        let terminal: &mut dyn Write = match (err.is_terminal(), out.is_terminal()) {
+            (true, _) => &mut err,
+            (false, true) => &mut out,
+            (false, false) => return,
+        };
+        // A terminal that is gone has no modes.
+        let _ = terminal.write_all(sequence.as_bytes()).and_then(|()| terminal.flush());
+    }
+
     /// Puts the terminal back as it was, before the process ends in whatever way.
     pub fn restore() {
         if let Some(mode) = before().take() {
+            tell("\u{1b}[?2004l");
             // A terminal that is gone needs no mode.
             let _ = tcsetattr(rustix::stdio::stdin(), OptionalActions::Drain, &mode);
         }
@@ -60,7 +99,7 @@ mod unix {
 }
 
 #[cfg(not(unix))]
-pub use other::{Silence, restore, width};
+pub use other::{Silence, end_when_quiet, mark_pastes, restore, up, width};
 
 /// Consoles elsewhere are left to the line editor.
 #[cfg(not(unix))]
@@ -72,6 +111,14 @@ mod other {
             None
         }
     }
+
+    pub fn end_when_quiet(_: bool) -> bool {
+        false
+    }
+
+    pub fn mark_pastes() {}
+
+    pub fn up() {}
 
     pub fn restore() {}
 

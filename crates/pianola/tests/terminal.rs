@@ -10,8 +10,15 @@ use std::time::{Duration, Instant};
 use common::Folder;
 use common::pty::Terminal;
 
-/// A chat with the tiny model, whose answers are short.
+/// A chat with the tiny model, whose answers are short, that asks for its first line.
 fn chat(folder: &Folder, more: &[&str]) -> Terminal {
+    let mut terminal = started(folder, more);
+    ready(&mut terminal);
+    terminal
+}
+
+/// The same, while it loads.
+fn started(folder: &Folder, more: &[&str]) -> Terminal {
     let model = folder.model();
     let mut words = words!["chat", "-m", &model, "--temp", "0", "-n", "6"].to_vec();
     words.extend(words!["--logit-bias", "258=-inf"]);
@@ -22,9 +29,7 @@ fn chat(folder: &Folder, more: &[&str]) -> Terminal {
             .flat_map(|byte| words!["--logit-bias", format!("{byte}=-inf")].to_vec()),
     );
     words.extend(more.iter().map(std::ffi::OsString::from));
-    let mut terminal = Terminal::start(&folder.path, words);
-    ready(&mut terminal);
-    terminal
+    Terminal::start(&folder.path, words)
 }
 
 /// Waits for the first line to be asked for; the bar of a load has arrows, too.
@@ -52,17 +57,19 @@ fn long_text() -> String {
 #[test]
 fn lines_typed_ahead_are_kept_and_not_echoed() {
     let folder = Folder::new();
-    let mut terminal = chat(&folder, &["-v"]);
-    // All at once, as a paste without brackets comes: three lines, of which the last is not ended.
+    let mut terminal = started(&folder, &["-v"]);
+    // Three lines, of which the last is not ended.
+    terminal.expect("device: ");
     terminal.press("first\rsecond\rthi");
+    ready(&mut terminal);
     for _ in 0..2 {
         terminal.expect("ended by: as many tokens as asked for");
     }
-    terminal.press("rd\r");
+    terminal.say("rd");
     terminal.expect("ended by: as many tokens as asked for");
     terminal.expect("> ");
     let file = folder.path.join("said.json");
-    terminal.press(&format!("/save {}\r", file.display()));
+    terminal.say(&format!("/save {}", file.display()));
     terminal.expect("the conversation is in");
     terminal.press("\u{4}");
     assert!(terminal.wait().success());
@@ -88,9 +95,11 @@ fn what_is_typed_during_an_answer_comes_after_it() {
     let folder = Folder::new();
     let mut terminal = smollm2(&folder, &["chat", "--temp", "0", "-n", "60"]);
     ready(&mut terminal);
-    terminal.press("Count from one to fifty.\r");
+    terminal.say("Count from one to fifty.");
     terminal.expect("fifty.");
-    terminal.expect("\n");
+    // Pastes are marked during the answer, too, after the line editor has ended that.
+    terminal.expect("\u{1b}[?2004l");
+    assert_eq!(terminal.expect("\u{1b}[?2004h"), "\r\n");
     terminal.expect(" ");
     terminal.press("/stats\r");
     let answer = terminal.expect("> ");
@@ -99,6 +108,8 @@ fn what_is_typed_during_an_answer_comes_after_it() {
     terminal.expect("generated 60 tokens");
     terminal.press("\u{4}");
     assert!(terminal.wait().success());
+    let last = terminal.shown().rfind("\u{1b}[?2004").unwrap();
+    assert!(terminal.shown()[last..].starts_with("\u{1b}[?2004l"), "{}", terminal.shown());
 }
 
 #[test]
@@ -106,27 +117,34 @@ fn messages_of_several_lines() {
     let folder = Folder::new();
     let mut terminal = chat(&folder, &[]);
     let file = folder.path.join("said.json");
-    terminal.press("one\\\r");
+    terminal.say("one\\");
     terminal.expect("… ");
-    terminal.press("two\r");
+    terminal.say("two");
     terminal.expect("> ");
-    terminal.press("\"\"\"\r");
+    terminal.say("\"\"\"");
     terminal.expect("… ");
-    terminal.press("/three\r");
+    terminal.say("/three");
     terminal.expect("… ");
-    terminal.press("four\"\"\"\r");
+    terminal.say("four\"\"\"");
     terminal.expect("> ");
     // A paste as terminals mark it.
-    terminal.press("\u{1b}[200~five\nsix\u{1b}[201~\r");
+    terminal.say("\u{1b}[200~five\nsix\u{1b}[201~");
+    // The editor draws lines with their prompt again, so its end is waited for first.
+    terminal.expect("\u{1b}[?2004l");
+    terminal.expect("> ");
+    // A paste that is not marked, when the line has been waited for.
+    std::thread::sleep(Duration::from_millis(400));
+    terminal.press("seven\r\reight\r");
+    terminal.expect("\u{1b}[?2004l");
     terminal.expect("> ");
     // Given up half-way.
-    terminal.press("\"\"\"seven\r");
+    terminal.say("\"\"\"nine");
     terminal.expect("… ");
     terminal.press("\u{3}");
     terminal.expect("> ");
-    terminal.press(&format!("/save {}\r", file.display()));
+    terminal.say(&format!("/save {}", file.display()));
     terminal.expect("the conversation is in");
-    terminal.press("/exit\r");
+    terminal.say("/exit");
     assert!(terminal.wait().success());
     let said: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
@@ -137,7 +155,7 @@ fn messages_of_several_lines() {
         .step_by(2)
         .map(|message| message["content"].as_str().unwrap())
         .collect();
-    assert_eq!(asked, ["one\ntwo", "/three\nfour", "five\nsix"]);
+    assert_eq!(asked, ["one\ntwo", "/three\nfour", "five\nsix", "seven\n\neight"]);
 }
 
 #[test]
@@ -158,10 +176,10 @@ fn ctrl_c_ends_a_prompt_and_the_chat_goes_on() {
     assert!(took < Duration::from_secs(2), "{took:?}");
     terminal.expect("> ");
     terminal.resize(45);
-    terminal.press("Hello\r");
+    terminal.say("Hello");
     terminal.expect("Hello");
     terminal.expect("> ");
-    terminal.press("/stats\r");
+    terminal.say("/stats");
     terminal.expect("generated 4 tokens");
     terminal.press("\u{4}");
     assert!(terminal.wait().success());
@@ -176,17 +194,17 @@ fn ctrl_c_ends_an_answer() {
     assert!(terminal.echoes());
     let mut terminal = smollm2(&folder, &["chat", "--temp", "0"]);
     ready(&mut terminal);
-    terminal.press("Write a very long story about a lighthouse.\r");
+    terminal.say("Write a very long story about a lighthouse.");
     terminal.expect("lighthouse.");
     // Past the line that the editor shows, a word of the answer.
     terminal.expect("\n");
     terminal.expect("lighthouse");
     terminal.press("\u{3}");
     terminal.expect("> ");
-    terminal.press("/stats\r");
+    terminal.say("/stats");
     terminal.expect("ended by: interrupted");
     terminal.expect("> ");
-    terminal.press("/undo\r");
+    terminal.say("/undo");
     terminal.expect("taken back; 0 answers before it");
     terminal.press("\u{4}");
     assert!(terminal.wait().success());
@@ -219,7 +237,7 @@ fn commands_of_a_chat() {
     let mut terminal = chat(&folder, &["-v"]);
     let file = folder.path.join("said.json");
     let mut say = |keys: &str, answer: &str| {
-        terminal.press(&format!("{keys}\r"));
+        terminal.say(keys);
         terminal.expect(answer);
     };
     say("/undo", "there is nothing to take back");
@@ -241,7 +259,7 @@ fn commands_of_a_chat() {
     say(&format!("/model {}", model.display()), "tiny goes on");
     say("once more", "generated 2 tokens");
     say("/nonsense", "there is no command /nonsense");
-    terminal.press("/bye\r");
+    terminal.say("/bye");
     assert!(terminal.wait().success());
 }
 

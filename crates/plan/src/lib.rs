@@ -64,5 +64,5 @@ pub use sampling::{DeviceSampler, SampleRow, Sampling, SamplingError, TokenLogPr
 pub use segment::{Segment, Transfer, TransferForm};
 pub use statistics::{Ceilings, PlayStatistics};
 pub use step::{Row, Step};
-pub use units::{layer_range, part_text, size_text};
+pub use units::{layer_range, parameters_text, part_text, size_text};
 pub use weight::{WeightShape, WeightSpec};

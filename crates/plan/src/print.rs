@@ -8,6 +8,7 @@ use crate::overlap::OverlapTimes;
 use crate::placement::DeviceId;
 use crate::plan::{Plan, PlanOp};
 use crate::statistics::Ceilings;
+use crate::units::{count, parameters_text, size_text};
 use std::fmt::{self, Display, Formatter};
 
 /// Prints a plan for a play of `rows` rows at `context` tokens, of each of `lanes` sequences.
@@ -59,10 +60,10 @@ impl PlanText<'_> {
         let Plan { graph, options, .. } = self.plan;
         writeln!(
             f,
-            "{}: {:.1} M parameters, {:.1} MB of weights, {} mode, context {}",
+            "{}: {}, {} of weights, {} mode, context {}",
             graph.architecture,
-            graph.parameters() as f64 / 1e6,
-            self.plan.weight_bytes() as f64 / 1e6,
+            parameters_text(graph.parameters()),
+            size_text(self.plan.weight_bytes()),
             options.numeric,
             options.context,
         )?;
@@ -83,11 +84,11 @@ impl PlanText<'_> {
         }
         writeln!(
             f,
-            "arena: {:.2} MB for {} buffers of {} rows; kv: at most {:.1} MB",
-            self.plan.arena.bytes as f64 / 1e6,
+            "arena: {} for {} buffers of {} rows; kv: at most {}",
+            size_text(self.plan.arena.bytes as u64),
             self.plan.buffers.len(),
             options.max_rows,
-            self.plan.kv_bytes() as f64 / 1e6,
+            size_text(self.plan.kv_bytes()),
         )?;
         writeln!(f, "placement: {}", self.plan.placement_text())?;
         for moved in &self.plan.moved {
@@ -182,9 +183,9 @@ impl Display for PlanText<'_> {
         self.write_model(f)?;
         writeln!(
             f,
-            "play: {} rows of {} sequences, context {}",
-            self.rows * self.lanes,
-            self.lanes,
+            "play: {}, {}, context {}",
+            count(self.rows * self.lanes, "row"),
+            count(self.lanes, "sequence"),
             self.context
         )?;
         self.write_ops(f)?;
@@ -193,9 +194,9 @@ impl Display for PlanText<'_> {
         let barriers = self.plan.ops.iter().filter(|op| op.barrier).count();
         writeln!(
             f,
-            "total: {} ops, {barriers} barriers, {:.2} MB, {:.3} GFLOP",
+            "total: {} ops, {barriers} barriers, {}, {:.3} GFLOP",
             self.plan.ops.len(),
-            total.bytes as f64 / 1e6,
+            size_text(total.bytes),
             total.operations as f64 / 1e9,
         )?;
         for (device, ceilings) in self.plan.devices.iter().zip(self.ceilings) {

@@ -1,10 +1,26 @@
 //! Numbers in words.
 
+/// A number of things: `1 row`, `2 rows`.
+pub(crate) fn count(number: usize, thing: &str) -> String {
+    match number {
+        1 => format!("1 {thing}"),
+        _ => format!("{number} {thing}s"),
+    }
+}
+
 /// Bytes for people.
 pub fn size_text(bytes: u64) -> String {
     match bytes {
         0..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
         _ => format!("{:.1} GB", bytes as f64 / 1e9),
+    }
+}
+
+/// Parameters in millions, or in billions from a thousand of them on.
+pub fn parameters_text(parameters: u64) -> String {
+    match parameters {
+        0..1_000_000_000 => format!("{:.1} M parameters", parameters as f64 / 1e6),
+        _ => format!("{:.1} B parameters", parameters as f64 / 1e9),
     }
 }
 

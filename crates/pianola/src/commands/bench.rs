@@ -176,6 +176,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         return chat_scenario(&mut subject, &scenario, arguments.json);
     }
     let mut line = console.status_line("{wide_msg}");
+    line.show("warming up");
     let (rows, ceilings) =
         pianola_engine::bench(engine, &bench, &mut Engine::measure, &mut |test, speed| {
             console.detail(&format!("{test}: {speed:.2} tokens/s"));

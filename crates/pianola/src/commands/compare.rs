@@ -1,9 +1,10 @@
 //! `compare`: how far one model's predictions are from another's.
 
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
-use std::str::FromStr;
 
 use clap::Args;
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use pianola_engine::{Comparison, Deviation, Engine};
 use pianola_plan::{KvType, KvTypeError};
 use serde_json::{Value, json};
@@ -28,10 +29,10 @@ Examples:
   pianola compare folder folder,quantize=q4_0,fast --text book.txt --context 256 --json")]
 pub struct Arguments {
     /// The measure
-    #[arg(value_name = "A")]
+    #[arg(value_name = "A", value_parser = specification())]
     first: Specification,
     /// What is compared with it
-    #[arg(value_name = "B")]
+    #[arg(value_name = "B", value_parser = specification())]
     second: Specification,
     /// The text to predict
     #[arg(long, value_name = "FILE")]
@@ -48,8 +49,9 @@ pub struct Arguments {
 /// `MODEL[,exact|fast][,device=DEVICE][,simd=LEVEL][,kv-type=TYPE][,quantize=TYPE][,threads=N]`
 #[derive(Clone, Debug)]
 struct Specification {
+    /// For people, who may have written what is no text.
     written: String,
-    model: String,
+    model: OsString,
     exact: bool,
     fast: bool,
     device: DeviceChoice,
@@ -59,17 +61,34 @@ struct Specification {
     threads: Option<usize>,
 }
 
-impl FromStr for Specification {
-    type Err = String;
+/// Names of files need not be text, so the parser of arguments must not want one.
+fn specification() -> impl TypedValueParser<Value = Specification> {
+    OsStringValueParser::new().try_map(|written| Specification::parse(&written))
+}
 
-    fn from_str(written: &str) -> Result<Specification, String> {
-        let mut words = written.split(',');
-        let model = words.next().unwrap_or_default().to_string();
+/// What stands before the first comma.
+#[cfg(unix)]
+fn model_of(written: &OsStr) -> OsString {
+    use std::os::unix::ffi::OsStrExt;
+    let bytes = written.as_bytes().split(|&byte| byte == b',').next().unwrap_or_default();
+    OsStr::from_bytes(bytes).to_os_string()
+}
+
+/// What stands before the first comma; elsewhere names are text but for rare halves of characters.
+#[cfg(not(unix))]
+fn model_of(written: &OsStr) -> OsString {
+    written.to_string_lossy().split(',').next().unwrap_or_default().into()
+}
+
+impl Specification {
+    fn parse(written: &OsStr) -> Result<Specification, String> {
+        let model = model_of(written);
+        let written = written.to_string_lossy().into_owned();
         if model.is_empty() {
             return Err("it must begin with a model".to_string());
         }
         let mut specification = Specification {
-            written: written.to_string(),
+            written: written.clone(),
             model,
             exact: false,
             fast: false,
@@ -79,7 +98,7 @@ impl FromStr for Specification {
             quantize: None,
             threads: None,
         };
-        for word in words {
+        for word in written.split(',').skip(1) {
             match word.split_once('=') {
                 None if word == "exact" => specification.exact = true,
                 None if word == "fast" => specification.fast = true,
@@ -104,9 +123,7 @@ impl FromStr for Specification {
         }
         Ok(specification)
     }
-}
 
-impl Specification {
     fn load(&self, context: usize, console: Console) -> Result<Engine, Failure> {
         let compute = ComputeOptions {
             device: self.device.clone(),
@@ -213,10 +230,12 @@ mod tests {
 
     #[test]
     fn specifications_are_read() {
-        let full: Specification = "m.gguf,exact,simd=portable,threads=2".parse().unwrap();
-        assert_eq!((full.model.as_str(), full.exact, full.threads), ("m.gguf", true, Some(2)));
+        let parse = |written: &str| Specification::parse(OsStr::new(written));
+        let full = parse("m.gguf,exact,simd=portable,threads=2").unwrap();
+        assert_eq!((full.exact, full.threads), (true, Some(2)));
+        assert_eq!(full.model, "m.gguf");
         for wrong in ["", ",exact", "m,exakt", "m,exact,fast", "m,simd=sse9", "m,threads=0"] {
-            assert!(wrong.parse::<Specification>().is_err(), "{wrong}");
+            assert!(parse(wrong).is_err(), "{wrong}");
         }
     }
 }

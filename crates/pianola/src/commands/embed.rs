@@ -73,7 +73,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         vectors.iter().try_for_each(|vector| output.push(vector))?;
         output.finish()?;
         let rows = count(vectors.len(), "row");
-        console.notice(&format!("{rows} of {columns} values are in {}", path.display()));
+        console.notice(&format!("{} has {rows} of {columns} values", path.display()));
         return Ok(());
     }
     console::print_json_line(&json!({

@@ -7,7 +7,7 @@ use clap::Args;
 use pianola_engine::Text;
 use pianola_formats::{Array, GgufSurvey, SurveyedTensor, TensorInfo, Value as Metadata};
 use pianola_model::{Config, ModelError, ModelFile};
-use pianola_plan::size_text;
+use pianola_plan::{parameters_text, size_text};
 use serde_json::{Map, Value, json};
 
 use crate::console::{self, Console, one_line as escaped};
@@ -187,14 +187,6 @@ fn parameters(tensors: &[Listed]) -> u64 {
 
 fn weight_bytes(tensors: &[Listed]) -> u64 {
     tensors.iter().map(|tensor| tensor.bytes).fold(0, u64::saturating_add)
-}
-
-/// Parameters in millions, or in billions from a thousand of them on.
-fn parameters_text(parameters: u64) -> String {
-    match parameters {
-        0..1_000_000_000 => format!("{:.1} M parameters", parameters as f64 / 1e6),
-        _ => format!("{:.1} B parameters", parameters as f64 / 1e9),
-    }
 }
 
 /// The configuration as pairs of name and value.

@@ -113,7 +113,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     output.finish()?;
     let path = arguments.output.display();
     let rows = count(tokens.len(), "row");
-    console.notice(&format!("{rows} of {columns} logits are in {path}"));
+    console.notice(&format!("{path} has {rows} of {columns} logits"));
     if arguments.greedy > 0 {
         let mut greedy = vec![next];
         while greedy.len() < arguments.greedy {

@@ -139,7 +139,6 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         profile::start(&mut engine, path)?;
     }
     model::tell_sampling(&engine, &request, &arguments.compute, console);
-    console::tell_closed_output(console);
     interrupt::install(Manner::Soon)?;
     let _working = Working::begin();
     let shown = match arguments.json {

@@ -4,7 +4,7 @@
 
 pub mod pty;
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -64,6 +64,19 @@ impl Folder {
     pub fn pianola_vulkan<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Run {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pianola"));
         self.start(command.args(arguments), b"", &[])
+    }
+
+    /// A line for a shell that finds the binary by its name, in this folder and without a GPU.
+    pub fn shell(&self, line: &str, variables: &[(&str, &OsStr)]) -> Run {
+        let binary = Path::new(env!("CARGO_BIN_EXE_pianola")).parent().unwrap();
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = std::iter::once(binary.to_path_buf()).chain(std::env::split_paths(&path));
+        // Whatever hangs is ended, and fails by its status.
+        let mut command = Command::new("timeout");
+        command.args(["120", "sh", "-c", line]).current_dir(&self.path);
+        command.env("PATH", std::env::join_paths(folders).unwrap()).env("HOME", &self.path);
+        command.env("VK_DRIVER_FILES", "/none").env("VK_ICD_FILENAMES", "/none");
+        self.start(&mut command, b"", variables)
     }
 
     fn start(&self, command: &mut Command, input: &[u8], variables: &[(&str, &OsStr)]) -> Run {
@@ -239,4 +252,9 @@ macro_rules! words {
 
 pub fn display(path: &Path) -> String {
     path.display().to_string()
+}
+
+/// Arguments, and some more behind them.
+pub fn with(arguments: &[OsString], more: &[&str]) -> Vec<OsString> {
+    arguments.iter().cloned().chain(more.iter().map(OsString::from)).collect()
 }

@@ -75,6 +75,13 @@ impl Terminal {
         self.keyboard.write_all(keys.as_bytes()).unwrap();
     }
 
+    /// Types a line and ends it, not as fast as a paste would.
+    pub fn say(&mut self, line: &str) {
+        self.press(line);
+        std::thread::sleep(Duration::from_millis(80));
+        self.press("\r");
+    }
+
     /// Waits until `words` are shown behind what was waited for before; returns what came before
     /// them.
     #[track_caller]

@@ -6,10 +6,11 @@ use std::path::PathBuf;
 use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
 
+use super::paste::PasteWatch;
 use crate::console;
 use crate::failure::Failure;
 use crate::store::Store;
-use crate::terminal::Silence;
+use crate::terminal::{self, Silence};
 
 /// What the user wrote.
 #[derive(Debug, PartialEq, Eq)]
@@ -27,7 +28,7 @@ pub struct Lines {
 
 enum Source {
     Terminal {
-        editor: Box<rustyline::Editor<(), FileHistory>>,
+        editor: Box<rustyline::Editor<PasteWatch, FileHistory>>,
         history: Option<PathBuf>,
         /// While the model answers, what is typed is kept and not shown.
         _silence: Option<Silence>,
@@ -53,6 +54,7 @@ impl Lines {
         }
         let broken = |error| Failure::failed(format!("cannot edit lines here: {error}"));
         let mut editor = rustyline::Editor::new().map_err(broken)?;
+        editor.set_helper(Some(PasteWatch::new()));
         // Beside the models, where a user's own files of pianola are.
         let history = Store::open()
             .ok()
@@ -119,18 +121,7 @@ impl Lines {
                     "cannot read standard input as UTF-8 lines: {error}"
                 ))),
             },
-            Source::Terminal { editor, .. } => match editor.readline(prompt) {
-                Ok(line) => {
-                    if !line.trim().is_empty() {
-                        // A history that cannot grow is no reason to stop talking.
-                        let _ = editor.add_history_entry(&line);
-                    }
-                    Ok(Read::Line(line))
-                }
-                Err(ReadlineError::Interrupted) => Ok(Read::Interrupted),
-                Err(ReadlineError::Eof) => Ok(Read::End),
-                Err(error) => Err(Failure::failed(format!("cannot read the terminal: {error}"))),
-            },
+            Source::Terminal { editor, .. } => edited(editor, prompt),
         }
     }
 
@@ -141,6 +132,34 @@ impl Lines {
             let _ = saved.is_ok().then(|| editor.save_history(&path));
         }
     }
+}
+
+/// A line from somebody in front of a terminal.
+fn edited(
+    editor: &mut rustyline::Editor<PasteWatch, FileHistory>,
+    prompt: &str,
+) -> Result<Read, Failure> {
+    editor.helper().into_iter().for_each(PasteWatch::begin);
+    let read = editor.readline(prompt);
+    let ended = editor.helper().and_then(PasteWatch::ended);
+    let line = match (read, ended) {
+        (Ok(line), _) => line,
+        (Err(ReadlineError::Eof), Some(line)) => {
+            terminal::up();
+            line
+        }
+        (Err(ReadlineError::Eof), None) => return Ok(Read::End),
+        (Err(ReadlineError::Interrupted), _) => return Ok(Read::Interrupted),
+        (Err(error), _) => {
+            return Err(Failure::failed(format!("cannot read the terminal: {error}")));
+        }
+    };
+    terminal::mark_pastes();
+    if !line.trim().is_empty() {
+        // A history that cannot grow is no reason to stop talking.
+        let _ = editor.add_history_entry(&line);
+    }
+    Ok(Read::Line(line))
 }
 
 const QUOTES: &str = "\"\"\"";
