@@ -140,9 +140,10 @@ void put_query(uint row, uint source, vec2 x[PAIRS]) {
     }
 }
 
-// Queries of a head of `count` rows; those behind them are the last row's.
+// Queries of a head of `count` rows. What lies in the rows behind them does not matter: rows of
+// matrices do not meet.
 void form_queries(uint first_row, uint count, uint head) {
-    for (uint first = gl_SubgroupID * BATCH; first < ROWS; first += SUBGROUPS * BATCH) {
+    for (uint first = gl_SubgroupID * BATCH; first < count; first += SUBGROUPS * BATCH) {
         vec2 x[BATCH][PAIRS];
         [[unroll]] for (uint b = 0; b < BATCH; b++) {
             const uint row = first_row + min(first + b, count - 1);
@@ -274,7 +275,7 @@ void emit(uint first_row, uint count, uint head) {
 #define FACTOR coopmat<float16_t, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseB>
 #define SUM coopmat<float, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseAccumulator>
 
-// Attention of one head of `count` rows from `first_row` on.
+// Attention of one head of `count` rows from `first_row` on. Subgroups without rows only fetch.
 void attend(uint first_row, uint count, uint head) {
     const Row source = play.rows[first_row];
     const uint kv_head = head / (query_heads / heads.kv_heads);
@@ -287,6 +288,8 @@ void attend(uint first_row, uint count, uint head) {
     // The subgroup's rows in products, and its share of them.
     const uint matrix_row = gl_SubgroupID / SPLIT * SIDE;
     const uint slice = gl_SubgroupID % SPLIT;
+    const bool multiplies = matrix_row < count;
+    const bool weighs = gl_SubgroupID * (SUBGROUP / LANES) < count;
 
     uint token = first / TOKENS * TOKENS;
     uint base = head_base(heads, source.sequence, token / PAGE_TOKENS, kv_head);
@@ -317,28 +320,31 @@ void attend(uint first_row, uint count, uint head) {
         barrier();
         const uvec2 seen = uvec2(max(first, token) - token, end - token);
         fetch_values(base, token % PAGE_TOKENS, seen, fetched);
-        SUM scores[SCORE_MATRICES];
-        [[unroll]] for (uint n = 0; n < SCORE_MATRICES; n++) {
-            scores[n] = SUM(0.0);
-        }
-        [[unroll]] for (uint k = 0; k < MATRICES; k++) {
-            OPERAND query;
-            if (KEEP) {
-                query = kept[KEEP ? k : 0];
-            } else {
-                const uint at = QUERIES_AT + matrix_row * STRIDE + k * SIDE / 8;
-                coopMatLoad(query, pool, at, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+        if (multiplies) {
+            SUM scores[SCORE_MATRICES];
+            [[unroll]] for (uint n = 0; n < SCORE_MATRICES; n++) {
+                scores[n] = SUM(0.0);
+            }
+            [[unroll]] for (uint k = 0; k < MATRICES; k++) {
+                OPERAND query;
+                if (KEEP) {
+                    query = kept[KEEP ? k : 0];
+                } else {
+                    const uint at = QUERIES_AT + matrix_row * STRIDE + k * SIDE / 8;
+                    coopMatLoad(query, pool, at, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+                }
+                [[unroll]] for (uint n = 0; n < SCORE_MATRICES; n++) {
+                    FACTOR key;
+                    const uint at = (slice * SCORE_MATRICES + n) * SIDE * STRIDE + k * SIDE / 8;
+                    coopMatLoad(key, pool, at, STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
+                    scores[n] = coopMatMulAdd(query, key, scores[n]);
+                }
             }
             [[unroll]] for (uint n = 0; n < SCORE_MATRICES; n++) {
-                FACTOR key;
-                const uint at = (slice * SCORE_MATRICES + n) * SIDE * STRIDE + k * SIDE / 8;
-                coopMatLoad(key, pool, at, STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
-                scores[n] = coopMatMulAdd(query, key, scores[n]);
+                const uint column = (slice * SCORE_MATRICES + n) * SIDE / 4;
+                const uint at = SCORES_AT + matrix_row * SCORE_STRIDE + column;
+                coopMatStore(scores[n], pool, at, SCORE_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
             }
-        }
-        [[unroll]] for (uint n = 0; n < SCORE_MATRICES; n++) {
-            const uint at = SCORES_AT + matrix_row * SCORE_STRIDE + (slice * SCORE_MATRICES + n) * SIDE / 4;
-            coopMatStore(scores[n], pool, at, SCORE_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
         }
         barrier();
         store_values(fetched);
@@ -347,26 +353,30 @@ void attend(uint first_row, uint count, uint head) {
             base = head_base(heads, source.sequence, next / PAGE_TOKENS, kv_head);
             fetch_keys(base, next % PAGE_TOKENS, fetched);
         }
-        const ivec2 row_sees = ivec2(first_seen(position), position + 1) - int(token);
-        weigh(row, share, row_sees, largest);
-        barrier();
-        SUM factors;
-        coopMatLoad(factors, pool, SCORES_AT + matrix_row * SCORE_STRIDE, SCORE_STRIDE,
-                    gl_CooperativeMatrixLayoutRowMajor);
-        [[unroll]] for (uint m = 0; m < COLUMN_MATRICES; m++) {
-            sums[m] = sums[m] * factors;
+        if (weighs) {
+            const ivec2 row_sees = ivec2(first_seen(position), position + 1) - int(token);
+            weigh(row, share, row_sees, largest);
         }
-        total = total * factors;
-        [[unroll]] for (uint n = 0; n < TOKEN_MATRICES; n++) {
-            OPERAND weights;
-            const uint from = WEIGHTS_AT + matrix_row * WEIGHT_STRIDE + n * SIDE / 8;
-            coopMatLoad(weights, pool, from, WEIGHT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
-            total = coopMatMulAdd(weights, ones, total);
+        barrier();
+        if (multiplies) {
+            SUM factors;
+            coopMatLoad(factors, pool, SCORES_AT + matrix_row * SCORE_STRIDE, SCORE_STRIDE,
+                        gl_CooperativeMatrixLayoutRowMajor);
             [[unroll]] for (uint m = 0; m < COLUMN_MATRICES; m++) {
-                FACTOR value;
-                const uint at = n * SIDE * STRIDE + (slice * COLUMN_MATRICES + m) * SIDE / 8;
-                coopMatLoad(value, pool, at, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
-                sums[m] = coopMatMulAdd(weights, value, sums[m]);
+                sums[m] = sums[m] * factors;
+            }
+            total = total * factors;
+            [[unroll]] for (uint n = 0; n < TOKEN_MATRICES; n++) {
+                OPERAND weights;
+                const uint from = WEIGHTS_AT + matrix_row * WEIGHT_STRIDE + n * SIDE / 8;
+                coopMatLoad(weights, pool, from, WEIGHT_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+                total = coopMatMulAdd(weights, ones, total);
+                [[unroll]] for (uint m = 0; m < COLUMN_MATRICES; m++) {
+                    FACTOR value;
+                    const uint at = n * SIDE * STRIDE + (slice * COLUMN_MATRICES + m) * SIDE / 8;
+                    coopMatLoad(value, pool, at, STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+                    sums[m] = coopMatMulAdd(weights, value, sums[m]);
+                }
             }
         }
     }

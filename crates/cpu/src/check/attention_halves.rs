@@ -54,15 +54,19 @@ impl HalfRoundings {
             }
             sources.push(source);
         }
-        let slopes = self.query_slopes(softmax, seen, out);
-        for (&q, slopes) in query.values.iter().zip(self.rows(&slopes)) {
-            let of_query = half_error(q).powi(2);
-            let mut source = 0.0;
-            for (variance, slope) in variance.iter_mut().zip(slopes) {
-                *variance += of_query * slope * slope;
-                source += of_query * slope * slope;
+        let slopes = self.score_slopes(softmax, seen, out);
+        let mut moves = vec![0.0f32; self.head_dim];
+        for (at, &q) in query.values.iter().enumerate() {
+            let off = half_error(q);
+            moves.fill(0.0);
+            // The scores of all tokens move together, and what moves them alike moves nothing.
+            for (slopes, keys) in slopes.chunks_exact(self.head_dim).zip(self.rows(&seen.keys)) {
+                let moved = (off * keys[at]) as f32;
+                moves.iter_mut().zip(slopes).for_each(|(sum, slope)| *sum += moved * slope);
             }
-            sources.push(source);
+            let squares = moves.iter().map(|&moved| f64::from(moved).powi(2));
+            variance.iter_mut().zip(squares.clone()).for_each(|(sum, square)| *sum += square);
+            sources.push(squares.sum());
         }
         let cut_off = MEAN_CUT * seen.tokens as f64 / MATRIX_STEP;
         for d in 0..self.head_dim {
@@ -78,22 +82,16 @@ impl HalfRoundings {
         values.chunks_exact(self.head_dim)
     }
 
-    /// What a change of each value of the query changes the outputs by, `[query][output]`. The scores
-    /// of all tokens move together, and what moves all of them alike moves nothing.
-    fn query_slopes(&self, softmax: &Softmax, seen: &Seen, out: &[f32]) -> Vec<f64> {
-        let mut slopes = vec![0.0; self.head_dim * self.head_dim];
-        let tokens = softmax.scores.iter().zip(&softmax.weights);
-        let stored = self.rows(&seen.keys).zip(self.rows(&seen.values));
-        for ((score, weight), (keys, values)) in tokens.zip(stored) {
+    /// What the outputs change by with the product of a query and a key, `[token][output]`.
+    fn score_slopes(&self, softmax: &Softmax, seen: &Seen, out: &[f32]) -> Vec<f32> {
+        let tokens = softmax.scores.iter().zip(&softmax.weights).zip(self.rows(&seen.values));
+        let slopes = tokens.flat_map(|((score, weight), values)| {
             let bend = self.cap.map_or(1.0, |cap| 1.0 - (score.value / cap).powi(2));
-            let off: Vec<f64> =
-                values.iter().zip(out).map(|(value, &out)| value - f64::from(out)).collect();
-            for (slopes, key) in slopes.chunks_exact_mut(self.head_dim).zip(keys) {
-                let factor = weight * bend * self.scale * key;
-                slopes.iter_mut().zip(&off).for_each(|(slope, off)| *slope += factor * off);
-            }
-        }
-        slopes
+            let factor = weight * bend * self.scale;
+            let off = values.iter().zip(out).map(|(value, &out)| value - f64::from(out));
+            off.map(move |off| (factor * off) as f32)
+        });
+        slopes.collect()
     }
 
     /// What an output may be off by at worst, relative to the largest value.

@@ -9,7 +9,7 @@ use crate::policy::{attention, attention_matrix};
 use crate::step::most_blocks;
 use bytemuck::{Pod, Zeroable};
 use pianola_plan::{
-    Attend, AttentionSpec, FusedNorm, KvSlot, KvType, Rounding, RopePairing, TensorId,
+    Attend, AttentionSpec, FusedNorm, KvSlot, KvType, RopePairing, Rounding, TensorId,
 };
 
 #[repr(C)]
