@@ -83,8 +83,8 @@ mod tests {
     #[test]
     fn blocks_end_with_runs_and_hold_every_row() {
         let found = |runs: &[(u32, u32, u32)]| {
-            let blocks = blocks(&step(runs)).map(|block| (block.first_row, block.row_count));
-            blocks.collect::<Vec<_>>()
+            let step = step(runs);
+            blocks(&step).map(|block| (block.first_row, block.row_count)).collect::<Vec<_>>()
         };
         assert_eq!(found(&[(0, 100, 130)]), [(0, 64), (64, 64), (128, 2)]);
         assert_eq!(

@@ -104,6 +104,8 @@ impl Bench {
             for noise in report.noise.iter().filter(|noise| noise.tensor.ends_with("attention")) {
                 let Noise { tensor, found, limit } = noise;
                 println!("{name}, {runs:?}: {tensor}: {found:.2} of the noise, of {limit:.2}");
+                // What is expected of roundings is at most twice what is there.
+                assert!(*found > 0.5, "{name}, {runs:?}: {tensor}: {found:.2} of the noise");
             }
         }
     }
