@@ -267,7 +267,8 @@ pub trait Probe {
     /// Stored keys and values of some rows, `[rows][kv_heads * head_dim]` each.
     fn read_kv(&mut self, slot: KvSlot, rows: &[Row]) -> Result<[Vec<f32>; 2], DeviceError>;
 
-    /// How kernel `op` rounds the inputs of its products with quantised weights in a play of `step`.
+    /// How kernel `op` rounds the inputs of its products with quantised weights, or those of its
+    /// attention, in a play of `step`. An attention knows half floats only.
     fn rounding(&self, op: usize, step: &Step) -> Rounding;
 
     /// The kernel variants that playing kernel `op` for `step` launches.

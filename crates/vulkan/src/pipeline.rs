@@ -18,6 +18,7 @@ pub(crate) enum Shader {
     ProjectFragments,
     KvWrite,
     Attention,
+    AttentionMatrix,
     RmsNorm,
     Rope,
     Gate,
@@ -36,7 +37,7 @@ pub(crate) enum Shader {
 }
 
 impl Shader {
-    pub const ALL: [Shader; 24] = [
+    pub const ALL: [Shader; 25] = [
         Shader::Embed,
         Shader::RopeAngles,
         Shader::Prologue,
@@ -46,6 +47,7 @@ impl Shader {
         Shader::ProjectFragments,
         Shader::KvWrite,
         Shader::Attention,
+        Shader::AttentionMatrix,
         Shader::RmsNorm,
         Shader::Rope,
         Shader::Gate,
@@ -75,6 +77,7 @@ impl Shader {
             Shader::ProjectFragments => "project_fragments",
             Shader::KvWrite => "kv_write",
             Shader::Attention => "attention",
+            Shader::AttentionMatrix => "attention_matrix",
             Shader::RmsNorm => "rms_norm",
             Shader::Rope => "rope",
             Shader::Gate => "gate",
@@ -105,6 +108,7 @@ impl Shader {
             Shader::ProjectFragments => include_bytes!("../spirv/project_fragments.spv"),
             Shader::KvWrite => include_bytes!("../spirv/kv_write.spv"),
             Shader::Attention => include_bytes!("../spirv/attention.spv"),
+            Shader::AttentionMatrix => include_bytes!("../spirv/attention_matrix.spv"),
             Shader::RmsNorm => include_bytes!("../spirv/rms_norm.spv"),
             Shader::Rope => include_bytes!("../spirv/rope.spv"),
             Shader::Gate => include_bytes!("../spirv/gate.spv"),
@@ -135,6 +139,7 @@ impl Shader {
             }
             Shader::KvWrite => &[1; 6],
             Shader::Attention => &[1; 11],
+            Shader::AttentionMatrix => &[1; 9],
             Shader::RmsNorm | Shader::Rope | Shader::Gate | Shader::Add => &[1; 3],
             Shader::SelectRows | Shader::SoftCap => &[1; 2],
             Shader::SampleCut | Shader::SampleBest => &[1; 4],

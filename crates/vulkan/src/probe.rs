@@ -155,11 +155,12 @@ impl Probe for VulkanRecording {
     }
 
     fn rounding(&self, op: usize, step: &Step) -> Rounding {
+        let body = Body::of(self.segment_of(op), step);
         let rows = match self.plan.is_head(op) {
             true => logit_bucket(step.logits.len(), &self.plan),
-            false => Body::of(self.segment_of(op), step).rows,
+            false => body.rows,
         };
-        self.programmer(0, &self.tuning).rounding(op, rows)
+        self.programmer(0, &self.tuning).rounding(op, Body { rows, ..body })
     }
 
     fn variants(&self, op: usize, step: &Step) -> Result<Vec<KernelVariant>, DeviceError> {

@@ -1,5 +1,5 @@
 //! Kernels for matrix units against the plain reference, on a device that has cooperative matrices:
-//! `project_fragments`, and `project_matrix` with all of its tiles. Debian 12's Mesa has none, so
+//! `project_fragments`, `project_matrix` with all of its tiles, and `attention_matrix`. Debian 12's Mesa has none, so
 //! `scripts/acceptance` runs these with a newer one; a device without matrices fails them.
 //!
 //! Compiling a kernel for a software driver takes seconds, so that types and sizes are not combined.
@@ -9,11 +9,13 @@ mod case;
 #[path = "../../../tests/support/gpu.rs"]
 mod gpu;
 
-use case::{Case, Runs, beside_reference, check_logits, plan, plan_of_types, square, usual};
-use pianola_cpu::ReferenceModel;
+use case::{
+    Case, Runs, beside_reference, check_logits, plan, plan_of_types, square, step_of, usual,
+};
+use pianola_cpu::{Noise, ReferenceModel};
 use pianola_formats::TensorType;
 use pianola_model::RandomWeights;
-use pianola_plan::{DeviceId, Numeric, Placement, Plan, PlanOptions};
+use pianola_plan::{DeviceId, Numeric, Placement, Plan, PlanOptions, Probe, RopePairing};
 use pianola_vulkan::{Gpu, VulkanDevice, VulkanOptions, VulkanRecording};
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -81,6 +83,30 @@ impl Bench {
                 .unwrap_or_else(|reason| panic!("{kernel}, {rows} rows: {reason}"));
             let share = 100.0 * report.worst_share;
             println!("{kernel}, {rows} rows, {logits} with logits: {share:.0} % of the bound");
+        }
+    }
+}
+
+impl Bench {
+    /// Plays steps of several runs beside the reference, and checks that all that attend do it on
+    /// matrix units. Pages hold no numbers until they are written.
+    fn check_attention(&mut self, name: &str, steps: &[&Runs]) {
+        self.recording.poison_kv().unwrap();
+        for &runs in steps {
+            let rows: u32 = runs.iter().map(|run| run.2).sum();
+            let launches = self.recording.launches(rows as usize, 1).unwrap();
+            let mut kernels = launches.iter().map(|launch| launch.kernel);
+            assert!(!kernels.any(|kernel| kernel == "attention"), "{name}, {rows} rows");
+            let step = step_of(runs, self.recording.plan().graph.vocabulary as u32, 1);
+            self.recording.poison().unwrap();
+            let report = self.reference_model.check_step(&mut self.recording, &step).unwrap();
+            let report = report.unwrap_or_else(|failure| panic!("{name}, {runs:?}: {failure}"));
+            for noise in report.noise.iter().filter(|noise| noise.tensor.ends_with("attention")) {
+                let Noise { tensor, found, limit } = noise;
+                println!("{name}, {runs:?}: {tensor}: {found:.2} of the noise, of {limit:.2}");
+                // What is expected of roundings is at most twice what is there.
+                assert!(*found > 0.5, "{name}, {runs:?}: {tensor}: {found:.2} of the noise");
+            }
         }
     }
 }
@@ -206,5 +232,56 @@ fn large_tile() {
             assert!(bench.seen.contains(&("project_matrix", tile)), "{tile:?}: {:?}", bench.seen);
         }
         assert!(bench.seen.len() > 1, "{:?}", bench.seen);
+    }
+}
+
+/// A prompt; one that goes on behind several pages, beside another sequence; and one whose rows are
+/// no whole blocks, beside a single row, and whose product reads fragments.
+const PROMPTS: [&Runs; 3] =
+    [&[(0, 0, 100)], &[(0, 100, 150), (1, 0, 30)], &[(1, 30, 50), (0, 250, 1)]];
+
+/// Windows shorter than the prompt and none, one to eight queries a key, both rotations, with and
+/// without norms of queries and caps of scores.
+#[test]
+#[ignore = "needs cooperative matrices: scripts/acceptance"]
+fn attention_of_every_head() {
+    use RopePairing::{Adjacent, Halves};
+    let gpu = open();
+    for (family, head_dim, [kv_heads, group], window, pairing, caps) in [
+        ("gemma3", 64, [2, 1], Some(20), Halves, false),
+        ("llama", 128, [1, 2], Some(100), Adjacent, false),
+        ("gemma3", 256, [1, 4], Some(70), Halves, false),
+        ("gemma2", 64, [1, 8], Some(64), Halves, true),
+        ("qwen3", 96, [2, 3], None, Halves, false),
+    ] {
+        let case = Case {
+            family,
+            pairing,
+            hidden: 64,
+            feed_forward: 64,
+            kv_heads,
+            group,
+            head_dim,
+            window,
+            caps,
+            ..usual(TensorType::Q8_0)
+        };
+        let name = format!("{family}, {group} heads of {head_dim} a key, window {window:?}");
+        let made = plan(&case, VulkanDevice::spec_named("vulkan"));
+        Bench::new(gpu::options(&gpu), made).check_attention(&name, &PROMPTS);
+    }
+}
+
+/// The tile that keeps queries in registers.
+#[test]
+#[ignore = "needs cooperative matrices: scripts/acceptance"]
+fn attention_on_a_large_card() {
+    let gpu = open();
+    let options = VulkanOptions { parallelism: Some(1 << 17), ..gpu::options(&gpu) };
+    for head_dim in [64, 128] {
+        let case = Case { hidden: 64, feed_forward: 64, head_dim, ..usual(TensorType::Q8_0) };
+        let made = plan(&case, VulkanDevice::spec_named("vulkan"));
+        let name = format!("large card, heads of {head_dim}");
+        Bench::new(options.clone(), made).check_attention(&name, &PROMPTS);
     }
 }

@@ -55,7 +55,7 @@ const DOT: Option<&str> = Some("v_dot4_i32");
 const MATRIX: Option<&str> = Some("v_wmma_");
 
 /// The first gate that applies counts.
-static GATES: [Gate; 18] = [
+static GATES: [Gate; 19] = [
     // These wait for memory all the time.
     Gate::of("embed", 12),
     Gate::of("rope_angles", 12),
@@ -76,6 +76,8 @@ static GATES: [Gate; 18] = [
     Gate { name: "integer", applies: integer, instruction: DOT, ..Gate::of("project_tiles", 6) },
     Gate { name: "float", ..Gate::of("project_tiles", 6) },
     Gate { instruction: MATRIX, ..Gate::of("project_matrix", 4) },
+    // Sums of 128 columns and what comes next are in registers, the rest in shared memory.
+    Gate { instruction: MATRIX, ..Gate::of("attention_matrix", 4) },
     Gate {
         name: "up to two heads",
         applies: |kernel| kernel.constant("HEADS").is_some_and(|heads| heads <= 2),

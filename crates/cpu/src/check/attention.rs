@@ -1,15 +1,16 @@
 //! Errors of attention.
 
-use super::error::{EPSILON, NodeError, TensorError};
+use super::attention_halves::HalfRoundings;
+use super::error::{EPSILON, NodeError, TensorError, effective_count};
 use super::noise::{rounding, sum_variance};
 use crate::kv::KvPages;
-use pianola_plan::{AttentionSpec, Row};
+use pianola_plan::{AttentionSpec, Rounding, Row};
 
 /// A head's keys and values as one row sees them, `[tokens][head_dim]` each.
-struct Seen {
-    keys: Vec<f64>,
-    values: Vec<f64>,
-    tokens: usize,
+pub(super) struct Seen {
+    pub keys: Vec<f64>,
+    pub values: Vec<f64>,
+    pub tokens: usize,
 }
 
 impl Seen {
@@ -32,15 +33,25 @@ impl Seen {
 const LEAST_EXPONENT: f64 = -87.0;
 
 /// A token's score as the softmax takes it, and what it may be off by.
-struct Score {
-    value: f64,
+pub(super) struct Score {
+    pub value: f64,
     bound: f64,
     variance: f64,
 }
 
+/// Scores of all tokens that a row sees, and their weights.
+pub(super) struct Softmax {
+    pub scores: Vec<Score>,
+    largest: f64,
+    /// Sum of the weights, the largest of which is 1.
+    pub total: f64,
+    /// Weights whose sum is 1.
+    pub weights: Vec<f64>,
+}
+
 /// A head's query, and what it may be off by.
-struct Query<'a> {
-    values: &'a [f32],
+pub(super) struct Query<'a> {
+    pub values: &'a [f32],
     bound: &'a [f64],
     variance: &'a [f64],
 }
@@ -69,6 +80,16 @@ impl Query<'_> {
         let own = (EPSILON * (4.0 + 2.0 * value.abs() + 2.0 * capped)).powi(2);
         Score { value, bound: scale.abs() * bound, variance: variance + own }
     }
+
+    fn softmax(&self, seen: &Seen, spec: &AttentionSpec) -> Softmax {
+        let keys = seen.keys.chunks_exact(spec.head_dim);
+        let scores: Vec<Score> = keys.map(|keys| self.score(keys, spec)).collect();
+        let largest = scores.iter().map(|score| score.value).fold(f64::NEG_INFINITY, f64::max);
+        let weights: Vec<f64> = scores.iter().map(|score| (score.value - largest).exp()).collect();
+        let total: f64 = weights.iter().sum();
+        let weights = weights.iter().map(|weight| weight / total).collect();
+        Softmax { scores, largest, total, weights }
+    }
 }
 
 impl NodeError<'_> {
@@ -78,7 +99,10 @@ impl NodeError<'_> {
         let incoming = self.error(0);
         let rows = &self.machine.step.rows;
         let mut error = TensorError { freedom: incoming.freedom.clone(), ..TensorError::default() };
+        let halves = (self.rounding == Rounding::Halves).then(|| HalfRoundings::new(spec));
         for (row, source) in rows.iter().enumerate() {
+            // Variances that the roundings to half floats bring, one by one.
+            let mut sources = Vec::new();
             for kv_head in 0..spec.kv_heads {
                 let seen = Seen::of(pages, spec, source, kv_head);
                 for head in kv_head * group..(kv_head + 1) * group {
@@ -89,34 +113,30 @@ impl NodeError<'_> {
                         variance: &incoming.variance[at..at + head_dim],
                     };
                     let out = &self.out()[at..at + head_dim];
-                    head_error(&query, &seen, spec, out, &mut error);
+                    let softmax = query.softmax(&seen, spec);
+                    head_error(&softmax, &seen, out, &mut error);
+                    if let Some(halves) = &halves {
+                        sources.extend(halves.add(&query, &softmax, &seen, out, &mut error));
+                    }
                 }
             }
+            error.freedom[row] = error.freedom[row].min(effective_count(sources.into_iter()));
         }
         error
     }
 }
 
 /// Adds a head's errors to those before.
-fn head_error(
-    query: &Query<'_>,
-    seen: &Seen,
-    spec: &AttentionSpec,
-    out: &[f32],
-    error: &mut TensorError,
-) {
-    let keys = seen.keys.chunks_exact(spec.head_dim);
-    let scores: Vec<Score> = keys.map(|keys| query.score(keys, spec)).collect();
-    let largest = scores.iter().map(|score| score.value).fold(f64::NEG_INFINITY, f64::max);
-    let total: f64 = scores.iter().map(|score| (score.value - largest).exp()).sum();
+fn head_error(softmax: &Softmax, seen: &Seen, out: &[f32], error: &mut TensorError) {
+    let Softmax { scores, largest, weights, .. } = softmax;
     // Scores off by s move each weight by a factor within e^(2 s).
     let worst = scores.iter().map(|score| score.bound).fold(0.0, f64::max);
     let relative = (2.0 * worst).exp_m1() + EPSILON * (seen.tokens as f64 + 32.0);
     let most = seen.values.iter().fold(0.0f64, |most, value| most.max(value.abs()));
     let (mut moved, mut squares) = (vec![0.0; out.len()], vec![0.0; out.len()]);
     let mut cut = vec![0.0; out.len()];
-    for (score, values) in scores.iter().zip(seen.values.chunks_exact(spec.head_dim)) {
-        let weight = (score.value - largest).exp() / total;
+    let tokens = scores.iter().zip(weights).zip(seen.values.chunks_exact(out.len()));
+    for ((score, weight), values) in tokens {
         let (of_score, of_weight) = (weight * weight * score.variance, weight * weight);
         for (d, &value) in values.iter().enumerate() {
             // A weight that grows takes from all others.

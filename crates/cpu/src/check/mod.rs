@@ -7,6 +7,7 @@
 //! have if their signs fall by chance, which holds rows to what is really there: see [`noise`].
 
 mod attention;
+mod attention_halves;
 mod bound;
 mod error;
 mod judge;

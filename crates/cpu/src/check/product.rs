@@ -98,10 +98,10 @@ struct RoundedInputs {
 }
 
 /// Columns that a matrix unit adds to its sums at a time.
-const MATRIX_STEP: f64 = 16.0;
+pub(super) const MATRIX_STEP: f64 = 16.0;
 /// Mean of what cutting off takes from an f32, relative to it: half of a last bit that is a half to a
 /// whole `EPSILON`.
-const MEAN_CUT: f64 = 0.36 * EPSILON;
+pub(super) const MEAN_CUT: f64 = 0.36 * EPSILON;
 
 /// NVIDIA's matrix units cut their sums off where others round them, so that every step takes from an
 /// output's magnitude: a shift that grows with the number of steps, not with its root. The root of the
@@ -112,7 +112,7 @@ fn cut_off(columns: usize) -> f64 {
 }
 
 /// Variance of rounding to eleven bits, relative to a value anywhere between two powers of two.
-const HALF_VARIANCE: f64 = 1.0 / (12.0 * (1 << 21) as f64);
+pub(super) const HALF_VARIANCE: f64 = 1.0 / (12.0 * (1 << 21) as f64);
 
 /// Roundings of a weight that becomes a half float, in units of its square: its own, and those that
 /// the weights of a block share.

@@ -2,10 +2,10 @@
 
 use super::sequences::Sequences;
 use pianola_cpu::rounded;
-use pianola_plan::{DeviceError, Op, Recording, Rounding, Step, WeightId};
+use pianola_plan::{DeviceError, KvSlot, Op, Recording, Rounding, Step, WeightId};
 
 /// The processor's exact mode, with the input of each product rounded as another device rounds it
-/// before the product runs. Its distance from exact mode without roundings is the noise to expect
+/// before the product runs, and the queries of each attention that rounds them. Its distance from exact mode without roundings is the noise to expect
 /// of that device: real inputs, real layers, and no assumption about how errors grow.
 pub(super) struct RoundedModel {
     recording: Box<dyn Recording>,
@@ -33,16 +33,23 @@ impl RoundedModel {
                 unreachable!("the plan has no fused kernels")
             };
             let node = &plan.graph.nodes[node];
-            let Op::MatMul { weight, .. } = node.op else {
+            let rounding = match node.op {
+                Op::MatMul { weight: WeightId(weight), .. } => {
+                    let quantised = plan.graph.weights[weight].ty.is_quantized();
+                    Some(if quantised { roundings.weights[weight] } else { Rounding::None })
+                }
+                // Weights of tokens become half floats, too: the bit less stands for both.
+                Op::Attention(spec) if roundings.half_attentions.contains(&spec.kv) => {
+                    Some(Rounding::Halves)
+                }
+                _ => None,
+            };
+            let Some(rounding) = rounding else {
                 recording.play_op(op, step)?;
                 continue;
             };
             let input = node.inputs[0];
             let width = plan.graph.tensor(input).width;
-            let rounding = match plan.graph.weights[weight.0].ty.is_quantized() {
-                true => roundings[weight.0],
-                false => Rounding::None,
-            };
             let rows = plan.rows(input, step);
             let values = recording.read_tensor(input, rows)?;
             recording.write_tensor(input, &rounded(rounding, &values, width))?;
@@ -59,17 +66,28 @@ impl RoundedModel {
     }
 }
 
-/// For each weight how a device rounds the inputs of its product in `step`.
-fn roundings(device: &dyn Recording, step: &Step) -> Vec<Rounding> {
+/// How a device rounds in a step.
+struct Roundings {
+    /// For each weight the inputs of its product.
+    weights: Vec<Rounding>,
+    /// Layers whose attention rounds to half floats.
+    half_attentions: Vec<KvSlot>,
+}
+
+fn roundings(device: &dyn Recording, step: &Step) -> Roundings {
     let plan = device.plan();
-    let mut roundings = vec![Rounding::None; plan.graph.weights.len()];
+    let weights = vec![Rounding::None; plan.graph.weights.len()];
+    let mut roundings = Roundings { weights, half_attentions: Vec::new() };
     for (op, planned) in plan.ops.iter().enumerate() {
-        let weights = planned.nodes.iter().filter_map(|&node| match plan.graph.nodes[node].op {
-            Op::MatMul { weight, .. } => Some(weight),
-            _ => None,
-        });
-        for WeightId(weight) in weights {
-            roundings[weight] = device.rounding(op, step);
+        let rounding = device.rounding(op, step);
+        for &node in &planned.nodes {
+            match plan.graph.nodes[node].op {
+                Op::MatMul { weight: WeightId(weight), .. } => roundings.weights[weight] = rounding,
+                Op::Attention(spec) if rounding == Rounding::Halves => {
+                    roundings.half_attentions.push(spec.kv);
+                }
+                _ => {}
+            }
         }
     }
     roundings

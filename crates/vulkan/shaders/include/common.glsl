@@ -15,17 +15,27 @@ struct Row {
     uint reserved;
 };
 
+// Rows that follow one another in one sequence; mirrors `Block` in src/step.rs.
+struct Block {
+    uint first_row;
+    uint row_count;
+};
+
 const uint MAX_ROWS = 512;
+const uint BLOCK_ROWS = 64;
 const uint PAGE_TOKENS = 64;
 
 // The little that changes between plays; mirrors src/step.rs.
 layout(set = 0, binding = 0, std430) readonly buffer StepBuffer {
     uint row_count;
     uint logit_count;
-    uint reserved[2];
+    uint block_count;
+    uint reserved;
     Row rows[MAX_ROWS];
     // Indices into `rows` that want logits.
     uint logit_rows[MAX_ROWS];
+    // All rows, in blocks of at most BLOCK_ROWS.
+    Block blocks[MAX_ROWS];
 } play;
 
 // Page of tokens `index * PAGE_TOKENS ..` of a sequence: [group][sequence][index].

@@ -2,6 +2,7 @@
 //! without a device. What `pianola tune` measured takes their place where there is a measurement.
 
 pub(crate) mod attention;
+pub(crate) mod attention_matrix;
 pub(crate) mod fragments;
 pub(crate) mod matrix;
 pub(crate) mod rows;

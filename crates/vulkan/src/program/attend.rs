@@ -1,12 +1,16 @@
-//! Attention: the KV store of several rows, and the kernel that attends.
+//! Attention: the KV store of several rows, and the kernels that attend.
 
 use super::{Body, Dispatch, InputFrom, Programmer};
-use crate::constants::{attention as attention_id, heads as id};
+use crate::constants::{attention as attention_id, attention_matrix as matrix_id, heads as id};
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
-use crate::policy::attention;
+use crate::policy::attention_matrix::AttentionTile;
+use crate::policy::{attention, attention_matrix};
+use crate::step::most_blocks;
 use bytemuck::{Pod, Zeroable};
-use pianola_plan::{Attend, AttentionSpec, FusedNorm, KvSlot, KvType, RopePairing, TensorId};
+use pianola_plan::{
+    Attend, AttentionSpec, FusedNorm, KvSlot, KvType, RopePairing, Rounding, TensorId,
+};
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
@@ -35,6 +39,19 @@ struct AttentionConstants {
     window: u32,
     scale: f32,
     cap: f32,
+}
+
+impl AttentionConstants {
+    fn new(heads: HeadsConstants, spec: &AttentionSpec, output_stride: u32) -> AttentionConstants {
+        AttentionConstants {
+            heads,
+            query_heads: spec.heads as u32,
+            output_stride,
+            window: spec.window.map_or(0, |window| window as u32),
+            scale: spec.scale,
+            cap: spec.soft_cap.unwrap_or(0.0),
+        }
+    }
 }
 
 /// The number by which kernels know a type.
@@ -82,13 +99,39 @@ impl Programmer<'_> {
     pub(super) fn attend(&self, op: usize, attend: &Attend, body: Body, out: &mut Vec<Dispatch>) {
         let heads = HeadInputs::of(attend);
         let rows = body.rows;
-        // A row whose key and value are still in registers would be summed in another order.
-        let fused = body.one_row_per_sequence && !self.plan.options.reproducible;
+        let fused = self.stores_keys(body);
         if !fused {
             out.push(self.kv_write(op, &heads, rows));
         }
-        let launch = self.attention(op, &heads, (&attend.spec, attend.output), rows, fused);
+        let attended = (&attend.spec, attend.output);
+        let launch = match self.attention_tile(&attend.spec, body) {
+            Some(tile) => self.attention_matrix(op, &heads, attended, rows, tile),
+            None => self.attention(op, &heads, attended, rows, fused),
+        };
         out.push(Dispatch { barrier: !fused, ..launch });
+    }
+
+    /// Whether the kernel that attends also stores keys and values.
+    fn stores_keys(&self, body: Body) -> bool {
+        // A row whose key and value are still in registers would be summed in another order.
+        body.one_row_per_sequence && !self.plan.options.reproducible
+    }
+
+    /// How a fused attention is cut on matrix units, if it runs there.
+    fn attention_tile(&self, spec: &AttentionSpec, body: Body) -> Option<AttentionTile> {
+        if self.stores_keys(body) {
+            return None;
+        }
+        let kv_type = self.plan.graph.kv_groups[spec.kv.group].ty;
+        attention_matrix::choose(&self.limits, &self.plan.options, body.rows, (spec, kv_type))
+    }
+
+    /// How a fused attention rounds its queries and weights.
+    pub(super) fn attention_rounding(&self, attend: &Attend, body: Body) -> Rounding {
+        match self.attention_tile(&attend.spec, body) {
+            Some(_) => Rounding::Halves,
+            None => Rounding::None,
+        }
     }
 
     /// Norm and rotation of keys, and the store of keys and values.
@@ -167,16 +210,35 @@ impl Programmer<'_> {
         ]);
         bindings.extend([output, self.resources.partials, self.resources.arrivals]);
         bindings.extend([next_operand, next_metas]);
-        let push = AttentionConstants {
-            heads,
-            query_heads: spec.heads as u32,
-            output_stride,
-            window: spec.window.map_or(0, |window| window as u32),
-            scale: spec.scale,
-            cap: spec.soft_cap.unwrap_or(0.0),
-        };
+        let push = AttentionConstants::new(heads, spec, output_stride);
         let variant = Variant { shader: Shader::Attention, constants };
         let groups = [rows, spec.heads as u32 / cut.heads, cut.splits];
+        Dispatch::new(variant, bindings, bytemuck::bytes_of(&push), groups, op)
+    }
+
+    /// The same for many rows, on matrix units.
+    fn attention_matrix(
+        &self,
+        op: usize,
+        heads: &HeadInputs,
+        (spec, output): (&AttentionSpec, TensorId),
+        rows: u32,
+        tile: AttentionTile,
+    ) -> Dispatch {
+        let (mut constants, mut bindings, heads) = self.heads(heads);
+        let (output, output_stride, _) = self.tensor(output);
+        let next = self.output_for_next(op, rows);
+        let (next_operand, next_metas) = self.handed(next);
+        constants.extend(tile.constants(&self.limits));
+        constants.push((
+            matrix_id::FRAGMENT_ROWS,
+            if next == InputFrom::Fragments { self.fragment_rows(rows) } else { 0 },
+        ));
+        bindings.extend([output, next_operand, next_metas]);
+        let push = AttentionConstants::new(heads, spec, output_stride);
+        let variant = Variant { shader: Shader::AttentionMatrix, constants };
+        let blocks = most_blocks(rows, self.plan.options.sequences as u32);
+        let groups = [blocks * tile.parts(&self.limits), spec.heads as u32, 1];
         Dispatch::new(variant, bindings, bytemuck::bytes_of(&push), groups, op)
     }
 }

@@ -6,7 +6,7 @@ mod product;
 mod prologue;
 mod rows;
 
-use super::{Dispatch, InputFrom, Programmer};
+use super::{Body, Dispatch, InputFrom, Programmer};
 use crate::policy::{Limits, fragments};
 use group::Group;
 use pianola_plan::{DeviceError, Kernel, Project, Rounding, RowSet};
@@ -106,16 +106,21 @@ impl Programmer<'_> {
         if integer && matrices > 0 { ProductKernel::Matrix } else { ProductKernel::Tiles }
     }
 
-    /// How a kernel of the plan rounds the input of its products in integers, in a play of `rows` rows.
-    pub fn rounding(&self, op: usize, rows: u32) -> Rounding {
-        let Kernel::Project(project) = &self.plan.ops[op].kernel else { return Rounding::None };
+    /// How a kernel of the plan rounds the inputs of its products: those in integers, and those of an
+    /// attention on matrix units.
+    pub fn rounding(&self, op: usize, body: Body) -> Rounding {
+        let project = match &self.plan.ops[op].kernel {
+            Kernel::Project(project) => project,
+            Kernel::Attend(attend) => return self.attention_rounding(attend, body),
+            Kernel::Single(_) => return Rounding::None,
+        };
         // A plan that cannot be cut into groups was refused when it was recorded.
         let groups = self.groups(project).unwrap_or_default();
         if !groups.iter().any(|group| group.integer) {
             return Rounding::None;
         }
         let logits = self.is_head(project);
-        match self.product_kernel(rows, logits, true) {
+        match self.product_kernel(body.rows, logits, true) {
             ProductKernel::Fragments | ProductKernel::Matrix => Rounding::Halves,
             ProductKernel::Rows | ProductKernel::Tiles if logits => Rounding::Int8Twice,
             ProductKernel::Rows | ProductKernel::Tiles => Rounding::Int8,
