@@ -139,15 +139,17 @@ fn tiled_products_are_exact() {
 fn the_reference_is_the_plain_sum() {
     let shape = Shape { m: 3, k: 5, n: 4 };
     let (a, b) = (bytes(15, 1), bytes(20, 2));
-    let sum = |m: usize, n: usize, at: &dyn Fn(usize, usize) -> usize| -> i32 {
-        (0..5).map(|k| i32::from(a[m * 5 + k]) * i32::from(b[at(k, n)])).sum()
-    };
-    let orders: [(Order, &dyn Fn(usize, usize) -> usize); 2] =
-        [(Order::RowMajor, &|k, n| k * 4 + n), (Order::ColumnMajor, &|k, n| n * 5 + k)];
-    for (order, at) in orders {
+    for order in [Order::RowMajor, Order::ColumnMajor] {
+        let at = |k: usize, n: usize| match order {
+            Order::RowMajor => k * 4 + n,
+            Order::ColumnMajor => n * 5 + k,
+        };
+        let sum = |m: usize, n: usize| -> i32 {
+            (0..5).map(|k| i32::from(a[m * 5 + k]) * i32::from(b[at(k, n)])).sum()
+        };
         let mut out = vec![0; 12];
         reference_matmul_i8(shape, &a, Factor { values: &b, order }, &mut out).unwrap();
-        let expected: Vec<i32> = (0..12).map(|index| sum(index / 4, index % 4, at)).collect();
+        let expected: Vec<i32> = (0..12).map(|index| sum(index / 4, index % 4)).collect();
         assert_eq!(out, expected);
     }
     let factor = Factor { values: &b[1..], order: Order::RowMajor };

@@ -36,7 +36,7 @@ pub struct Arguments {
 #[derive(Subcommand, Debug)]
 enum Command {
     List(list::Arguments),
-    Import(import::Arguments),
+    Import(Box<import::Arguments>),
     Check(check::Arguments),
 }
 
