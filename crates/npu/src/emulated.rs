@@ -40,7 +40,8 @@ impl Emulated {
             let kernel = kernel(&manifest.operation, manifest.columns);
             let stream = package.instructions().bytes();
             model.register(pdi, Some(stream), kernel).map_err(|error| {
-                PackageError::Rule(format!("the emulated NPU cannot compute it: {error}"))
+                let name = package.name();
+                PackageError::Rule(format!("npu (emulated) cannot compute {name}: {error}"))
             })?;
         }
         Ok(Emulated(model))

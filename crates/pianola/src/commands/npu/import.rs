@@ -33,10 +33,6 @@ pub struct Arguments {
     /// What the kernel computes
     #[arg(long, value_enum)]
     op: Op,
-    #[command(flatten)]
-    product: ProductOptions,
-    #[command(flatten)]
-    attention: AttentionOptions,
     /// The package's name [default: made of operation and shape]
     #[arg(long)]
     name: Option<String>,
@@ -48,6 +44,10 @@ pub struct Arguments {
     replace: bool,
     #[command(flatten)]
     folder: FolderOption,
+    #[command(flatten)]
+    product: ProductOptions,
+    #[command(flatten)]
+    attention: AttentionOptions,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -188,6 +188,16 @@ impl ProductOptions {
 
     fn spec(&self, arguments: &Arguments) -> Result<MatmulSpec, Failure> {
         let named = IronName::parse(&arguments.insts);
+        let agrees = |IronName { shape, n_tile }: IronName| {
+            self.shape.is_none_or(|given| given == shape)
+                && self.iron_block.is_none_or(|given| given == n_tile)
+        };
+        if !named.is_none_or(agrees) {
+            return Err(Failure::usage(format!(
+                "{} says another shape or column block than --shape and --iron-block; leave them out",
+                arguments.insts.display()
+            )));
+        }
         match self.iron_block.or(named.map(|named| named.n_tile)) {
             Some(n_tile) => self.iron(arguments.op, n_tile, named.map(|named| named.shape)),
             None => self.whole_array(arguments),
