@@ -149,7 +149,19 @@ fn entries(state: &State) -> Vec<[u8; 152]> {
             entries.push(entry);
         }
     }
+    entries.extend((0..state.plan.held()).map(held));
     entries
+}
+
+/// A context of another process, which shares the columns with ours.
+fn held(index: usize) -> [u8; 152] {
+    const PROCESS: u64 = 1;
+    let mut entry = [0; 152];
+    put_u32(&mut entry, 0, index as u32 + 1);
+    put_u32(&mut entry, 4, 1);
+    put_u32(&mut entry, 8, COLUMNS - 1);
+    put_u64(&mut entry, 16, PROCESS);
+    entry
 }
 
 /// `GET_ARRAY`: param @0, element_size @4, num_element @8, pad @12, buffer @16.

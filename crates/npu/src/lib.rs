@@ -10,7 +10,8 @@
 //!
 //! **Nothing here has been run on an NPU.** The interface is that of the kernel's public header, to
 //! which a test compares every structure; file formats and packets follow public sources. The
-//! driver's tests run against a stand-in that holds every call to the documented rules. Before a
+//! driver's tests run against a stand-in and against `pianola-npu-model`, which hold every call to
+//! the documented rules (with the feature `emulated` programs can use the model, too). Before a
 //! result is used on a real device, [`runner::KernelRunner::self_test`] must pass there.
 //!
 //! Kernels are not part of this crate: users build them with AMD's open tools (mlir-aie, IRON,
@@ -22,6 +23,8 @@
 
 pub mod amdxdna;
 mod bytes;
+#[cfg(feature = "emulated")]
+pub mod emulated;
 pub mod instructions;
 pub mod package;
 pub mod runner;

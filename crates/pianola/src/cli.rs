@@ -6,7 +6,7 @@ use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     bench, chat, check, compare, completions, detokenize, devices, doctor, embed, inspect, list,
-    logits, perplexity, plan, pull, rm, run, serve, tokenize, tune,
+    logits, npu, perplexity, plan, pull, rm, run, serve, tokenize, tune,
 };
 use crate::console::{self, Console};
 use crate::failure::Failure;
@@ -61,6 +61,7 @@ enum Command {
     Compare(compare::Arguments),
     Plan(plan::Arguments),
     Devices(devices::Arguments),
+    Npu(npu::Arguments),
     Doctor(doctor::Arguments),
     Bench(bench::Arguments),
     Check(check::Arguments),
@@ -95,6 +96,7 @@ impl Cli {
             Command::Compare(arguments) => compare::run(arguments, console),
             Command::Plan(arguments) => plan::run(arguments, console),
             Command::Devices(arguments) => devices::run(arguments, console),
+            Command::Npu(arguments) => npu::run(arguments, console),
             Command::Doctor(arguments) => doctor::run(arguments, console),
             Command::Bench(arguments) => bench::run(arguments, console),
             Command::Check(arguments) => check::run(arguments, console),

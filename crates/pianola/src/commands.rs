@@ -13,6 +13,7 @@ mod generate;
 pub mod inspect;
 pub mod list;
 pub mod logits;
+pub mod npu;
 pub mod perplexity;
 pub mod plan;
 pub mod pull;

@@ -9,6 +9,8 @@ use pianola_engine::sampler::SamplingError;
 use pianola_engine::{EngineError, ErrorKind};
 use pianola_hub::HubError;
 use pianola_model::ModelError;
+use pianola_npu::amdxdna::DriverError;
+use pianola_npu::package::PackageError;
 use pianola_plan::{DeviceError, PlanError};
 
 use crate::interrupt;
@@ -284,6 +286,27 @@ impl From<HubError> for Failure {
         }
     }
 }
+
+impl From<DriverError> for Failure {
+    fn from(error: DriverError) -> Failure {
+        match error {
+            DriverError::OutOfMemory { .. } | DriverError::LockedMemory { .. } => {
+                Failure::Memory(error.to_string())
+            }
+            _ => Failure::Failed(error.to_string()),
+        }
+    }
+}
+
+impl From<PackageError> for Failure {
+    fn from(error: PackageError) -> Failure {
+        match error {
+            PackageError::Name(_) | PackageError::Exists(_) => Failure::Usage(error.to_string()),
+            _ => Failure::Failed(error.to_string()),
+        }
+    }
+}
+
 const PARTS_KEPT: &str =
     "interrupted: parts that have arrived are kept, and `pianola pull` goes on";
 

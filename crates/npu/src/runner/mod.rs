@@ -20,6 +20,7 @@ use half::bf16;
 pub use error::RunError;
 pub use matrix::{Factor, Order};
 pub use program::RunOptions;
+pub use reference::reference_matmul_i8;
 pub use self_test::SelfTest;
 pub use tiled::{TiledMatmul, TiledOptions};
 

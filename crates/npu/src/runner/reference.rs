@@ -2,7 +2,40 @@
 
 use half::bf16;
 
-use crate::package::{Activation, AttentionSpec, Shape};
+use super::RunError;
+use super::matrix::{Factor, Matrix, Order};
+use crate::package::{Activation, AttentionSpec, BLayout, Shape};
+
+/// `out = a b` on the processor, exactly as [`super::TiledMatmul::matmul_i8`] computes it: what a
+/// caller falls back to where the device fails.
+pub fn reference_matmul_i8(
+    shape: Shape,
+    a: &[i8],
+    b: Factor<'_, i8>,
+    out: &mut [i32],
+) -> Result<(), RunError> {
+    let Shape { m, k, n } = shape;
+    if [m.checked_mul(k), k.checked_mul(n), m.checked_mul(n)].contains(&None) {
+        return Err(RunError::Impossible(m, k, n));
+    }
+    if k >= 1 << 17 {
+        return Err(RunError::TooLong(k));
+    }
+    Matrix::new("a", a, (m, k), Order::RowMajor)?;
+    let b = Matrix::new("b", b.values, (k, n), b.order)?;
+    RunError::length("out", m * n, out.len())?;
+    if out.is_empty() {
+        return Ok(());
+    }
+    let mut rows = Vec::new();
+    b.lay_out_b((0, 0), shape, BLayout::RowMajor, &mut rows);
+    for (row, out) in out.chunks_exact_mut(n).enumerate() {
+        // Sums of fewer than 2^17 products of bytes are whole numbers that f64 holds.
+        let sums = matmul_row(shape, a, &rows, row, f64::from);
+        out.iter_mut().zip(sums).for_each(|(out, sum)| *out = sum.value as i32);
+    }
+    Ok(())
+}
 
 /// One element of a product with the sum of its terms' magnitudes.
 #[derive(Clone, Copy, Debug)]

@@ -3,6 +3,7 @@
 
 pub mod fake;
 pub mod files;
+pub mod model;
 pub mod packages;
 mod raw;
 mod requests;

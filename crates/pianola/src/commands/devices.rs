@@ -5,10 +5,12 @@ use std::sync::Arc;
 
 use clap::Args;
 use pianola_cpu::{CpuDevice, describe};
+use pianola_npu::amdxdna::{DriverError, discover};
 use pianola_plan::{Ceilings, Device, DeviceError, Numeric};
 use pianola_vulkan::{Gpu, GpuDescription, Instance, VulkanDevice, VulkanOptions};
 use serde_json::{Value, json};
 
+use crate::commands::npu;
 use crate::console::{self, Console};
 use crate::failure::Failure;
 
@@ -71,6 +73,18 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         }
         // A machine without Vulkan is a machine all the same.
         Err(reason) => console.notice(&format!("no Vulkan device: {reason}")),
+    }
+    match discover() {
+        Ok(devices) => {
+            for device in &devices {
+                text.push_str(&npu::device_text(device));
+                text.push_str("  use:         none: `run` and `serve` put neither products nor attention on it yet\n");
+                list.push(npu::device_value(device));
+            }
+        }
+        // Most machines have none.
+        Err(DriverError::NoDevice) => {}
+        Err(error) => console.notice(&error.to_string()),
     }
     match arguments.json {
         true => console::print_json(&Value::Array(list)),

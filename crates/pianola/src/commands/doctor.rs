@@ -14,6 +14,7 @@ mod install;
 mod machine;
 mod manifest;
 mod memory;
+mod npu;
 mod privacy;
 mod processor;
 mod render_node;
@@ -36,8 +37,8 @@ use row::{Group, Row, Verdict};
 
 /// Examine this machine: what is fine, what is not, and the command that mends it.
 ///
-/// Looks at the GPU's drivers and memory, the processor, the memory, the folders that models are kept
-/// in, and the environment. A row marked warn costs speed or a feature; one marked FAIL prevents
+/// Looks at the GPU's drivers and memory, the NPU, the processor, the memory, the folders that models
+/// are kept in, and the environment. A row marked warn costs speed or a feature; one marked FAIL prevents
 /// running, and the command then ends with 1.
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -61,9 +62,10 @@ struct Part {
 }
 
 /// What is examined, in the order in which it is printed.
-const GROUPS: [Part; 6] = [
+const GROUPS: [Part; 7] = [
     Part { name: "system", examine: system::examine },
     Part { name: "gpu", examine: graphics::examine },
+    Part { name: "npu", examine: npu::examine },
     Part { name: "cpu", examine: processor::examine },
     Part { name: "memory", examine: memory::examine },
     Part { name: "storage", examine: storage::examine },

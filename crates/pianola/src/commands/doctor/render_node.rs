@@ -1,4 +1,5 @@
-//! Whether this user may use the GPUs: the files that drivers open, `/dev/dri/renderD*`.
+//! Whether this user may use the GPUs: the files that drivers open, `/dev/dri/renderD*`. NPUs have such
+//! files, too: `/dev/accel/accel*`.
 
 use std::fs::File;
 use std::io::ErrorKind;
@@ -7,22 +8,28 @@ use std::path::Path;
 use super::machine::{Machine, User};
 use super::row::Row;
 
-/// A GPU's file.
+/// A device's file.
 pub struct RenderNode {
-    pub name: String,
+    pub path: String,
     /// The group that may open it.
     pub group: Option<u32>,
     /// Why it could not be opened, if so.
     pub refused: Option<ErrorKind>,
 }
 
-/// The nodes that there are, each tried.
+/// The GPUs' nodes that there are, each tried.
 pub fn find(machine: &Machine) -> Vec<RenderNode> {
-    let names = machine.names("/dev/dri").into_iter().filter(|name| name.starts_with("renderD"));
+    find_in(machine, "/dev/dri", "renderD")
+}
+
+/// The files in a folder whose names begin so, each tried.
+pub fn find_in(machine: &Machine, folder: &str, prefix: &str) -> Vec<RenderNode> {
+    let names = machine.names(folder).into_iter().filter(|name| name.starts_with(prefix));
     let node = |name: String| {
-        let path = machine.path("/dev/dri").join(&name);
-        let opened = File::options().read(true).write(true).open(&path);
-        RenderNode { name, group: group_of(&path), refused: opened.err().map(|e| e.kind()) }
+        let path = format!("{folder}/{name}");
+        let place = machine.path(&path);
+        let opened = File::options().read(true).write(true).open(&place);
+        RenderNode { path, group: group_of(&place), refused: opened.err().map(|e| e.kind()) }
     };
     names.map(node).collect()
 }
@@ -49,8 +56,9 @@ pub fn rows(nodes: &[RenderNode], user: &User, groups: &str, driven: bool) -> Ve
     nodes.iter().map(|node| row(node, user, groups)).collect()
 }
 
-fn row(node: &RenderNode, user: &User, groups: &str) -> Row {
-    let path = format!("/dev/dri/{}", node.name);
+/// Whether a node can be opened, and if not, why.
+pub fn row(node: &RenderNode, user: &User, groups: &str) -> Row {
+    let path = &node.path;
     match node.refused {
         None => return Row::fine("access", format!("{path} can be opened")),
         Some(ErrorKind::PermissionDenied) => {}
@@ -86,7 +94,7 @@ mod tests {
     const GROUPS: &str = "root:x:0:\nvideo:x:44:\nrender:x:105:bob\n";
 
     fn node(refused: Option<ErrorKind>) -> [RenderNode; 1] {
-        [RenderNode { name: "renderD128".into(), group: Some(105), refused }]
+        [RenderNode { path: "/dev/dri/renderD128".into(), group: Some(105), refused }]
     }
 
     #[test]
@@ -112,6 +120,6 @@ mod tests {
         let machine = Recorded::new(&[("/dev/dri/card0", ""), ("/dev/dri/renderD129", "")], &[]);
         let found = find(&machine.0);
         assert_eq!(found.len(), 1);
-        assert!(found[0].name == "renderD129" && found[0].refused.is_none());
+        assert!(found[0].path == "/dev/dri/renderD129" && found[0].refused.is_none());
     }
 }
