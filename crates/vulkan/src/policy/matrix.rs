@@ -125,7 +125,8 @@ pub(crate) fn choose(limits: &Limits, rows: u32, count: u32, gate: bool) -> Matr
         && outputs > 16 * u64::from(limits.parallelism)
         && count > 64
     {
-        // What a wave of tiles costs does not depend on how many of them there are.
+        // What a wave of tiles costs does not depend on how many of them there are. Two workgroups of
+        // four subgroups are a quarter of the invocations that a unit holds.
         let cost = |shape: &MatrixShape| {
             let tiles = rows.div_ceil(shape.rows()) * count.div_ceil(shape.tokens());
             let at_once = limits.parallelism / 4 / shape.workgroup(limits);
@@ -164,14 +165,17 @@ mod tests {
     #[test]
     fn tiles_fit_shared_memory_and_pieces_are_whole_matrices() {
         for limits in all() {
-            for rows in [1, 64, 5376, 43_008] {
+            for (rows, gate) in
+                [(1, false), (64, true), (5376, false), (5376, true), (43_008, true)]
+            {
                 for count in [9, 16, 32, 64, 128, 256, 512] {
-                    let shape = choose(&limits, rows, count, true);
+                    let shape = choose(&limits, rows, count, gate);
                     assert!(shape.shared_memory(&limits) <= limits.shared_memory, "{shape:?}");
                     assert!(shape.workgroup(&limits) <= 512, "{shape:?}");
                     assert!(shape.tokens() <= 16 || shape.tokens() < 2 * count, "{shape:?}");
                     // A gate's parts alternate within a piece.
-                    assert!(shape.rows_each.is_multiple_of(2 * limits.matrices), "{shape:?}");
+                    let parts = if gate { 2 } else { 1 };
+                    assert!(shape.rows_each.is_multiple_of(parts * limits.matrices), "{shape:?}");
                     assert!(shape.tokens_each.is_multiple_of(limits.matrices), "{shape:?}");
                     // Every subgroup of a piece has columns, in whole matrices.
                     assert!((32 * shape.step / shape.split).is_multiple_of(limits.matrices));

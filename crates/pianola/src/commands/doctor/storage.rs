@@ -60,9 +60,30 @@ fn folder(name: &str, path: &Path, refused: fn(String, String) -> Row, variable:
     let Some(place) = existing(path) else { return Row::fine(name, text) };
     match output::check_writable(&place.join("doctor")) {
         Ok(()) => Row::fine(name, format!("{text}, writable")),
-        Err(error) => refused(name.to_string(), format!("{text}, not writable: {error}")).fix(
-            format!("sudo chown $USER {}   (or set {variable} to another folder)", place.display()),
-        ),
+        Err(error) => {
+            let fix = format!("{}   (or set {variable} to another folder)", make_ours(path, place));
+            refused(name.to_string(), format!("{text}, not writable: {error}")).fix(fix)
+        }
+    }
+}
+
+/// The command that makes a folder writable, `place` being what is there of its path. What is above the
+/// folder keeps its owner.
+fn make_ours(path: &Path, place: &Path) -> String {
+    match (place == path, place.is_dir()) {
+        (true, true) => format!("sudo chown $USER {}", quoted(place)),
+        (false, true) => format!("sudo install -d -o $USER {}", quoted(path)),
+        (_, false) => format!("move the file {} away", quoted(place)),
+    }
+}
+
+/// A path as a shell takes it.
+fn quoted(path: &Path) -> String {
+    let text = path.display().to_string();
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%".contains(c);
+    match text.chars().all(plain) {
+        true => text,
+        false => format!("'{}'", text.replace('\'', r"'\''")),
     }
 }
 
@@ -111,7 +132,7 @@ fn of_addresses(partial: &Path) -> Vec<Row> {
         // What follows a ? may be a key.
         let address = origin.filter(|origin| !origin.contains('?'));
         let again = address.as_deref().unwrap_or("ADDRESS, as before");
-        let remove = format!("rm {}*", path.display());
+        let remove = format!("rm {}*", quoted(path));
         Row::warning("download", format!("{name} is not whole"))
             .fix(format!("pianola pull {again}   (or `{remove}`)"))
     };
@@ -125,7 +146,7 @@ fn of_hub(leftovers: &[Leftover]) -> Vec<Row> {
     for group in leftovers.chunk_by(same) {
         let Leftover { repository, path, kind, .. } = &group[0];
         let bytes = size(group.iter().map(|leftover| leftover.bytes).sum());
-        let folder = path.parent().unwrap_or(path).display();
+        let folder = quoted(path.parent().unwrap_or(path));
         rows.push(match kind {
             LeftoverKind::Unfinished => Row::warning(
                 "download",
