@@ -69,6 +69,7 @@ fn the_processor_passes_with_everything_covered() {
 }
 
 #[test]
+#[ignore = "takes a software driver most of a minute: scripts/acceptance runs it"]
 fn a_software_driver_passes_and_samples_as_the_host() {
     let gpu = VulkanDevice::new(gpu::options(&gpu::open()));
     let (result, sections) = checked(Arc::new(gpu), QUICK);

@@ -123,6 +123,7 @@ fn two_devices_compute_what_one_does() {
 
 /// Two logical devices of one driver share a model, and the processor has the rest.
 #[test]
+#[ignore = "takes a software driver most of a minute: scripts/acceptance runs it"]
 fn two_gpus_and_the_processor_share_a_model() {
     let gpus = vec![on(&gpu::open(), None), on(&gpu::open(), None)];
     let devices = LoadOptions::devices(gpus, cpu(Level::best()));

@@ -336,6 +336,7 @@ fn smollm2_in_fast_mode() {
 }
 
 #[test]
+#[ignore = "takes a software driver most of a minute: scripts/acceptance runs it"]
 fn gemma3_in_fast_mode() {
     fast_mode_is_as_close_as_its_rounding("gemma3.gguf");
 }

@@ -228,7 +228,7 @@ pub fn tell_kv(plan: &Plan, asked: Option<u64>, console: Console) {
         format!("{} tokens of {} layers ({})", pages * PAGE_TOKENS, group.layers, group.name)
     });
     let line = format!(
-        "keys and values: {} for {}, {} at once",
+        "keys and values: at most {} for {}, {} at once",
         size_text(plan.kv_bytes()),
         tokens.collect::<Vec<_>>().join(" and "),
         match plan.options.sequences {

@@ -124,10 +124,12 @@ impl ComputeOptions {
             })
             .collect();
         tell_threads(self.threads, console);
-        if gpus.is_empty() {
+        let has_gpu = !gpus.is_empty();
+        if !has_gpu {
             let idle = [
                 ("--gpu-memory", self.gpu_memory.is_some()),
                 ("--tokens-per-submit", self.tokens_per_submit.is_some()),
+                ("--layers-on-gpu", self.layers_on_gpu.is_some_and(|layers| layers > 0)),
             ];
             for (option, _) in idle.iter().filter(|(_, given)| *given) {
                 console.notice(&format!("{option} has no effect: the processor computes"));
@@ -135,7 +137,7 @@ impl ComputeOptions {
         }
         Ok(LoadOptions {
             devices: LoadOptions::devices(gpus, self.cpu()),
-            layers_on_first: self.layers_on_gpu,
+            layers_on_first: self.layers_on_gpu.filter(|_| has_gpu),
             overlap: self.overlap != "off",
             numeric: self.numeric(),
             kv_type: self.kv_type,

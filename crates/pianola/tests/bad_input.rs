@@ -260,9 +260,6 @@ fn unknown_devices() {
             .fails(1, &["Vulkan"]);
     }
     folder
-        .pianola(words!["run", "-m", &model, "--layers-on-gpu", "1", "hello"])
-        .fails(2, &["--layers-on-gpu"]);
-    folder
         .pianola(words!["run", "-m", &model, "--gpu-memory", "12 parsecs", "hello"])
         .fails(2, &["--gpu-memory", "12GiB"]);
 }

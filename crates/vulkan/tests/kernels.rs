@@ -83,6 +83,7 @@ fn every_type_in_fast_mode() {
 /// Quantisers give values and some others more bits than the rest, so that the parts of one
 /// product differ; some meet the input as integers and some as floats.
 #[test]
+#[ignore = "takes a software driver most of a minute: scripts/acceptance runs it"]
 fn types_mixed_in_one_product() {
     use TensorType::{F16, IQ4NL, IQ4XS, Q4_0, Q4K, Q6K, Q8_0};
     let gpu = gpu::open();

@@ -95,13 +95,15 @@ impl Bench {
         for &runs in steps {
             let rows: u32 = runs.iter().map(|run| run.2).sum();
             let launches = self.recording.launches(rows as usize, 1).unwrap();
-            let mut kernels = launches.iter().map(|launch| launch.kernel);
-            assert!(!kernels.any(|kernel| kernel == "attention"), "{name}, {rows} rows");
+            let launched = |kernel: &str| launches.iter().any(|launch| launch.kernel == kernel);
+            assert!(launched("attention_matrix") && !launched("attention"), "{name}, {rows} rows");
             let step = step_of(runs, self.recording.plan().graph.vocabulary as u32, 1);
             self.recording.poison().unwrap();
             let report = self.reference_model.check_step(&mut self.recording, &step).unwrap();
             let report = report.unwrap_or_else(|failure| panic!("{name}, {runs:?}: {failure}"));
-            for noise in report.noise.iter().filter(|noise| noise.tensor.ends_with("attention")) {
+            let of_attention = |noise: &&Noise| noise.tensor.ends_with("attention");
+            assert!(report.noise.iter().any(|noise| of_attention(&noise)), "{name}, {runs:?}");
+            for noise in report.noise.iter().filter(of_attention) {
                 let Noise { tensor, found, limit } = noise;
                 println!("{name}, {runs:?}: {tensor}: {found:.2} of the noise, of {limit:.2}");
                 // What is expected of roundings is at most twice what is there.

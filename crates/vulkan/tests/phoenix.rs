@@ -5,8 +5,7 @@
 //! to use is held to gates here, so that a kernel which the chip would run badly fails a test
 //! before it meets the chip.
 //!
-//! `PIANOLA_TEST_MESA25` names a folder that `scripts/mesa25` has prepared; without it nothing is
-//! compiled. `PIANOLA_TEST_PHOENIX_OUT`, if set, names a folder that gets a line for every pipeline
+//! `PIANOLA_TEST_MESA25` names a folder that `scripts/mesa25` has prepared. `PIANOLA_TEST_PHOENIX_OUT`, if set, names a folder that gets a line for every pipeline
 //! (`raw.json`) and the table (`summary.md`).
 
 use pianola_formats::TensorType;
@@ -14,7 +13,6 @@ use pianola_model::{RandomWeights, Shape, shape};
 use pianola_plan::{BUCKETS, KvType, Numeric, Placement, Plan, PlanOptions};
 use pianola_vulkan::{Gpu, KernelStatistics, Selection, VulkanDevice, compile_plan};
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex};
@@ -376,23 +374,20 @@ fn gates_hold() {
 }
 
 #[test]
+#[ignore = "takes a minute and needs Mesa 25: scripts/acceptance runs it"]
 fn kernels_fit_the_chip() {
     if std::env::var_os(CHILD).is_some() {
         return gates_hold();
     }
-    let Ok(folder) = std::env::var("PIANOLA_TEST_MESA25") else {
-        // Past the capture of what tests print: that nothing was tested should be seen.
-        let reason = "PIANOLA_TEST_MESA25 is not set (a folder that scripts/mesa25 has prepared)";
-        writeln!(std::io::stderr(), "{TEST}: skipped: {reason}").unwrap();
-        return;
-    };
+    let folder = std::env::var("PIANOLA_TEST_MESA25")
+        .expect("PIANOLA_TEST_MESA25 names a folder that scripts/mesa25 has prepared");
     let manifest = Path::new(&folder).join("radeon_icd.json");
     assert!(manifest.is_file(), "{folder} has no driver: run scripts/mesa25 {folder}");
     // Drivers are chosen by the environment of a process; this one may test others.
     let libraries =
         std::env::var("LD_LIBRARY_PATH").map_or(String::new(), |rest| format!(":{rest}"));
     let output = Command::new(std::env::current_exe().unwrap())
-        .args([TEST, "--exact", "--nocapture"])
+        .args([TEST, "--exact", "--nocapture", "--include-ignored"])
         .env(CHILD, "1")
         .env("VK_DRIVER_FILES", &manifest)
         .env("VK_ICD_FILENAMES", &manifest)

@@ -38,7 +38,8 @@ impl Pip {
         candidates.into_iter().find(Self::works).ok_or(PullError::NoPip { tried })
     }
 
-    fn quoted(&self) -> String {
+    /// The command, for messages.
+    pub fn quoted(&self) -> String {
         format!("`{}`", self.words.join(OsStr::new(" ")).display())
     }
 

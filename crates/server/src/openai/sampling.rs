@@ -216,6 +216,23 @@ mod tests {
     }
 
     #[test]
+    fn the_document_has_the_true_defaults() {
+        let document: Value = serde_json::from_str(include_str!("../openapi.json")).unwrap();
+        let sampling = Generation::new(Prompt::Tokens(vec![0])).sampling;
+        for schema in ["ChatRequest", "CompletionRequest"] {
+            let default = |name: &str| {
+                let value =
+                    &document["components"]["schemas"][schema]["properties"][name]["default"];
+                value.as_f64().unwrap() as f32
+            };
+            assert_eq!(default("temperature"), sampling.temperature);
+            assert_eq!(default("top_p"), sampling.top_p);
+            assert_eq!(default("min_p"), sampling.min_p);
+            assert_eq!(default("top_k"), sampling.top_k as f32);
+        }
+    }
+
+    #[test]
     fn answers_to_all_prompts_are_bounded_together() {
         let body = json!({});
         let fields = Fields::of(&body, "").unwrap();

@@ -44,6 +44,11 @@ impl Chat<'_> {
             Input::Quoted(text) => return self.ask(text).map(|()| Next::Line),
             Input::Line(line) => line.trim(),
         };
+        if let Some((first, others)) = line.split_once('\n')
+            && line.starts_with('/')
+        {
+            return self.hear_several(line, first, others);
+        }
         let (command, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
         let rest = rest.trim();
         match command {
@@ -65,6 +70,22 @@ impl Chat<'_> {
                 }
             }
             _ => self.ask(line)?,
+        }
+        Ok(Next::Line)
+    }
+
+    /// Lines that came together, of which the first begins with a slash. A command is one line, and the
+    /// others are said after it, but for a system message, which has many; what is no command is a message.
+    fn hear_several(&mut self, all: &str, first: &str, others: &str) -> Result<Next, Failure> {
+        match first.split_whitespace().next() {
+            Some("/system") => self.set_system(all.trim_start_matches("/system").trim()),
+            Some(command) if HELP.lines().any(|line| line.split(' ').next() == Some(command)) => {
+                return match self.hear(&Input::Line(first.to_string()))? {
+                    Next::Line => self.hear(&Input::Line(others.to_string())),
+                    Next::End => Ok(Next::End),
+                };
+            }
+            _ => self.ask(all)?,
         }
         Ok(Next::Line)
     }

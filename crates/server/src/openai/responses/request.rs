@@ -127,6 +127,11 @@ fn read_format(fields: &Fields<'_>) -> Result<OutputRule, ApiError> {
     }
 }
 
+/// A number as its shortest decimal form has it: 0.7, not 0.699999988.
+fn shortest(number: f32) -> Value {
+    number.to_string().parse::<f64>().map_or(number.into(), Value::from)
+}
+
 /// The fields of a request that its answer repeats, with the values that hold where none were given.
 fn echo(fields: &Fields<'_>, generation: &Generation) -> Map<String, Value> {
     let given = |field: &str, default: Value| {
@@ -144,11 +149,11 @@ fn echo(fields: &Fields<'_>, generation: &Generation) -> Map<String, Value> {
         given("reasoning", reasoning),
         given("safety_identifier", Value::Null),
         given("store", true.into()),
-        given("temperature", generation.sampling.temperature.into()),
+        given("temperature", shortest(generation.sampling.temperature)),
         given("text", json!({ "format": { "type": "text" } })),
         given("tool_choice", "auto".into()),
         given("tools", json!([])),
-        given("top_p", generation.sampling.top_p.into()),
+        given("top_p", shortest(generation.sampling.top_p)),
         ("truncation".to_string(), "disabled".into()),
         given("user", Value::Null),
     ])
