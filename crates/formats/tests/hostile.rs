@@ -2,9 +2,9 @@
 //! a sound model, never in a panic, and never allocates more than the file's size justifies.
 
 mod common;
+#[path = "../../../tests/support/held.rs"]
+mod held;
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 use std::fs;
 use std::path::Path;
 
@@ -12,45 +12,6 @@ use common::{Scratch, safetensors, small_gguf, small_safetensors};
 use pianola_formats::npy::{read_f32, read_tokens};
 use pianola_formats::{Error, Gguf, GgufWriter, Safetensors, TensorSource};
 use proptest::prelude::*;
-
-thread_local! {
-    // Of this thread only, because tests run side by side.
-    static LIVE: Cell<isize> = const { Cell::new(0) };
-    static PEAK: Cell<isize> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting the bytes that this thread holds.
-struct Counting;
-
-impl Counting {
-    fn add(bytes: isize) {
-        // Fails only while a thread ends, when nothing is measured.
-        let _ = LIVE.try_with(|live| {
-            live.set(live.get() + bytes);
-            PEAK.with(|peak| peak.set(peak.get().max(live.get())));
-        });
-    }
-}
-
-#[allow(unsafe_code)] // There is no other way to count allocations.
-// SAFETY: every call goes unchanged to the system's allocator; the counters are plain cells of
-// the thread, which neither allocate nor have a destructor.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        Counting::add(layout.size() as isize);
-        // SAFETY: the caller's promise about `layout` is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        Counting::add(-(layout.size() as isize));
-        // SAFETY: `pointer` came from `System.alloc` with this layout, as the caller promises.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
 
 /// Bytes that decoded structures may take for each byte of file. The densest case is metadata
 /// made of the shortest pairs: 14 bytes of file become two copies of the key, a value, an entry
@@ -61,13 +22,7 @@ const FIXED_BYTES: usize = 8 << 10;
 
 /// Runs a reader, and fails if it held more memory at once than `file_bytes` justify.
 fn measured<T>(file_bytes: usize, read: impl FnOnce() -> T) -> T {
-    let before = LIVE.get();
-    PEAK.set(before);
-    let result = read();
-    let held = (PEAK.get() - before) as usize;
-    let allowed = FIXED_BYTES + file_bytes * BYTES_PER_BYTE;
-    assert!(held <= allowed, "{held} bytes held while reading a file of {file_bytes}");
-    result
+    held::measured(file_bytes, BYTES_PER_BYTE, FIXED_BYTES, read)
 }
 
 /// Reads a GGUF file and, if it is sound, every weight in it.

@@ -3,67 +3,21 @@
 //! not justify.
 
 mod common;
+#[path = "../../../tests/support/held.rs"]
+mod held;
 
-use std::alloc::{GlobalAlloc, System};
-use std::cell::Cell;
 use std::path::PathBuf;
 
 use common::files::{NPU1, NPU2, Op, XclbinParts, stream, stream_for, xclbin};
+use held::measured;
 use pianola_npu::amdxdna::Generation;
 use pianola_npu::instructions::{Instructions, InstructionsError};
 use pianola_npu::xclbin::{Partition, Xclbin, XclbinError};
 use proptest::prelude::*;
 
-thread_local! {
-    // Of this thread only, because tests run side by side.
-    static LIVE: Cell<isize> = const { Cell::new(0) };
-    static PEAK: Cell<isize> = const { Cell::new(0) };
-}
-
-/// The system's allocator, counting the bytes that this thread holds.
-struct Counting;
-
-fn add(bytes: isize) {
-    // Fails only while a thread ends, when nothing is measured.
-    let _ = LIVE.try_with(|live| {
-        live.set(live.get() + bytes);
-        PEAK.with(|peak| peak.set(peak.get().max(live.get())));
-    });
-}
-
-#[allow(unsafe_code)] // There is no other way to count allocations.
-// SAFETY: every call goes unchanged to the system's allocator; the counters are plain cells.
-unsafe impl GlobalAlloc for Counting {
-    unsafe fn alloc(&self, layout: std::alloc::Layout) -> *mut u8 {
-        add(layout.size() as isize);
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: std::alloc::Layout) {
-        add(-(layout.size() as isize));
-        // SAFETY: the caller's promise is passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: Counting = Counting;
-
-/// Runs a reader; fails if it held more than a multiple of the file's size at once. Lists of an
-/// xclbin are bounded by number instead: 64 PDIs of at most 64 groups of 256 numbers.
-fn measured<T>(file_bytes: usize, per_byte: usize, fixed: usize, read: impl FnOnce() -> T) -> T {
-    let before = LIVE.get();
-    PEAK.set(before);
-    let result = read();
-    let held = (PEAK.get() - before) as usize;
-    let allowed = fixed + file_bytes * per_byte;
-    assert!(held <= allowed, "{held} bytes held while reading a file of {file_bytes}");
-    result
-}
-
 fn read_xclbin(bytes: Vec<u8>) -> Result<Xclbin, XclbinError> {
     let length = bytes.len();
+    // Its lists are bounded by number besides: 64 PDIs of at most 64 groups of 256 numbers.
     let xclbin = measured(length, 64, 64 << 10, || Xclbin::parse(bytes))?;
     for kernel in xclbin.kernels() {
         if let Some(pdi) = xclbin.pdi_of(kernel) {

@@ -29,6 +29,13 @@ const HELP: &str = "\
 Ctrl-C stops an answer. A backslash at the end of a line continues it on the next; so does
 everything between \"\"\" and \"\"\". What does not begin with / is for the model.";
 
+/// Other words for some of them.
+const ALIASES: [&str; 5] = ["/quit", "/bye", "/?", "/clear", "/retry"];
+
+fn is_command(word: &str) -> bool {
+    ALIASES.contains(&word) || HELP.lines().any(|line| line.split(' ').next() == Some(word))
+}
+
 /// Whether the conversation continues.
 #[derive(PartialEq, Eq)]
 pub enum Next {
@@ -79,7 +86,7 @@ impl Chat<'_> {
     fn hear_several(&mut self, all: &str, first: &str, others: &str) -> Result<Next, Failure> {
         match first.split_whitespace().next() {
             Some("/system") => self.set_system(all.trim_start_matches("/system").trim()),
-            Some(command) if HELP.lines().any(|line| line.split(' ').next() == Some(command)) => {
+            Some(command) if is_command(command) => {
                 return match self.hear(&Input::Line(first.to_string()))? {
                     Next::Line => self.hear(&Input::Line(others.to_string())),
                     Next::End => Ok(Next::End),
@@ -206,5 +213,20 @@ impl Chat<'_> {
             }
             _ => "there is no answer yet".to_string(),
         });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_are_told_from_paths() {
+        assert!(["/set", "/exit", "/bye", "/clear"].into_iter().all(is_command));
+        assert!(
+            !["/etc/hosts", "Ctrl-C", "/", ""]
+                .into_iter()
+                .any(|word| word.starts_with('/') && is_command(word))
+        );
     }
 }
