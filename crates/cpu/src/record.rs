@@ -57,7 +57,7 @@ impl Recorder<'_> {
     pub fn record(&self) -> Result<Vec<Recorded>, &'static str> {
         let mut stages = Vec::new();
         let ops = self.plan.ops.iter().enumerate();
-        for (op, planned) in ops.filter(|(_, op)| op.device == self.device) {
+        for (op, planned) in ops.filter(|(op, _)| self.plan.runs_on(*op, self.device)) {
             let mut barrier = planned.barrier;
             let mut push = |stage: Stage| {
                 stages.push(Recorded { stage, barrier, op });

@@ -91,7 +91,7 @@ pub(crate) fn of_plan(plan: &Plan, id: DeviceId, level: Level) -> Vec<KernelVari
         });
         let several = rows as usize <= plan.options.sequences;
         for step in [Some(prompt), several.then_some(lanes)].into_iter().flatten() {
-            let mine = (0..plan.ops.len()).filter(|&op| plan.ops[op].device == id);
+            let mine = (0..plan.ops.len()).filter(|&op| plan.runs_on(op, id));
             found.extend(mine.flat_map(|op| of_op(plan, op, &step, level)));
         }
     }

@@ -62,6 +62,12 @@ pub trait Device: Send + Sync {
     /// could be measured.
     fn measure(&self, numeric: Numeric) -> Option<Ceilings>;
 
+    /// What it costs to let it compute products that were placed elsewhere, in some steps only; none
+    /// where it cannot.
+    fn takeover(&self) -> Option<Takeover> {
+        None
+    }
+
     /// The device itself, for what only one kind has.
     fn as_any(&self) -> &dyn std::any::Any;
 
@@ -69,6 +75,19 @@ pub trait Device: Send + Sync {
     fn is_lost(&self) -> bool {
         false
     }
+}
+
+/// What it costs a device to take products over, beside the arithmetic.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Takeover {
+    /// Fewest rows of a step that it is asked for.
+    pub least_rows: usize,
+    /// Seconds that each of its segments takes before it computes, such as for a change of its
+    /// configuration.
+    pub seconds_each: f64,
+    /// Whether it reads the same memory as the processor, so that a step that memory bounds gains
+    /// nothing.
+    pub shares_memory: bool,
 }
 
 /// Memory that a recording allocates.

@@ -25,6 +25,7 @@ mod kv;
 mod lay_out;
 mod options;
 mod overlap;
+mod part;
 mod placement;
 mod plan;
 mod print;
@@ -34,6 +35,7 @@ mod segment;
 mod statistics;
 mod step;
 mod summary;
+mod takeover;
 mod units;
 mod weight;
 
@@ -42,7 +44,7 @@ pub use builder::GraphBuilder;
 pub use cost::{Cost, Work};
 pub use device::{
     Allocation, AllocationKind, Device, HeapShare, KernelVariant, LogitsTo, Probe, Recording,
-    Rounding, SLOTS, WAIT_LIMIT,
+    Rounding, SLOTS, Takeover, WAIT_LIMIT,
 };
 pub use error::DeviceError;
 #[cfg(feature = "test-hooks")]
@@ -55,13 +57,14 @@ pub use graph::{
 pub use hazard::{Access, Range, Space, barriers};
 pub use kv::{KvDemand, KvGroup, KvSlot, KvType, KvTypeError, PAGE_TOKENS, kv_bytes};
 pub use options::{BUCKETS, Numeric, PlanError, PlanOptions, bucket};
-pub use overlap::OverlapTimes;
+pub use overlap::{OverlapTimes, Turn};
+pub use part::ModelPart;
 pub use placement::{DeviceId, DeviceSpec, Moved, Placement};
 pub use plan::{Buffer, Plan, PlanOp, View};
 pub use print::PlanText;
 pub use profile::KernelTime;
 pub use sampling::{DeviceSampler, SampleRow, Sampling, SamplingError, TokenLogProbs, mask_words};
-pub use segment::{Segment, Transfer, TransferForm};
+pub use segment::{Segment, Segmentation, Transfer, TransferForm};
 pub use statistics::{Ceilings, PlayStatistics};
 pub use step::{Row, Step};
 pub use units::{layer_range, parameters_text, part_text, size_text};

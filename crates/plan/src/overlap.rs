@@ -1,31 +1,96 @@
 //! What is gained by cutting a play in two halves that several devices work on at once.
+//!
+//! ```text
+//! first half    A0 ─► B0 ─► A1 ─► B1
+//! second half         A0 ─► B0 ─► A1 ─► B1      A and B are devices
+//! ```
 
 use crate::plan::Plan;
 use crate::statistics::Ceilings;
+use std::ops::Range;
+
+/// A segment of one of several plays of a step.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Turn {
+    /// Which play.
+    pub play: usize,
+    /// Index in [`Plan::segments`].
+    pub segment: usize,
+}
+
+impl Plan {
+    /// The order in which segments are submitted where `plays` plays of a segmentation follow one
+    /// another one segment apart. On each device a play's segment comes before the same segment of
+    /// the next play, which may read the keys and values that it stores. A device that works by
+    /// itself is given its turn before one that the host works for.
+    pub fn turns(&self, segmentation: usize, plays: usize) -> Vec<Turn> {
+        let Range { start, end } = self.segmentations[segmentation].segments;
+        let mut turns = Vec::with_capacity((end - start) * plays);
+        for moment in 0..(end - start + plays).saturating_sub(1) {
+            let first = turns.len();
+            let under_way = (0..plays).filter_map(|play| {
+                let segment = start + moment.checked_sub(play)?;
+                (segment < end).then_some(Turn { play, segment })
+            });
+            turns.extend(under_way);
+            turns[first..].sort_by_key(|turn| {
+                !self.devices[self.segments[turn.segment].device.0].asynchronous
+            });
+        }
+        turns
+    }
+
+    /// When the last of some plays is done whose segments are submitted in the order of `turns`, if
+    /// each takes the seconds that `seconds` says: a segment is submitted once what it receives is
+    /// there, and starts once its device is free. A device that does not work by itself delays the
+    /// submissions after it.
+    pub fn finish_time(&self, turns: &[Turn], seconds: &dyn Fn(Turn) -> f64) -> f64 {
+        let mut free = vec![0.0f64; self.devices.len()];
+        let plays = turns.iter().map(|turn| turn.play + 1).max().unwrap_or(0);
+        let mut done = vec![0.0f64; plays];
+        let mut host = 0.0f64;
+        for &turn in turns {
+            let segment = &self.segments[turn.segment];
+            let device = segment.device.0;
+            if !segment.receives.is_empty() {
+                host = host.max(done[turn.play]);
+            }
+            let end = host.max(free[device]) + seconds(turn);
+            (free[device], done[turn.play]) = (end, end);
+            if !self.devices[device].asynchronous {
+                host = end;
+            }
+        }
+        done.into_iter().fold(0.0, f64::max)
+    }
+}
 
 /// Shortest times of a play on several devices, in seconds.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct OverlapTimes {
     /// All rows together, segment after segment.
     pub whole: f64,
-    /// The sequences in two halves, one segment apart. Each half reads the weights again, so that
-    /// this pays only where arithmetic, not memory, takes the time.
+    /// The rows in two halves, one segment apart. Each half reads the weights again, so that this
+    /// pays only where arithmetic, not memory, takes the time.
     pub halves: f64,
 }
 
 impl OverlapTimes {
     /// Predicts both for a play of some sequences: the rows of each and the tokens its last row
-    /// sees. All rows want logits.
+    /// sees.
     pub fn predict(
         plan: &Plan,
+        segmentation: usize,
         ceilings: &[Ceilings],
         sequences: &[(usize, usize)],
     ) -> OverlapTimes {
-        let (first, second) = sequences.split_at(sequences.len() / 2);
-        OverlapTimes {
-            whole: finish_time(plan, ceilings, &[sequences]),
-            halves: finish_time(plan, ceilings, &[first, second]),
-        }
+        let time = |plays: &[&[(usize, usize)]]| {
+            let seconds =
+                |turn: Turn| segment_seconds(plan, turn.segment, ceilings, plays[turn.play]);
+            plan.finish_time(&plan.turns(segmentation, plays.len()), &seconds)
+        };
+        let [first, second] = halves(sequences);
+        OverlapTimes { whole: time(&[sequences]), halves: time(&[&first, &second]) }
     }
 
     /// Whether halves are faster by more than predictions are worth.
@@ -34,32 +99,38 @@ impl OverlapTimes {
     }
 }
 
-/// When the last of several plays is done that are submitted one after another: a segment starts
-/// once its play's last segment is done and its device is free. A device that does not work by
-/// itself delays the submissions after it.
-fn finish_time(plan: &Plan, ceilings: &[Ceilings], plays: &[&[(usize, usize)]]) -> f64 {
-    let mut free = vec![0.0f64; plan.devices.len()];
-    let (mut host, mut last) = (0.0f64, 0.0f64);
-    for sequences in plays.iter().filter(|sequences| !sequences.is_empty()) {
-        let mut done = 0.0f64;
-        for segment in &plan.segments {
-            let device = segment.device.0;
-            let ops = &plan.ops[segment.ops.clone()];
-            let seconds: f64 = ops
-                .iter()
-                .map(|op| ceilings[device].seconds(op.cost.work_of(sequences, sequences.len())))
-                .sum();
-            // What the segment receives is waited for before it is submitted.
-            host = host.max(done);
-            done = host.max(free[device]) + seconds;
-            free[device] = done;
-            if !plan.devices[device].asynchronous {
-                host = done;
-            }
+/// Shortest time of a segment in a play of some sequences.
+pub(crate) fn segment_seconds(
+    plan: &Plan,
+    segment: usize,
+    ceilings: &[Ceilings],
+    sequences: &[(usize, usize)],
+) -> f64 {
+    let segment = &plan.segments[segment];
+    let seconds = |op: usize| {
+        let work = plan.ops[op].cost.work_of(sequences, sequences.len());
+        ceilings[segment.device.0].seconds(work)
+    };
+    segment.ops.clone().map(seconds).sum()
+}
+
+/// The rows of some sequences in two halves; a sequence in the middle is cut.
+fn halves(sequences: &[(usize, usize)]) -> [Vec<(usize, usize)>; 2] {
+    let all: usize = sequences.iter().map(|sequence| sequence.0).sum();
+    let mut left = all / 2;
+    let mut halves = [Vec::new(), Vec::new()];
+    for &(rows, context) in sequences {
+        let before = rows.min(left);
+        left -= before;
+        let after = rows - before;
+        if before > 0 {
+            halves[0].push((before, context.saturating_sub(after)));
         }
-        last = last.max(done);
+        if after > 0 {
+            halves[1].push((after, context));
+        }
     }
-    last
+    halves
 }
 
 #[cfg(test)]
@@ -116,12 +187,37 @@ mod tests {
         let plan = plan();
         let sequences = vec![(1, 1); 32];
         let arithmetic = Ceilings { bytes_per_second: 1e15, operations_per_second: 1e9 };
-        let times = OverlapTimes::predict(&plan, &[arithmetic; 2], &sequences);
+        let times = OverlapTimes::predict(&plan, 0, &[arithmetic; 2], &sequences);
         assert!(times.pays(), "{times:?}");
         // Half of either device's work goes on beside the other's.
         assert!((times.halves / times.whole - 0.75).abs() < 0.01, "{times:?}");
         let memory = Ceilings { bytes_per_second: 1e9, operations_per_second: 1e18 };
-        let times = OverlapTimes::predict(&plan, &[memory; 2], &sequences);
+        let times = OverlapTimes::predict(&plan, 0, &[memory; 2], &sequences);
         assert!(!times.pays() && times.halves > times.whole, "{times:?}");
+    }
+
+    #[test]
+    fn sequences_are_cut_in_the_middle() {
+        assert_eq!(halves(&[(512, 700)]), [vec![(256, 444)], vec![(256, 700)]]);
+        assert_eq!(halves(&[(1, 5), (1, 9), (1, 2)]), [vec![(1, 5)], vec![(1, 9), (1, 2)]]);
+    }
+
+    /// Two devices that work by themselves and take a second for every segment are both busy but for
+    /// the first and the last second.
+    #[test]
+    fn two_plays_keep_two_devices_busy() {
+        let mut plan = plan();
+        plan.devices.iter_mut().for_each(|device| device.asynchronous = true);
+        let turns = plan.turns(0, 2);
+        let order: Vec<(usize, usize)> =
+            turns.iter().map(|turn| (turn.play, turn.segment)).collect();
+        assert_eq!(order, [(0, 0), (0, 1), (1, 0), (1, 1)]);
+        assert_eq!(plan.finish_time(&turns, &|_| 1.0), 3.0);
+        assert_eq!(plan.finish_time(&plan.turns(0, 1), &|_| 1.0), 2.0);
+        // What the host computes itself comes after what it only has to submit.
+        plan.devices[1].asynchronous = false;
+        let order: Vec<(usize, usize)> =
+            plan.turns(0, 2).iter().map(|turn| (turn.play, turn.segment)).collect();
+        assert_eq!(order, [(0, 0), (1, 0), (0, 1), (1, 1)]);
     }
 }

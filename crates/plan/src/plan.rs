@@ -3,13 +3,13 @@
 use crate::arena::Arena;
 use crate::cost::{Cost, cost_of};
 use crate::fuse::{Fused, Kernel, fuse};
-use crate::graph::{Graph, Op, RowSet, TensorId};
+use crate::graph::{Graph, Op, RowSet, TensorId, WeightId};
 use crate::hazard::{Access, Range, Space, barriers};
 use crate::kv::{KvDemand, KvSlot, kv_bytes};
 use crate::lay_out::{buffer_bytes, kernel_name, lay_out, materialise, rows_in, tensors_of};
 use crate::options::{BUCKETS, PlanError, PlanOptions};
 use crate::placement::{DeviceId, DeviceSpec, Moved, Placement};
-use crate::segment::{Segment, segments};
+use crate::segment::{Segment, Segmentation, segments};
 use crate::weight::WeightSpec;
 
 /// A buffer in the arena, `[rows, width]` f32.
@@ -64,6 +64,8 @@ pub struct Plan {
     pub devices: Vec<DeviceSpec>,
     /// Nodes that run elsewhere than asked for, because their device has no kernel for them.
     pub moved: Vec<Moved>,
+    /// What was considered and why it was not done, in words.
+    pub remarks: Vec<String>,
     /// Kernels in order.
     pub ops: Vec<PlanOp>,
     /// Buffers of the arena.
@@ -74,8 +76,10 @@ pub struct Plan {
     pub arena: Arena,
     /// For each weight, the devices that read it.
     pub readers: Vec<Vec<DeviceId>>,
-    /// Segments in order.
+    /// Segments of all segmentations, each in order.
     pub segments: Vec<Segment>,
+    /// Ways to play the plan; in the first every kernel is where it was placed.
+    pub segmentations: Vec<Segmentation>,
     /// Pages of each of the graph's KV groups.
     pub kv_pages: Vec<usize>,
 }
@@ -113,13 +117,21 @@ impl Plan {
         }
         let kv_pages = kv_pages(&graph, &options)?;
         let arena = lay_out(&graph, &options, &ops, &buffers, &views);
+        let placed: Vec<DeviceId> = ops.iter().map(|op| op.device).collect();
+        let segments = segments(&graph, &ops, &placed, 0);
+        let names: Vec<&str> = placement.devices.iter().map(|spec| spec.name.as_str()).collect();
         let mut plan = Plan {
             readers: readers(&graph, &ops),
-            segments: segments(&graph, &ops),
+            segmentations: vec![Segmentation {
+                name: names.join("+"),
+                segments: 0..segments.len(),
+            }],
+            segments,
             graph,
             options,
             devices: placement.devices,
             moved,
+            remarks: Vec::new(),
             ops,
             buffers,
             views,
@@ -128,6 +140,49 @@ impl Plan {
         };
         plan.find_hazards();
         Ok(plan)
+    }
+
+    /// Adds a segmentation in which another device computes the kernels that `moves` says. Returns
+    /// false, and adds nothing, where it says none.
+    ///
+    /// # Panics
+    /// If a kernel that attends would move: its keys and values stay where they were placed.
+    pub fn add_segmentation(
+        &mut self,
+        name: String,
+        device: &DeviceSpec,
+        moves: &dyn Fn(usize, &PlanOp) -> bool,
+    ) -> bool {
+        let moved: Vec<usize> =
+            (0..self.ops.len()).filter(|&op| moves(op, &self.ops[op])).collect();
+        if moved.is_empty() {
+            return false;
+        }
+        let id = self.device_id(device);
+        let mut devices: Vec<DeviceId> = self.ops.iter().map(|op| op.device).collect();
+        for &op in &moved {
+            assert!(matches!(self.ops[op].kernel, Kernel::Project(_)), "only products move");
+            devices[op] = id;
+            for weight in weights_of(&self.graph, &self.ops[op]) {
+                let readers = &mut self.readers[weight.0];
+                if !readers.contains(&id) {
+                    readers.push(id);
+                }
+            }
+        }
+        let first = self.segments.len();
+        self.segments.extend(segments(&self.graph, &self.ops, &devices, first));
+        self.segmentations.push(Segmentation { name, segments: first..self.segments.len() });
+        true
+    }
+
+    /// The id of a device of the plan, which it becomes if it is none yet.
+    fn device_id(&mut self, device: &DeviceSpec) -> DeviceId {
+        let known = self.devices.iter().position(|spec| spec.name == device.name);
+        DeviceId(known.unwrap_or_else(|| {
+            self.devices.push(device.clone());
+            self.devices.len() - 1
+        }))
     }
 
     /// Rows of a buffer or tensor in the largest play.
@@ -177,7 +232,8 @@ impl Plan {
             }
             self.ops[index].access = access;
         }
-        // A segment starts when those before it are done.
+        // A segment starts when those before it are done. Those of other segmentations are parts of
+        // these, which need no further barriers.
         for segment in &self.segments {
             let ops = &mut self.ops[segment.ops.clone()];
             let accesses: Vec<Access> = ops.iter().map(|op| op.access.clone()).collect();
@@ -201,13 +257,18 @@ impl Plan {
 fn readers(graph: &Graph, ops: &[PlanOp]) -> Vec<Vec<DeviceId>> {
     let mut all = vec![Vec::new(); graph.weights.len()];
     for op in ops {
-        for id in op.nodes.iter().flat_map(|&node| graph.nodes[node].op.weights()) {
+        for id in weights_of(graph, op) {
             if !all[id.0].contains(&op.device) {
                 all[id.0].push(op.device);
             }
         }
     }
     all
+}
+
+/// Weights that a kernel reads.
+fn weights_of<'a>(graph: &'a Graph, op: &'a PlanOp) -> impl Iterator<Item = WeightId> + 'a {
+    op.nodes.iter().flat_map(|&node| graph.nodes[node].op.weights())
 }
 
 /// Pages of each group, within the budget and what can be addressed.

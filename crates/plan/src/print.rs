@@ -7,6 +7,7 @@ use crate::fuse::Kernel;
 use crate::overlap::OverlapTimes;
 use crate::placement::DeviceId;
 use crate::plan::{Plan, PlanOp};
+use crate::segment::Segmentation;
 use crate::statistics::Ceilings;
 use crate::units::{count, parameters_text, size_text};
 use std::fmt::{self, Display, Formatter};
@@ -95,7 +96,7 @@ impl PlanText<'_> {
             let (from, to) = (self.device(moved.from), self.device(moved.to));
             writeln!(f, "{} runs on {to}: {from} has no kernel for it", moved.op)?;
         }
-        Ok(())
+        self.plan.remarks.iter().try_for_each(|remark| writeln!(f, "{remark}"))
     }
 
     fn write_ops(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -135,19 +136,35 @@ impl PlanText<'_> {
         )
     }
 
-    fn write_segments(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        for (index, segment) in self.plan.segments.iter().enumerate() {
-            let (device, ops) = (self.device(segment.device), &segment.ops);
-            write!(f, "segment {index}: {device}, ops {} to {}", ops.start, ops.end - 1)?;
-            for transfer in &segment.receives {
-                let name = &self.plan.graph.tensor(transfer.tensor).name;
-                write!(f, ", receives {name} ({}) from segment {}", transfer.form, transfer.from)?;
-            }
-            writeln!(f)?;
+    fn write_segment(&self, f: &mut Formatter<'_>, index: usize) -> fmt::Result {
+        let segment = &self.plan.segments[index];
+        let (device, ops) = (self.device(segment.device), &segment.ops);
+        write!(f, "segment {index}: {device}, ops {} to {}", ops.start, ops.end - 1)?;
+        for transfer in &segment.receives {
+            let name = &self.plan.graph.tensor(transfer.tensor).name;
+            write!(f, ", receives {name} ({}) from segment {}", transfer.form, transfer.from)?;
         }
-        if self.plan.segments.len() > 1 && self.lanes > 1 && self.rows == 1 {
+        writeln!(f)
+    }
+
+    fn write_segments(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for segmentation in &self.plan.segmentations {
+            let Segmentation { name, segments } = segmentation;
+            if self.plan.segmentations.len() > 1 {
+                writeln!(f, "{name}: {}", count(segments.len(), "segment"))?;
+            }
+            // Layers are alike.
+            let shown = if self.full { segments.len() } else { segments.len().min(MOST_SEGMENTS) };
+            for index in segments.clone().take(shown) {
+                self.write_segment(f, index)?;
+            }
+            if shown < segments.len() {
+                writeln!(f, "and so on, {} more", segments.len() - shown)?;
+            }
+        }
+        if self.plan.segmentations[0].segments.len() > 1 && self.lanes > 1 && self.rows == 1 {
             let sequences = vec![(1, self.context); self.lanes];
-            let times = OverlapTimes::predict(self.plan, self.ceilings, &sequences);
+            let times = OverlapTimes::predict(self.plan, 0, self.ceilings, &sequences);
             writeln!(
                 f,
                 "lanes in two halves, each reading the weights again: {:.3} ms instead of {:.3}, {}",
@@ -159,6 +176,9 @@ impl PlanText<'_> {
         Ok(())
     }
 }
+
+/// Segments of a segmentation that are printed where not all are asked for.
+const MOST_SEGMENTS: usize = 6;
 
 /// The operations that a kernel computes, such as `add+rms_norm+matmul`.
 pub(crate) fn kernel_ops(plan: &Plan, op: &PlanOp) -> String {
@@ -200,6 +220,10 @@ impl Display for PlanText<'_> {
             total.operations as f64 / 1e9,
         )?;
         for (device, ceilings) in self.plan.devices.iter().zip(self.ceilings) {
+            if !ceilings.is_known() {
+                writeln!(f, "ceilings of {}: none, it has no speed of its own", device.name)?;
+                continue;
+            }
             writeln!(
                 f,
                 "ceilings of {}: {:.1} GB/s read, {:.0} GOP/s",
@@ -207,6 +231,9 @@ impl Display for PlanText<'_> {
                 ceilings.bytes_per_second / 1e9,
                 ceilings.operations_per_second / 1e9,
             )?;
+        }
+        if self.seconds().is_nan() {
+            return writeln!(f, "at best: not known, because a device has no speed of its own");
         }
         writeln!(
             f,

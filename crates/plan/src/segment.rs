@@ -1,4 +1,9 @@
 //! Segments: runs of kernels on one device, and the tensors that pass between them.
+//!
+//! A plan may be cut in several ways: the first way has every kernel where it was placed, and in each
+//! further *segmentation* another device computes some products instead. Keys and values stay where
+//! they were placed in all of them, so that each step may be played by another segmentation than the
+//! one before.
 
 use crate::graph::{Graph, TensorId};
 use crate::lay_out::tensors_of;
@@ -43,17 +48,28 @@ pub struct Segment {
     pub receives: Vec<Transfer>,
 }
 
-/// Cuts kernels into segments.
-pub(crate) fn segments(graph: &Graph, ops: &[PlanOp]) -> Vec<Segment> {
+/// One way to cut a plan's kernels into segments.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Segmentation {
+    /// In words, such as `ffn on npu`; of the first the names of its devices.
+    pub name: String,
+    /// Its segments, in [`crate::Plan::segments`].
+    pub segments: Range<usize>,
+}
+
+/// Cuts kernels into segments, of which kernel `i` runs on `devices[i]`. The first of them will be the
+/// `offset`-th of the plan.
+pub(crate) fn segments(
+    graph: &Graph,
+    ops: &[PlanOp],
+    devices: &[DeviceId],
+    offset: usize,
+) -> Vec<Segment> {
     let mut segments: Vec<Segment> = Vec::new();
-    for (index, op) in ops.iter().enumerate() {
+    for (index, &device) in devices.iter().enumerate() {
         match segments.last_mut() {
-            Some(last) if last.device == op.device => last.ops.end = index + 1,
-            _ => segments.push(Segment {
-                device: op.device,
-                ops: index..index + 1,
-                receives: Vec::new(),
-            }),
+            Some(last) if last.device == device => last.ops.end = index + 1,
+            _ => segments.push(Segment { device, ops: index..index + 1, receives: Vec::new() }),
         }
     }
     // The segment that writes each tensor.
@@ -67,7 +83,8 @@ pub(crate) fn segments(graph: &Graph, ops: &[PlanOp]) -> Vec<Segment> {
                 let Some(from) = writer[tensor.0] else { continue };
                 let known = receives.iter().any(|transfer| transfer.tensor == tensor);
                 if segments[from].device != device && !known {
-                    receives.push(Transfer { tensor, from, form: TransferForm::RowsF32 });
+                    let form = TransferForm::RowsF32;
+                    receives.push(Transfer { tensor, from: offset + from, form });
                 }
             }
             writes.into_iter().for_each(|tensor| writer[tensor.0] = Some(index));

@@ -10,6 +10,16 @@ pub struct Ceilings {
 }
 
 impl Ceilings {
+    /// Of a device that has no speed of its own, as one that is emulated: every prediction with it is
+    /// not a number.
+    pub const UNKNOWN: Ceilings =
+        Ceilings { bytes_per_second: f64::NAN, operations_per_second: f64::NAN };
+
+    /// Whether something was measured.
+    pub fn is_known(&self) -> bool {
+        !self.operations_per_second.is_nan()
+    }
+
     /// Takes the higher values of another measurement: what disturbs one only lowers it.
     pub fn raise(&mut self, found: Ceilings) {
         self.bytes_per_second = self.bytes_per_second.max(found.bytes_per_second);

@@ -36,6 +36,12 @@ impl Plan {
         if self.segments.len() > 1 { SLOTS } else { 1 }
     }
 
+    /// Whether a device computes a kernel, in the first segmentation or in another.
+    pub fn runs_on(&self, op: usize, device: DeviceId) -> bool {
+        let mut mine = self.segments.iter().filter(|segment| segment.device == device);
+        mine.any(|segment| segment.ops.contains(&op))
+    }
+
     /// Layers of the model.
     pub fn layers(&self) -> usize {
         self.graph.layers
@@ -59,10 +65,14 @@ impl Plan {
     /// In words: the layers on each device, and the bytes of weights that each reads.
     pub fn placement_text(&self) -> String {
         let part = |id: DeviceId| {
+            let weights = size_text(self.weight_bytes_on(id));
+            let name = &self.devices[id.0].name;
+            if !self.ops.iter().any(|op| op.device == id) {
+                return format!("products in some steps on {name}, {weights} of weights again");
+            }
             let head = id == self.head_device();
             let what = part_text(self.layers_on(id), self.layers(), head);
-            let weights = size_text(self.weight_bytes_on(id));
-            format!("{what} on {}, {weights} of weights", self.devices[id.0].name)
+            format!("{what} on {name}, {weights} of weights")
         };
         self.device_ids().map(part).collect::<Vec<String>>().join("; ")
     }

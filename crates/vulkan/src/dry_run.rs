@@ -40,6 +40,7 @@ impl DryRun {
             resources: &self.resources,
             arena: self.resources.arenas[0],
             limits: Limits::of(gpu),
+            within: 0..0,
             tuning,
         }
     }
@@ -84,7 +85,8 @@ impl Programmer<'_> {
         let one_row_per_sequence = rows == logits;
         let rows = bucket(rows).unwrap_or(rows) as u32;
         let mut program = Vec::new();
-        for segment in self.segments() {
+        let first = &self.plan.segmentations[0].segments;
+        for segment in self.segments().filter(|segment| first.contains(segment)) {
             program.extend(self.body(Body { segment, rows, one_row_per_sequence })?);
             if logits > 0 {
                 program.extend(self.head(segment, logit_bucket(logits, self.plan))?);

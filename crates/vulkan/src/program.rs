@@ -19,6 +19,7 @@ use crate::weights::Weights;
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceError, DeviceId, Kernel, KvType, Plan, Project, Step, TensorId, bucket};
 use project::ProductKernel;
+use std::ops::Range;
 
 /// One kernel launch.
 #[derive(Clone, Debug)]
@@ -95,6 +96,8 @@ pub(crate) struct Programmer<'a> {
     pub resources: &'a Resources,
     /// The arena of the slot that the program is for.
     pub arena: Region,
+    /// Kernels of the segment that is programmed: these hand on to one another.
+    pub within: Range<usize>,
     pub limits: Limits,
     pub tuning: &'a Tuning,
 }
@@ -121,12 +124,13 @@ impl Programmer<'_> {
         let rows = body.rows;
         let mut dispatches = Vec::new();
         let ops = self.plan.segments[body.segment].ops.clone();
+        let this = Programmer { within: ops.clone(), ..*self };
         for op in ops.filter(|&op| self.plan.is_head(op) == head) {
             let start = dispatches.len();
             match &self.plan.ops[op].kernel {
-                Kernel::Project(project) => self.project(op, project, rows, &mut dispatches)?,
-                Kernel::Attend(attend) => self.attend(op, attend, body, &mut dispatches),
-                Kernel::Single(node) => self.single(op, *node, rows, &mut dispatches)?,
+                Kernel::Project(project) => this.project(op, project, rows, &mut dispatches)?,
+                Kernel::Attend(attend) => this.attend(op, attend, body, &mut dispatches),
+                Kernel::Single(node) => this.single(op, *node, rows, &mut dispatches)?,
             }
             // The head waits for the body; the body for the play before, which may still run in
             // the same memory.
@@ -140,7 +144,7 @@ impl Programmer<'_> {
     /// still reads may have been given to a kernel behind it.
     fn check_order(&self) -> Result<(), DeviceError> {
         let ops = &self.plan.ops;
-        let mine = |op: &usize| ops[*op].device == self.device;
+        let mine = |op: &usize| self.plan.runs_on(*op, self.device);
         let mut rest = (0..ops.len()).filter(mine).skip_while(|&op| !self.plan.is_head(op));
         match rest.find(|&op| !self.plan.is_head(op)) {
             None => Ok(()),
@@ -158,7 +162,7 @@ impl Programmer<'_> {
         let rows = self.policy_rows(rows);
         let Kernel::Project(project) = &self.plan.ops[op].kernel else { return InputFrom::Own };
         // What another device computed comes as it is.
-        if op == 0 || self.plan.ops[op - 1].device != self.device {
+        if op <= self.within.start {
             return InputFrom::Own;
         }
         let alone = |project: &Project| match self.groups(project) {
@@ -211,9 +215,9 @@ impl Programmer<'_> {
 
     /// What kernel `op` leaves for the next one.
     fn output_for_next(&self, op: usize, rows: u32) -> InputFrom {
-        match self.plan.ops.get(op + 1) {
-            Some(next) if next.device == self.device => self.input(op + 1, rows),
-            _ => InputFrom::Own,
+        match self.within.contains(&(op + 1)) {
+            true => self.input(op + 1, rows),
+            false => InputFrom::Own,
         }
     }
 

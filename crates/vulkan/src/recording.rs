@@ -201,6 +201,7 @@ impl VulkanRecording {
             resources: &self.resources,
             arena: self.arena(slot),
             limits: self.limits,
+            within: 0..0,
             tuning,
         }
     }

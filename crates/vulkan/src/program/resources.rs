@@ -109,7 +109,8 @@ struct Scratch {
 impl Scratch {
     fn of(plan: &Plan, device: DeviceId, limits: &Limits) -> Scratch {
         let options = &plan.options;
-        let ops = || plan.ops.iter().filter(|op| op.device == device);
+        let mine = |op: &usize| plan.runs_on(*op, device);
+        let ops = || (0..plan.ops.len()).filter(mine).map(|op| &plan.ops[op]);
         let widest = ops()
             .filter_map(|op| match &op.kernel {
                 Kernel::Project(project) => Some(plan.graph.tensor(project.input).width),
