@@ -55,6 +55,18 @@ pub enum EngineError {
     /// Layers are to be split between devices, and there is one.
     #[error("layers can be split only between several devices, and there is one")]
     OneDevice,
+    /// A part of the model is placed on a device that is not there.
+    #[error(
+        "{part} is placed on '{name}', and the devices of this model are {devices}; name it in --device too, or place {part} elsewhere"
+    )]
+    NoSuchDevice {
+        /// The part.
+        part: pianola_plan::ModelPart,
+        /// The name given.
+        name: String,
+        /// Names that there are.
+        devices: String,
+    },
     /// The options name no device.
     #[error("there is no device to compute on; name at least the processor")]
     NoDevice,
@@ -269,7 +281,9 @@ impl EngineError {
             Model(_) | Plan(_) | Text(_) | Unreadable { .. } | Lanes { .. } | Draft { .. } => {
                 ErrorKind::Load
             }
-            OneDevice | NoDevice | NoLayersOnFirst | NothingToQuantize => ErrorKind::Load,
+            NoSuchDevice { .. } | OneDevice | NoDevice | NoLayersOnFirst | NothingToQuantize => {
+                ErrorKind::Load
+            }
             NotANumber { .. } | Sampling(Vocabulary(_)) => ErrorKind::Internal,
         }
     }

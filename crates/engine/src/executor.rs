@@ -7,20 +7,62 @@
 //! Plays alternate between slots. A play without logits returns before it is done, so that the next
 //! one, in the other slot, keeps the first device busy while the last still works: a prompt's chunks
 //! overlap. Steps of many sequences are cut in two halves where the plan predicts a gain.
+//!
+//! Where the plan has several segmentations, one is chosen for each step of many rows, by what segments
+//! took lately (`balance.rs`). A device that fails and that the plan can do without is left out for a
+//! while (`outage.rs`): the step is played again by the first segmentation. It writes the same rows of keys
+//! and values again, so that nothing is lost.
 
+mod balance;
+mod outage;
+mod play;
 mod probe;
+mod timeline;
 
+pub use timeline::Span;
+
+use crate::options::{LoadOptions, Warn};
+use balance::{Balancer, Choice};
+use outage::Outages;
 use pianola_formats::TensorSource;
 use pianola_plan::{
-    Ceilings, Device, DeviceError, DeviceSampler, KernelTime, LogitsTo, OverlapTimes, PAGE_TOKENS,
-    Plan, PlayStatistics, Recording, SLOTS, SampleRow, Step, TensorId, TokenLogProbs, WAIT_LIMIT,
+    Ceilings, Device, DeviceError, DeviceId, DeviceSampler, KernelTime, LogitsTo, Plan,
+    PlayStatistics, Recording, SLOTS, SampleRow, Step, TokenLogProbs, Turn,
 };
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Instant;
+use timeline::Timeline;
 
 /// The error where no device samples.
 const NO_SAMPLER: &str = "the device that computes the logits does not sample";
+
+/// How steps of many rows are shared out among devices.
+struct Balance {
+    /// Fewest rows of such a step.
+    least_rows: usize,
+    shares: Shares,
+}
+
+enum Shares {
+    /// Always so, because a device has no speed of its own.
+    Fixed(Choice),
+    /// By what segments took lately.
+    Measured(Balancer),
+}
+
+/// What a device did so far.
+#[derive(Clone, PartialEq, Debug)]
+pub struct DeviceUse {
+    /// Name in the plan.
+    pub name: String,
+    /// Seconds that it worked, as the host sees it; none where it is the only device.
+    pub busy_seconds: Option<f64>,
+    /// Plays that it failed and others did instead.
+    pub failures: u64,
+    /// Whether it is left out since the last of them.
+    pub left_out: bool,
+}
 
 /// A recorded plan, ready to play.
 pub(crate) struct Executor {
@@ -43,53 +85,98 @@ pub(crate) struct Executor {
     sequences: Vec<(usize, usize)>,
     /// Whether halves pay, for a number of sequences and the pages that each has on average.
     predicted: Option<((usize, usize), bool)>,
+    /// For each segmentation the order in which segments of one and of two plays are submitted.
+    turns: Arc<Vec<[Vec<Turn>; SLOTS]>>,
+    balance: Option<Balance>,
+    outages: Outages,
+    timeline: Timeline,
+    /// Whether the next play is neither cut nor shared out.
+    keep_whole: bool,
+    warn: Option<Warn>,
     plays: u64,
     seconds: f64,
 }
 
 impl Executor {
-    /// Records the plan on its devices, which are given by their ids; `progress` is called with
-    /// the bytes of weights done and the bytes in all.
+    /// Records a plan on its devices, which are among those of the options; `progress` is called with
+    /// the bytes of weights done and the bytes in all. Where a device fails that the plan can do
+    /// without, it does, and somebody is told.
     pub fn record(
-        plan: &Arc<Plan>,
-        devices: &[Arc<dyn Device>],
+        plan: Plan,
         source: &dyn TensorSource,
-        overlap: bool,
+        options: &LoadOptions,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Executor, DeviceError> {
-        let bytes: Vec<u64> = plan.device_ids().map(|id| plan.weight_bytes_on(id)).collect();
-        let all = bytes.iter().sum();
-        let mut before = 0;
-        let mut recordings: Vec<Option<Box<dyn Recording>>> = Vec::new();
-        recordings.resize_with(devices.len(), || None);
-        // The last first: where devices have one memory, the processor then knows what is left.
-        for id in plan.device_ids().collect::<Vec<_>>().into_iter().rev() {
-            let mut done = |done: u64, _| progress(before + done, all);
-            let recording = devices[id.0].record(plan, id, source, &mut done)?;
-            recordings[id.0] = Some(recording);
-            before += bytes[id.0];
+        let plan = Arc::new(plan);
+        let devices = plan.devices_among(&options.all_devices());
+        match record_all(&plan, &devices, source, progress) {
+            Ok(recordings) => {
+                let mut executor = Executor::with(plan, recordings, options);
+                executor.predict_with(&devices);
+                Ok(executor)
+            }
+            Err((id, error)) if plan.ops.iter().all(|op| op.device != id) => {
+                let name = &plan.devices[id.0].name;
+                let line = format!("{error}; everything is computed without {name}");
+                options.warn.iter().for_each(|warn| warn(&line));
+                let mut plan = Arc::unwrap_or_clone(plan).without_takeovers();
+                plan.remarks.push(line);
+                Executor::record(plan, source, options, progress)
+            }
+            Err((_, error)) => Err(error),
         }
-        let several = plan.segments.len() > 1 && overlap && plan.options.sequences > 1;
-        let measure = |device: &Arc<dyn Device>| device.measure(plan.options.numeric);
+    }
+
+    /// An executor of recordings, without predictions.
+    fn with(
+        plan: Arc<Plan>,
+        recordings: Vec<Box<dyn Recording>>,
+        options: &LoadOptions,
+    ) -> Executor {
+        let turns = |index: usize| std::array::from_fn(|plays| plan.turns(index, plays + 1));
         let widest = plan.segments.iter().flat_map(|segment| &segment.receives).map(|transfer| {
             let spec = plan.graph.tensor(transfer.tensor);
             plan.max_rows(spec.rows) * spec.width
         });
-        Ok(Executor {
+        Executor {
             transfer: vec![0.0; widest.max().unwrap_or(0)],
             sequences: Vec::with_capacity(plan.options.max_rows),
             predicted: None,
-            plan: plan.clone(),
             head: plan.head_device().0,
-            recordings: recordings.into_iter().flatten().collect(),
-            ceilings: several.then(|| devices.iter().map(measure).collect()).flatten(),
-            overlap,
+            recordings,
+            ceilings: None,
+            overlap: options.overlap,
+            turns: Arc::new((0..plan.segmentations.len()).map(turns).collect()),
+            balance: None,
+            outages: Outages::new(plan.devices.len()),
+            timeline: Timeline::new(plan.devices.len()),
+            keep_whole: false,
+            warn: options.warn.clone(),
             next_slot: 0,
             played: [(0, 0); SLOTS],
             halves: Default::default(),
             plays: 0,
             seconds: 0.0,
-        })
+            plan,
+        }
+    }
+
+    /// Measures the devices where what is predicted depends on it.
+    fn predict_with(&mut self, devices: &[Arc<dyn Device>]) {
+        let plan = &self.plan;
+        let measure = |device: &Arc<dyn Device>| device.measure(plan.options.numeric);
+        let lanes = plan.segmentations[0].segments.len() > 1 && plan.options.sequences > 1;
+        if lanes && self.overlap {
+            self.ceilings = devices.iter().map(measure).collect();
+        }
+        if plan.segmentations.len() > 1 {
+            let known = |device: &Arc<dyn Device>| measure(device).unwrap_or(Ceilings::UNKNOWN);
+            let ceilings: Vec<Ceilings> = devices.iter().map(known).collect();
+            let takeovers = devices.iter().filter_map(|device| device.takeover());
+            let least = takeovers.map(|takeover| takeover.least_rows).min();
+            let least = least.unwrap_or(plan.options.max_rows);
+            self.balance = Balance::of(plan, &ceilings, least);
+        }
     }
 
     /// The plan that is played.
@@ -112,120 +199,22 @@ impl Executor {
     pub fn play(&mut self, step: &Step) -> Result<(), DeviceError> {
         let start = Instant::now();
         self.submit(step, LogitsTo::Host)?;
-        if !step.logits.is_empty() || !self.overlap {
+        if !step.logits.is_empty() || !self.overlap || self.balance.is_some() {
             self.wait()?;
         }
         self.count(start);
         Ok(())
     }
 
-    /// Lets the next play run in the first slot, whose arena [`Probe::read_tensor`] reads.
+    /// Lets the next play run as a whole in the first slot, whose arena [`Probe::read_tensor`] reads.
     pub fn use_first_slot(&mut self) {
         self.next_slot = 0;
+        self.keep_whole = true;
     }
 
     fn count(&mut self, start: Instant) {
         self.plays += 1;
         self.seconds += start.elapsed().as_secs_f64();
-    }
-
-    /// Submits a step, whole or in halves.
-    fn submit(&mut self, step: &Step, logits: LogitsTo) -> Result<(), DeviceError> {
-        if !self.cut(step) {
-            let slot = self.take_slot()?;
-            self.played = [(slot, step.logits.len()), (slot, 0)];
-            return self.run(slot, step, logits);
-        }
-        let halves = std::mem::take(&mut self.halves);
-        let mut run = || {
-            for (half, step) in halves.iter().enumerate() {
-                let slot = self.take_slot()?;
-                self.played[half] = (slot, step.logits.len());
-                self.run(slot, step, logits)?;
-            }
-            Ok(())
-        };
-        let result = run();
-        self.halves = halves;
-        result
-    }
-
-    /// The slot that is next, once what it played is done.
-    fn take_slot(&mut self) -> Result<usize, DeviceError> {
-        let slot = self.next_slot;
-        self.next_slot = (slot + 1) % SLOTS;
-        self.recordings.iter_mut().try_for_each(|recording| recording.wait(slot, WAIT_LIMIT))?;
-        Ok(slot)
-    }
-
-    /// Submits the segments of a step one after another, each with what it receives.
-    fn run(&mut self, slot: usize, step: &Step, logits: LogitsTo) -> Result<(), DeviceError> {
-        let plan = self.plan.clone();
-        for (index, segment) in plan.segments.iter().enumerate() {
-            if plan.is_idle(index, step) {
-                continue;
-            }
-            for transfer in &segment.receives {
-                let from = plan.segments[transfer.from].device;
-                self.pass(slot, transfer.tensor, from.0, segment.device.0, step)?;
-            }
-            self.recordings[segment.device.0].submit(index, slot, step, logits)?;
-        }
-        Ok(())
-    }
-
-    /// Passes a tensor from one device to another.
-    fn pass(
-        &mut self,
-        slot: usize,
-        tensor: TensorId,
-        from: usize,
-        to: usize,
-        step: &Step,
-    ) -> Result<(), DeviceError> {
-        let values = self.plan.rows(tensor, step) * self.plan.graph.tensor(tensor).width;
-        let rows = &mut self.transfer[..values];
-        self.recordings[from].wait(slot, WAIT_LIMIT)?;
-        self.recordings[from].export(slot, tensor, rows)?;
-        self.recordings[to].import(slot, tensor, rows)
-    }
-
-    /// Waits for the last play.
-    fn wait(&mut self) -> Result<(), DeviceError> {
-        for (slot, _) in self.played {
-            self.recordings
-                .iter_mut()
-                .try_for_each(|recording| recording.wait(slot, WAIT_LIMIT))?;
-        }
-        Ok(())
-    }
-
-    /// Whether a step is faster in two halves, of which each has whole sequences; they are then
-    /// written.
-    fn cut(&mut self, step: &Step) -> bool {
-        let Some(ceilings) = &self.ceilings else { return false };
-        if step.logits.len() < step.rows.len() || !step.is_one_row_per_sequence() {
-            return false;
-        }
-        // The prediction hardly changes from token to token.
-        let tokens: usize = step.rows.iter().map(|row| row.position as usize).sum();
-        let asked = (step.rows.len(), tokens / (step.rows.len() * PAGE_TOKENS));
-        if self.predicted.is_none_or(|(known, _)| known != asked) {
-            let contexts = step.rows.iter().map(|row| (1, row.position as usize + 1));
-            self.sequences.clear();
-            self.sequences.extend(contexts);
-            let times = OverlapTimes::predict(&self.plan, ceilings, &self.sequences);
-            self.predicted = Some((asked, times.pays()));
-        }
-        if self.predicted.is_some_and(|(_, pays)| !pays) {
-            return false;
-        }
-        let (first, second) = step.rows.split_at(step.rows.len() / 2);
-        for (half, rows) in self.halves.iter_mut().zip([first, second]) {
-            half.clear();
-            rows.iter().for_each(|row| half.push(row.token, row.sequence, row.position, true));
-        }
-        true
     }
 
     /// The slot and the row in it of the `index`-th row with logits of the last play.
@@ -256,7 +245,7 @@ impl Executor {
 
     /// Most tokens of a row that are sampled in one submission.
     pub fn max_tokens_per_submit(&self) -> usize {
-        match self.plan.segments.len() {
+        match self.plan.segmentations[0].segments.len() {
             1 => self.sampler().map_or(1, DeviceSampler::max_tokens_per_submit),
             _ => 1,
         }
@@ -276,7 +265,9 @@ impl Executor {
         step: &Step,
         rows: &[Option<SampleRow<'_>>],
     ) -> Result<(), DeviceError> {
-        if self.plan.segments.len() > 1 {
+        let lanes = step.is_one_row_per_sequence();
+        let shared = self.balance.as_ref().is_some_and(|_| !lanes);
+        if shared || self.plan.segmentations[0].segments.len() > 1 {
             self.play_forward(step)?;
             return self.sample(rows);
         }
@@ -362,6 +353,28 @@ impl Executor {
         true
     }
 
+    /// From now on, keep when each device worked on which segment.
+    pub fn start_timeline(&mut self) {
+        self.timeline.kept = Some(Vec::new());
+    }
+
+    /// What was kept since, and an end to it.
+    pub fn take_timeline(&mut self) -> Vec<Span> {
+        self.timeline.kept.take().unwrap_or_default()
+    }
+
+    /// What each device did so far, by device id.
+    pub fn device_use(&self) -> Vec<DeviceUse> {
+        let several = self.plan.devices.len() > 1;
+        let of = |(device, spec): (usize, &pianola_plan::DeviceSpec)| DeviceUse {
+            name: spec.name.clone(),
+            busy_seconds: several.then(|| self.timeline.busy[device]),
+            failures: self.outages.failures(device) + self.recordings[device].failures(),
+            left_out: self.outages.is_failed(device),
+        };
+        self.plan.devices.iter().enumerate().map(of).collect()
+    }
+
     /// What was timed since, and an end to it.
     pub fn take_profile(&mut self) -> Vec<KernelTime> {
         let times = self.recordings.iter_mut().flat_map(|recording| recording.take_profile());
@@ -377,3 +390,28 @@ impl Executor {
         PlayStatistics { plays: self.plays, seconds: self.seconds, ..all }
     }
 }
+
+/// Records a plan's part on each of its devices, or says which failed.
+fn record_all(
+    plan: &Arc<Plan>,
+    devices: &[Arc<dyn Device>],
+    source: &dyn TensorSource,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Vec<Box<dyn Recording>>, (DeviceId, DeviceError)> {
+    let bytes: Vec<u64> = plan.device_ids().map(|id| plan.weight_bytes_on(id)).collect();
+    let all = bytes.iter().sum();
+    let mut before = 0;
+    let mut recordings = Vec::new();
+    // The last first: where devices have one memory, the processor then knows what is left.
+    for id in plan.device_ids().collect::<Vec<_>>().into_iter().rev() {
+        let mut done = |done: u64, _| progress(before + done, all);
+        let recording = devices[id.0].record(plan, id, source, &mut done);
+        recordings.push(recording.map_err(|error| (id, error))?);
+        before += bytes[id.0];
+    }
+    recordings.reverse();
+    Ok(recordings)
+}
+
+#[cfg(test)]
+mod tests;

@@ -147,9 +147,8 @@ impl Engine {
         let head_input = HeadInput::of(&plan, source)?;
         let lanes = plan.options.sequences;
         let (queue, tokens_per_submit) = (options.queue, options.tokens_per_submit);
-        let plan = Arc::new(plan);
-        let devices = plan.devices_among(&options.devices);
-        let mut executor = Executor::record(&plan, &devices, source, options.overlap, progress)?;
+        let mut executor = Executor::record(plan, source, &options, progress)?;
+        let devices = executor.plan().devices_among(&options.all_devices());
         // Requests that come and go bring steps of every size, and none should wait for its own.
         if lanes > 1 {
             executor.record_ahead()?;

@@ -3,12 +3,15 @@
 use crate::speculate::MOST_GUESSES;
 use pianola_cpu::{CpuDevice, CpuOptions};
 use pianola_formats::TensorType;
-use pianola_plan::{BUCKETS, Device, KvType, Numeric};
+use pianola_plan::{BUCKETS, Device, KvType, ModelPart, Numeric};
 use pianola_vulkan::{VulkanDevice, VulkanOptions};
 use std::sync::Arc;
 
 /// Requests that a service runs at once unless told otherwise.
 pub const DEFAULT_LANES: usize = 32;
+
+/// Told of what happens while a model plays, in words.
+pub type Warn = Arc<dyn Fn(&str) + Send + Sync>;
 
 /// How to load a model.
 #[derive(Clone)]
@@ -17,6 +20,12 @@ pub struct LoadOptions {
     /// first, as many as it has memory for, the layers before them to the next, and what is left
     /// to the last.
     pub devices: Vec<Arc<dyn Device>>,
+    /// Devices that may compute products in place of these, in steps of many rows, where that is faster.
+    pub accelerators: Vec<Arc<dyn Device>>,
+    /// Parts of the model that run on a device by its name, whatever else is planned.
+    pub place: Vec<(ModelPart, String)>,
+    /// Told where a device fails that the model can do without, and where it works again.
+    pub warn: Option<Warn>,
     /// Layers to put on the first of several devices, more than there are for all; by default as many
     /// as fit.
     pub layers_on_first: Option<usize>,
@@ -54,6 +63,9 @@ impl Default for LoadOptions {
     fn default() -> Self {
         LoadOptions {
             devices: LoadOptions::devices(Vec::new(), CpuOptions::default()),
+            accelerators: Vec::new(),
+            place: Vec::new(),
+            warn: None,
             layers_on_first: None,
             overlap: true,
             numeric: None,
@@ -94,6 +106,11 @@ impl LoadOptions {
             .collect();
         let cpu: Arc<dyn Device> = Arc::new(CpuDevice { options: cpu });
         gpus.into_iter().chain([cpu]).collect()
+    }
+
+    /// All devices, those that take products over behind the others.
+    pub fn all_devices(&self) -> Vec<Arc<dyn Device>> {
+        self.devices.iter().chain(&self.accelerators).cloned().collect()
     }
 
     /// The first GPU among the devices.

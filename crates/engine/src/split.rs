@@ -4,8 +4,8 @@
 use crate::error::EngineError;
 use crate::options::LoadOptions;
 use pianola_plan::{
-    Allocation, Device, DeviceId, Graph, KvDemand, Placement, Plan, PlanError, PlanOptions,
-    kv_bytes, layer_range, size_text,
+    Allocation, Ceilings, Device, DeviceId, DeviceSpec, Graph, KvDemand, ModelPart, Placement,
+    Plan, PlanError, PlanOptions, kv_bytes, layer_range, size_text,
 };
 use std::sync::Arc;
 
@@ -133,10 +133,57 @@ pub(crate) fn plan(
         (Some(0), _) => return Err(EngineError::NoLayersOnFirst),
         _ => {}
     }
-    let planner = Planner { graph, options, devices };
-    match devices.len() {
+    let planner = Planner { graph, options, devices, placed: placed_parts(asked)? };
+    let mut plan = match devices.len() {
         1 => planner.on_one(request),
         _ => planner.on_several(request),
+    }?;
+    offer_products(&mut plan, asked);
+    Ok(plan)
+}
+
+/// Parts that were placed by the names of devices.
+fn placed_parts(asked: &LoadOptions) -> Result<Vec<(ModelPart, DeviceSpec)>, EngineError> {
+    let specs: Vec<DeviceSpec> = asked.all_devices().iter().map(|device| device.spec()).collect();
+    let find = |(part, name): &(ModelPart, String)| {
+        let spec = specs.iter().find(|spec| spec.name == *name);
+        let spec = spec.or_else(|| {
+            // Emulated devices and one of several are found by the kind alone, too.
+            let kind = |spec: &&DeviceSpec| spec.name.split([' ', ':']).next() == Some(name);
+            specs.iter().find(kind)
+        });
+        let names = || specs.iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>().join(", ");
+        spec.map(|spec| (*part, spec.clone())).ok_or_else(|| EngineError::NoSuchDevice {
+            part: *part,
+            name: name.clone(),
+            devices: names(),
+        })
+    };
+    asked.place.iter().map(find).collect()
+}
+
+/// Adds segmentations in which the accelerators compute products, as far as they pay.
+fn offer_products(plan: &mut Plan, asked: &LoadOptions) {
+    if asked.accelerators.is_empty() {
+        return;
+    }
+    let numeric = plan.options.numeric;
+    let measure = |device: &Arc<dyn Device>| device.measure(numeric);
+    let known = |device: &Arc<dyn Device>| measure(device).unwrap_or(Ceilings::UNKNOWN);
+    let mut ceilings: Vec<Ceilings> =
+        plan.devices_among(&asked.all_devices()).iter().map(known).collect();
+    for device in &asked.accelerators {
+        let name = device.spec().name;
+        // Where it was given parts by name it has its share.
+        if plan.devices.iter().any(|spec| spec.name == name) {
+            continue;
+        }
+        let before = plan.devices.len();
+        let speed = measure(device);
+        plan.offer(device.as_ref(), &ceilings, speed);
+        if plan.devices.len() > before {
+            ceilings.push(speed.unwrap_or(Ceilings::UNKNOWN));
+        }
     }
 }
 
@@ -144,6 +191,8 @@ struct Planner<'a> {
     graph: Graph,
     options: PlanOptions,
     devices: &'a [Arc<dyn Device>],
+    /// Parts of the model that were placed by name.
+    placed: Vec<(ModelPart, DeviceSpec)>,
 }
 
 impl Planner<'_> {
@@ -151,7 +200,8 @@ impl Planner<'_> {
         // The first layers run on the last device.
         let counts = self.devices.iter().zip(&split.layers).rev();
         let counts: Vec<_> = counts.map(|(device, &count)| (device.spec(), count)).collect();
-        let placement = Placement::by_layers(&self.graph, &counts);
+        let mut placement = Placement::by_layers(&self.graph, &counts);
+        placement.place_parts(&self.graph, &self.placed);
         let options = PlanOptions { context: split.context, kv_bytes, ..self.options };
         Plan::new(self.graph.clone(), options, placement)
     }

@@ -238,6 +238,11 @@ pub trait Recording: Probe + Send {
         None
     }
 
+    /// How often the device failed and the recording computed on the processor what it should have.
+    fn failures(&self) -> u64 {
+        0
+    }
+
     /// Counters since the recording was made.
     fn statistics(&self) -> PlayStatistics;
 

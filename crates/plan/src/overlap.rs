@@ -19,6 +19,22 @@ pub struct Turn {
 }
 
 impl Plan {
+    /// Shortest time of a segment in a play of some sequences: the rows of each and the tokens its last
+    /// row sees.
+    pub fn segment_seconds(
+        &self,
+        segment: usize,
+        ceilings: &[Ceilings],
+        sequences: &[(usize, usize)],
+    ) -> f64 {
+        let segment = &self.segments[segment];
+        let seconds = |op: usize| {
+            let work = self.ops[op].cost.work_of(sequences, sequences.len());
+            ceilings[segment.device.0].seconds(work)
+        };
+        segment.ops.clone().map(seconds).sum()
+    }
+
     /// The order in which segments are submitted where `plays` plays of a segmentation follow one
     /// another one segment apart. On each device a play's segment comes before the same segment of
     /// the next play, which may read the keys and values that it stores. A device that works by
@@ -86,7 +102,7 @@ impl OverlapTimes {
     ) -> OverlapTimes {
         let time = |plays: &[&[(usize, usize)]]| {
             let seconds =
-                |turn: Turn| segment_seconds(plan, turn.segment, ceilings, plays[turn.play]);
+                |turn: Turn| plan.segment_seconds(turn.segment, ceilings, plays[turn.play]);
             plan.finish_time(&plan.turns(segmentation, plays.len()), &seconds)
         };
         let [first, second] = halves(sequences);
@@ -97,21 +113,6 @@ impl OverlapTimes {
     pub fn pays(&self) -> bool {
         self.halves < 0.95 * self.whole
     }
-}
-
-/// Shortest time of a segment in a play of some sequences.
-pub(crate) fn segment_seconds(
-    plan: &Plan,
-    segment: usize,
-    ceilings: &[Ceilings],
-    sequences: &[(usize, usize)],
-) -> f64 {
-    let segment = &plan.segments[segment];
-    let seconds = |op: usize| {
-        let work = plan.ops[op].cost.work_of(sequences, sequences.len());
-        ceilings[segment.device.0].seconds(work)
-    };
-    segment.ops.clone().map(seconds).sum()
 }
 
 /// The rows of some sequences in two halves; a sequence in the middle is cut.

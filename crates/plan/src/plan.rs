@@ -176,6 +176,16 @@ impl Plan {
         true
     }
 
+    /// The same plan with the first segmentation only, and the devices that this needs.
+    pub fn without_takeovers(mut self) -> Plan {
+        let needed = self.ops.iter().map(|op| op.device.0 + 1).max().unwrap_or(0);
+        self.devices.truncate(needed);
+        self.segmentations.truncate(1);
+        self.segments.truncate(self.segmentations[0].segments.end);
+        self.readers = readers(&self.graph, &self.ops);
+        self
+    }
+
     /// The id of a device of the plan, which it becomes if it is none yet.
     fn device_id(&mut self, device: &DeviceSpec) -> DeviceId {
         let known = self.devices.iter().position(|spec| spec.name == device.name);

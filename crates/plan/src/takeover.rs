@@ -6,7 +6,7 @@
 //! is predicted and all is offered.
 
 use crate::device::{Allocation, AllocationKind, Device, Takeover};
-use crate::overlap::{Turn, segment_seconds};
+use crate::overlap::Turn;
 use crate::part::ModelPart;
 use crate::placement::DeviceId;
 use crate::plan::Plan;
@@ -120,7 +120,7 @@ impl Plan {
                 let passed = self.received_bytes(segment, play[0].0);
                 // Copied out of one device's memory and into the other's.
                 let copied = 2.0 * passed as f64 / ceilings[segment.device.0].bytes_per_second;
-                segment_seconds(self, turn.segment, ceilings, play) + extra + copied
+                self.segment_seconds(turn.segment, ceilings, play) + extra + copied
             };
             self.finish_time(&self.turns(segmentation, plays), &seconds)
         };

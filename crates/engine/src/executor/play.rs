@@ -1,0 +1,255 @@
+//! Playing a step: choosing a segmentation, cutting halves, submitting segments in turn, and playing the
+//! step again where a device fails that the plan can do without.
+
+use super::balance::{Balancer, Choice};
+use super::outage::can_replay;
+use super::{Balance, Executor, Shares};
+use pianola_plan::{
+    Ceilings, DeviceError, LogitsTo, OverlapTimes, PAGE_TOKENS, Plan, SLOTS, Step, TensorId, Turn,
+    WAIT_LIMIT,
+};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// A device's failure.
+struct Failed {
+    device: usize,
+    error: DeviceError,
+}
+
+impl Balance {
+    /// For a plan in which devices may take products over from steps of `least_rows` rows on; none
+    /// where there is nothing to choose.
+    pub fn of(plan: &Arc<Plan>, ceilings: &[Ceilings], least_rows: usize) -> Option<Balance> {
+        let last = plan.segmentations.len() - 1;
+        if last == 0 {
+            return None;
+        }
+        let known = ceilings.iter().all(Ceilings::is_known);
+        let shares = match known {
+            true => Shares::Measured(Balancer::new(plan.clone(), ceilings.to_vec())),
+            false => Shares::Fixed(Choice { segmentation: last, halves: true }),
+        };
+        Some(Balance { least_rows, shares })
+    }
+}
+
+impl Executor {
+    /// Submits a step, whole or in halves.
+    pub(super) fn submit(&mut self, step: &Step, logits: LogitsTo) -> Result<(), DeviceError> {
+        let choice = self.choose(step);
+        let Err(Failed { device, error }) = self.play_by(choice, step, logits) else {
+            self.succeed(choice);
+            return Ok(());
+        };
+        if !can_replay(&error) || !self.can_do_without(device) {
+            return Err(error);
+        }
+        self.leave_out(device, &error);
+        self.play_by(Choice::PLACED, step, logits).map_err(|failed| failed.error)
+    }
+
+    /// How to play a step.
+    fn choose(&mut self, step: &Step) -> Choice {
+        if std::mem::take(&mut self.keep_whole) {
+            return Choice::PLACED;
+        }
+        let lanes = step.is_one_row_per_sequence();
+        let offered = |balance: &&Balance| !lanes && step.rows.len() >= balance.least_rows;
+        if self.balance.as_ref().filter(offered).is_none() {
+            return Choice { halves: lanes && self.lanes_pay_in_halves(step), ..Choice::PLACED };
+        }
+        let now = Instant::now();
+        let count = self.plan.segmentations.len();
+        let usable: Vec<bool> = (0..count).map(|index| self.is_usable(index, now)).collect();
+        match self.balance.as_mut().map(|balance| &mut balance.shares) {
+            Some(Shares::Measured(balancer)) => balancer.choose(step, &usable),
+            Some(Shares::Fixed(choice)) if usable[choice.segmentation] => *choice,
+            _ => Choice::PLACED,
+        }
+    }
+
+    /// Whether the first segmentation has no segment on a device.
+    pub(super) fn can_do_without(&self, device: usize) -> bool {
+        let mut first = self.plan.segmentations[0].segments.clone();
+        !first.any(|segment| self.plan.segments[segment].device.0 == device)
+    }
+
+    /// Whether a segmentation has no segment on a device that is left out.
+    fn is_usable(&self, segmentation: usize, now: Instant) -> bool {
+        let mut segments = self.plan.segmentations[segmentation].segments.clone();
+        !segments.any(|segment| self.outages.is_out(self.plan.segments[segment].device.0, now))
+    }
+
+    /// Does without a device for a while, once nothing is under way any more.
+    fn leave_out(&mut self, device: usize, error: &DeviceError) {
+        for slot in 0..SLOTS {
+            for recording in &mut self.recordings {
+                // What fails now belongs to the play that has failed.
+                let _ = recording.wait(slot, WAIT_LIMIT);
+            }
+        }
+        self.timeline.abandon();
+        if self.outages.fail(device, Instant::now()) {
+            let name = &self.plan.devices[device].name;
+            self.tell(&format!(
+                "{error}; the step is computed without {name}, which is tried again later"
+            ));
+        }
+    }
+
+    /// Takes in that a step went well, and how long its segments took.
+    fn succeed(&mut self, choice: Choice) {
+        if choice.segmentation > 0 {
+            for device in 0..self.recordings.len() {
+                if self.can_do_without(device) && self.outages.succeed(device) {
+                    let name = &self.plan.devices[device].name;
+                    self.tell(&format!("{name} works again"));
+                }
+            }
+        }
+        let Executor { timeline, balance, .. } = self;
+        timeline.take_closed(&mut |span| {
+            if let Some(Balance { shares: Shares::Measured(balancer), .. }) = balance {
+                balancer.record(span.segment, (span.rows, span.context), span.end - span.start);
+            }
+        });
+    }
+
+    fn tell(&self, line: &str) {
+        self.warn.iter().for_each(|warn| warn(line));
+    }
+
+    /// Submits all segments of a step.
+    fn play_by(&mut self, choice: Choice, step: &Step, logits: LogitsTo) -> Result<(), Failed> {
+        if !choice.halves || step.rows.len() < 2 {
+            let slot = self.take_slot()?;
+            self.played = [(slot, step.logits.len()), (slot, 0)];
+            return self.run(choice.segmentation, &[(slot, step)], logits);
+        }
+        let halves = std::mem::take(&mut self.halves);
+        let [mut first, mut second] = halves;
+        cut(step, &mut first, &mut second);
+        let mut run = || {
+            let slots = [self.take_slot()?, self.take_slot()?];
+            self.played = [(slots[0], first.logits.len()), (slots[1], second.logits.len())];
+            self.run(choice.segmentation, &[(slots[0], &first), (slots[1], &second)], logits)
+        };
+        let result = run();
+        self.halves = [first, second];
+        result
+    }
+
+    /// The slot that is next, once what it played is done.
+    fn take_slot(&mut self) -> Result<usize, Failed> {
+        let slot = self.next_slot;
+        self.next_slot = (slot + 1) % SLOTS;
+        (0..self.recordings.len()).try_for_each(|device| self.wait_for(device, slot))?;
+        Ok(slot)
+    }
+
+    /// Submits the segments of some plays in turn, each with what it receives.
+    fn run(
+        &mut self,
+        segmentation: usize,
+        plays: &[(usize, &Step)],
+        logits: LogitsTo,
+    ) -> Result<(), Failed> {
+        let (plan, turns) = (self.plan.clone(), self.turns.clone());
+        // Times that the balance goes by are those of this step.
+        self.timeline.take_closed(&mut |_| ());
+        for &Turn { play, segment: index } in &turns[segmentation][plays.len() - 1] {
+            let ((slot, step), segment) = (plays[play], &plan.segments[index]);
+            if plan.is_idle(index, step) {
+                continue;
+            }
+            let device = segment.device.0;
+            for transfer in &segment.receives {
+                let from = plan.segments[transfer.from].device.0;
+                self.pass(slot, transfer.tensor, (from, device), step)?;
+            }
+            if plan.devices.len() > 1 {
+                let context = step.rows.iter().map(|row| row.position as usize + 1).max();
+                let size = (step.rows.len(), context.unwrap_or(1));
+                self.timeline.begin(device, slot, index, size);
+            }
+            let submitted = self.recordings[device].submit(index, slot, step, logits);
+            submitted.map_err(|error| Failed { device, error })?;
+            if !plan.devices[device].asynchronous {
+                self.timeline.end(device, slot);
+            }
+        }
+        // What a device fails at that the plan can do without, fails in the step that it was asked for.
+        for device in 0..self.recordings.len() {
+            if segmentation > 0 && self.can_do_without(device) {
+                plays.iter().try_for_each(|&(slot, _)| self.wait_for(device, slot))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Passes a tensor from one device to another.
+    fn pass(
+        &mut self,
+        slot: usize,
+        tensor: TensorId,
+        (from, to): (usize, usize),
+        step: &Step,
+    ) -> Result<(), Failed> {
+        self.wait_for(from, slot)?;
+        let values = self.plan.rows(tensor, step) * self.plan.graph.tensor(tensor).width;
+        let rows = &mut self.transfer[..values];
+        let exported = self.recordings[from].export(slot, tensor, rows);
+        exported.map_err(|error| Failed { device: from, error })?;
+        let imported = self.recordings[to].import(slot, tensor, rows);
+        imported.map_err(|error| Failed { device: to, error })
+    }
+
+    /// Waits for what a device was given for a slot.
+    fn wait_for(&mut self, device: usize, slot: usize) -> Result<(), Failed> {
+        let waited = self.recordings[device].wait(slot, WAIT_LIMIT);
+        self.timeline.end(device, slot);
+        waited.map_err(|error| Failed { device, error })
+    }
+
+    /// Waits for the last play.
+    pub(super) fn wait(&mut self) -> Result<(), DeviceError> {
+        for (slot, _) in self.played {
+            for device in 0..self.recordings.len() {
+                self.wait_for(device, slot).map_err(|failed| failed.error)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a step of lanes that all generate is faster in two halves, by the plan's prediction.
+    fn lanes_pay_in_halves(&mut self, step: &Step) -> bool {
+        let Some(ceilings) = &self.ceilings else { return false };
+        if step.logits.len() < step.rows.len() {
+            return false;
+        }
+        // The prediction hardly changes from token to token.
+        let tokens: usize = step.rows.iter().map(|row| row.position as usize).sum();
+        let asked = (step.rows.len(), tokens / (step.rows.len() * PAGE_TOKENS));
+        if self.predicted.is_none_or(|(known, _)| known != asked) {
+            let contexts = step.rows.iter().map(|row| (1, row.position as usize + 1));
+            self.sequences.clear();
+            self.sequences.extend(contexts);
+            let times = OverlapTimes::predict(&self.plan, 0, ceilings, &self.sequences);
+            self.predicted = Some((asked, times.pays()));
+        }
+        self.predicted.is_some_and(|(_, pays)| pays)
+    }
+}
+
+/// Writes the rows of a step in two halves.
+fn cut(step: &Step, first: &mut Step, second: &mut Step) {
+    first.clear();
+    second.clear();
+    let mut wanted = step.logits.iter().peekable();
+    for (index, row) in step.rows.iter().enumerate() {
+        let logits = wanted.next_if(|&&at| at as usize == index).is_some();
+        let half = if index < step.rows.len() / 2 { &mut *first } else { &mut *second };
+        half.push(row.token, row.sequence, row.position, logits);
+    }
+}
