@@ -8,10 +8,10 @@ use pianola_formats::TensorSource;
 use pianola_plan::{
     Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, HeapShare, KernelVariant,
     KvSlot, LogitsTo, Numeric, Plan, PlayStatistics, Probe, Recording, Rounding, Row, SLOTS, Step,
-    TensorId, WAIT_LIMIT,
+    Takeover, TensorId, WAIT_LIMIT,
 };
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -21,12 +21,16 @@ use std::time::Duration;
 pub struct RemoteDevice {
     /// Whether its ceilings say that arithmetic, not memory, takes the time.
     pub arithmetic_bound: bool,
+    /// Whether it takes products over, without a speed of its own.
+    pub takes_over: bool,
+    /// Submissions that will fail, counted from the next.
+    pub failing: Arc<AtomicU64>,
 }
 
 impl RemoteDevice {
     /// Another such device in the same plan.
     pub fn beside(name: &'static str) -> Named {
-        Named { name, device: RemoteDevice { arithmetic_bound: true } }
+        Named { name, device: RemoteDevice { arithmetic_bound: true, ..RemoteDevice::default() } }
     }
 }
 
@@ -71,7 +75,7 @@ impl Device for RemoteDevice {
     ) -> Result<Box<dyn Recording>, DeviceError> {
         let options = CpuOptions { level: Level::Portable, threads: 1 };
         let inner = CpuRecording::new(plan.clone(), id, source, options, progress)?;
-        Ok(Box::new(RemoteRecording::new(plan.clone(), inner)))
+        Ok(Box::new(RemoteRecording::new(plan.clone(), inner, self.failing.clone())))
     }
 
     fn as_any(&self) -> &dyn std::any::Any {
@@ -82,7 +86,15 @@ impl Device for RemoteDevice {
         CpuDevice::default().variants(plan, id)
     }
 
+    fn takeover(&self) -> Option<Takeover> {
+        let takeover = Takeover { least_rows: 4, seconds_each: 0.0, shares_memory: false };
+        self.takes_over.then_some(takeover)
+    }
+
     fn measure(&self, _numeric: Numeric) -> Option<Ceilings> {
+        if self.takes_over {
+            return None;
+        }
         let (bytes, operations) = if self.arithmetic_bound { (1e15, 1e6) } else { (1e6, 1e15) };
         Some(Ceilings { bytes_per_second: bytes, operations_per_second: operations })
     }
@@ -158,7 +170,8 @@ delegate!(
     ArithmeticBound,
     |bound: &ArithmeticBound| bound.device.spec(),
     |bound: &ArithmeticBound, allocations: &[Allocation]| bound.device.holds(allocations),
-    |_: &ArithmeticBound| RemoteDevice { arithmetic_bound: true }.measure(Numeric::Exact)
+    |_: &ArithmeticBound| RemoteDevice { arithmetic_bound: true, ..RemoteDevice::default() }
+        .measure(Numeric::Exact)
 );
 delegate!(
     Holding,
@@ -189,10 +202,11 @@ struct RemoteRecording {
     /// Copies of rows of logits, for whoever reads them here.
     logits: Vec<f32>,
     statistics: PlayStatistics,
+    failing: Arc<AtomicU64>,
 }
 
 impl RemoteRecording {
-    fn new(plan: Arc<Plan>, mut inner: CpuRecording) -> RemoteRecording {
+    fn new(plan: Arc<Plan>, mut inner: CpuRecording, failing: Arc<AtomicU64>) -> RemoteRecording {
         let (tasks, inbox) = channel::<Task>();
         let work = move || inbox.into_iter().for_each(|task| task(&mut inner));
         RemoteRecording {
@@ -202,6 +216,7 @@ impl RemoteRecording {
             pending: Default::default(),
             logits: Vec::new(),
             statistics: PlayStatistics::default(),
+            failing,
         }
     }
 
@@ -243,7 +258,13 @@ impl Recording for RemoteRecording {
         logits: LogitsTo,
     ) -> Result<(), DeviceError> {
         let step = step.clone();
+        let less = |left: u64| left.checked_sub(1);
+        let fails = self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
         let done = self.send(move |inner| {
+            if fails {
+                let (what, reason) = ("a segment".to_string(), "the test wants it".to_string());
+                return Err(DeviceError::Failed { device: "remote".to_string(), what, reason });
+            }
             // Long enough that whoever does not wait would read what is not there yet.
             std::thread::sleep(Duration::from_millis(1));
             inner.submit(segment, slot, &step, logits)
@@ -258,10 +279,10 @@ impl Recording for RemoteRecording {
     }
 
     fn wait(&mut self, slot: usize, limit: Duration) -> Result<(), DeviceError> {
-        for done in self.pending[slot].drain(..) {
-            done.recv_timeout(limit).expect("the thread lives")?;
-        }
-        Ok(())
+        let done = self.pending[slot].drain(..);
+        let results: Vec<_> =
+            done.map(|done| done.recv_timeout(limit).expect("the thread lives")).collect();
+        results.into_iter().collect()
     }
 
     fn export(

@@ -52,12 +52,10 @@ enum Shares {
 }
 
 /// What a device did so far.
-#[derive(Clone, PartialEq, Debug)]
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct DeviceUse {
-    /// Name in the plan.
-    pub name: String,
-    /// Seconds that it worked, as the host sees it; none where it is the only device.
-    pub busy_seconds: Option<f64>,
+    /// Seconds that it worked, as the host sees it; 0 where it is the only device.
+    pub busy_seconds: f64,
     /// Plays that it failed and others did instead.
     pub failures: u64,
     /// Whether it is left out since the last of them.
@@ -364,15 +362,12 @@ impl Executor {
     }
 
     /// What each device did so far, by device id.
-    pub fn device_use(&self) -> Vec<DeviceUse> {
-        let several = self.plan.devices.len() > 1;
-        let of = |(device, spec): (usize, &pianola_plan::DeviceSpec)| DeviceUse {
-            name: spec.name.clone(),
-            busy_seconds: several.then(|| self.timeline.busy[device]),
+    pub fn device_use(&self) -> impl Iterator<Item = DeviceUse> + '_ {
+        (0..self.recordings.len()).map(|device| DeviceUse {
+            busy_seconds: self.timeline.busy[device],
             failures: self.outages.failures(device) + self.recordings[device].failures(),
             left_out: self.outages.is_failed(device),
-        };
-        self.plan.devices.iter().enumerate().map(of).collect()
+        })
     }
 
     /// What was timed since, and an end to it.

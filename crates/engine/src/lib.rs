@@ -64,8 +64,9 @@ pub use constraint::Constraint;
 pub use embed::Pooling;
 pub use error::{EngineError, ErrorKind};
 pub use evaluate::{Comparison, Deviation, Perplexity, compare, log_softmax_at, perplexity};
+pub use executor::{DeviceUse, Span};
 pub use load::{Engine, LoadTiming};
-pub use options::{DEFAULT_LANES, LoadOptions};
+pub use options::{DEFAULT_LANES, LoadOptions, Warn};
 pub use pianola_plan::{PAGE_TOKENS, TokenLogProbs};
 pub use placement::{DevicePart, EnginePlacement};
 pub use request::{
@@ -75,6 +76,6 @@ pub use request::{
 pub use scenario::{ChatScenario, ScenarioReport, percentile, run_scenario};
 pub use scheduler::EngineCounters;
 pub use sequence::LogitRows;
-pub use service::{BusyTime, Reopen, Report, Service, ServiceInfo, Stream};
+pub use service::{BusyTime, MOST_DEVICES, Reopen, Report, Service, ServiceInfo, Stream};
 pub use speculate::Speculation;
 pub use text::Text;

@@ -4,7 +4,7 @@ use crate::draft::Drafter;
 use crate::embed::HeadInput;
 use crate::engine::{StepBuffers, scheduler_options};
 use crate::error::EngineError;
-use crate::executor::Executor;
+use crate::executor::{DeviceUse, Executor, Span};
 use crate::options::LoadOptions;
 use crate::placement::EnginePlacement;
 use crate::request::{EventSink, RequestId};
@@ -229,6 +229,21 @@ impl Engine {
         profile
     }
 
+    /// From now on, keep when each device worked on which segment.
+    pub fn start_timeline(&mut self) {
+        self.executor.start_timeline();
+    }
+
+    /// What was kept since, and an end to it.
+    pub fn take_timeline(&mut self) -> Vec<Span> {
+        self.executor.take_timeline()
+    }
+
+    /// What each device of the plan did so far, by device id.
+    pub fn device_use(&self) -> impl Iterator<Item = DeviceUse> + '_ {
+        self.executor.device_use()
+    }
+
     /// Devices of the plan, by their ids.
     pub fn devices(&self) -> &[Arc<dyn Device>] {
         &self.devices
@@ -256,7 +271,10 @@ impl Engine {
         let mut text = self.devices[head.0].description();
         for id in plan.device_ids().filter(|&id| id != head) {
             let (count, name) = (plan.layers_on(id).len(), &plan.devices[id.0].name);
-            text.push_str(&format!(", {count} of {} layers on {name}", plan.layers()));
+            text.push_str(&match plan.ops.iter().any(|op| op.device == id) {
+                true => format!(", {count} of {} layers on {name}", plan.layers()),
+                false => format!(", products of prompts on {name}"),
+            });
         }
         text
     }

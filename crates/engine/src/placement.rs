@@ -61,7 +61,10 @@ impl std::fmt::Display for EnginePlacement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (index, part) in self.parts.iter().enumerate() {
             let separator = if index > 0 { ", " } else { "" };
-            let what = part_text(part.layers.clone(), self.layers, part.head);
+            let what = match part.layers.is_empty() && !part.head {
+                true => "products of prompts".to_string(),
+                false => part_text(part.layers.clone(), self.layers, part.head),
+            };
             write!(f, "{separator}{what} on {} ", part.device)?;
             match part.heaps {
                 None => write!(f, "({})", size_text(part.weight_bytes))?,

@@ -14,7 +14,7 @@ mod status;
 mod stream;
 mod worker;
 
-pub use info::{BusyTime, Report, ServiceInfo};
+pub use info::{BusyTime, MOST_DEVICES, Report, ServiceInfo};
 pub use stream::Stream;
 
 use crate::embed::Pooling;

@@ -210,7 +210,8 @@ fn answers(
 /// Halves of a step that overlap compute what a whole step does.
 #[test]
 fn lanes_in_halves_compute_what_they_do_together() {
-    let first: Arc<dyn Device> = Arc::new(RemoteDevice { arithmetic_bound: true });
+    let first: Arc<dyn Device> =
+        Arc::new(RemoteDevice { arithmetic_bound: true, ..RemoteDevice::default() });
     let second: Arc<dyn Device> = Arc::new(RemoteDevice::beside("other"));
     let greedy = Sampling::greedy();
     let (expected, _) = answers(vec![Arc::new(CpuDevice::default())], None, true, &greedy);
@@ -371,4 +372,98 @@ fn impossible_numbers_of_layers_are_refused() {
     assert!(matches!(load(&path, nowhere), Err(EngineError::NoDevice)));
     let message = refusal(Some(on(&gpu, Some(100_000))), 2).to_string();
     assert!(message.contains("layers 1 to 2 and the head"), "{message}");
+}
+
+/// A device that takes products over from one that has everything.
+fn accelerated(main: Vec<Arc<dyn Device>>) -> (LoadOptions, RemoteDevice, Arc<Mutex<Vec<String>>>) {
+    let remote = RemoteDevice { takes_over: true, ..RemoteDevice::default() };
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let lines = told.clone();
+    let options = LoadOptions {
+        devices: main,
+        accelerators: vec![Arc::new(remote.clone())],
+        warn: Some(Arc::new(move |line: &str| lines.lock().unwrap().push(line.to_string()))),
+        ..exact(None)
+    };
+    (options, remote, told)
+}
+
+/// Products of prompts on a further device, in halves: the logits stay what they are, and few rows stay
+/// where they were placed.
+#[test]
+fn a_further_device_takes_products_over() {
+    let gpu = gpu::open();
+    let processor: Arc<dyn Device> = Arc::new(CpuDevice { options: cpu(Level::best()) });
+    let vulkan: Arc<dyn Device> = Arc::new(VulkanDevice::new(on(&gpu, None)));
+    for main in [processor, vulkan] {
+        let name = main.spec().name;
+        let (options, _, told) = accelerated(vec![main]);
+        let mut engine = load(&golden("gemma3"), options).unwrap();
+        let plan = engine.plan();
+        assert_eq!(plan.segmentations.len(), 4, "{:?}", plan.segmentations);
+        assert!(
+            plan.remarks.iter().any(|remark| remark.contains("no speed")),
+            "{:?}",
+            plan.remarks
+        );
+        assert!(plan.placement_text().contains("products in some steps on remote"));
+        assert_same_as_alone("gemma3", &mut engine, &format!("{name} and products on remote"));
+        let used: Vec<_> = engine.device_use().collect();
+        assert!(used[1].busy_seconds > 0.0 && used[1].failures == 0, "{used:?}");
+        assert!(told.lock().unwrap().is_empty());
+        // A single row is not offered.
+        engine.start_timeline();
+        last_logits(&mut engine, &[1, 2, 3], 1);
+        assert!(engine.take_timeline().iter().all(|span| span.device == 0));
+        engine.start_timeline();
+        last_logits(&mut engine, &[5; 16], 16);
+        let spans = engine.take_timeline();
+        let both = |slot| spans.iter().any(|span| span.device == 1 && span.slot == slot);
+        assert!(both(0) && both(1), "both halves pass through the remote: {spans:?}");
+    }
+}
+
+/// Wherever a device fails in a step, the step is computed without it.
+#[test]
+fn a_device_that_fails_is_done_without() {
+    let processor: Arc<dyn Device> = Arc::new(CpuDevice { options: cpu(Level::best()) });
+    let path = golden("gemma3");
+    let tokens = npy::read_tokens(path.join("tokens.npy")).unwrap();
+    let mut alone = load(&path, exact(None)).unwrap();
+    let expected = logits(&mut alone, &tokens, 8);
+    let (options, remote, told) = accelerated(vec![processor]);
+    let mut engine = load(&path, options).unwrap();
+    let segments = engine.plan().segments.len() as u64;
+    for failing in 1..=segments.min(12) {
+        remote.failing.store(failing, std::sync::atomic::Ordering::SeqCst);
+        let what = format!("with {failing} failures");
+        assert_close(&logits(&mut engine, &tokens, 8), &expected, &what);
+        remote.failing.store(0, std::sync::atomic::Ordering::SeqCst);
+    }
+    let used: Vec<_> = engine.device_use().collect();
+    assert!(used[1].failures >= 1 && used[0].failures == 0, "{used:?}");
+    let told = told.lock().unwrap();
+    let losses = told.iter().filter(|line| line.contains("computed without remote")).count();
+    assert!(losses >= 1 && losses as u64 <= used[1].failures, "{told:?}");
+}
+
+/// Parts of the model by name: feed-forward on the processor, the rest on the GPU, and the other way
+/// round.
+#[test]
+fn parts_are_placed_by_name() {
+    use pianola_plan::ModelPart;
+    let gpu = gpu::open();
+    for place in [
+        vec![(ModelPart::Ffn, "cpu".to_string())],
+        vec![(ModelPart::Attention, "cpu".to_string()), (ModelPart::Head, "cpu".to_string())],
+    ] {
+        let options = LoadOptions { place: place.clone(), ..exact(Some(on(&gpu, None))) };
+        let mut engine = load(&golden("gemma3"), options).unwrap();
+        let layers = engine.plan().layers();
+        assert!(engine.plan().segments.len() > layers, "{}", engine.plan().segments.len());
+        assert_same_as_alone("gemma3", &mut engine, &format!("{place:?}"));
+    }
+    let place = vec![(ModelPart::Ffn, "npu".to_string())];
+    let error = load(&golden("gemma3"), LoadOptions { place, ..exact(None) }).err().unwrap();
+    assert!(error.to_string().contains("'npu'"), "{error}");
 }

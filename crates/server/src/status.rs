@@ -6,7 +6,7 @@ use crate::metrics::MetricsText;
 use crate::reply::{self, Reply};
 use crate::state::State;
 use hyper::StatusCode;
-use pianola_engine::{BusyTime, DevicePart, PAGE_TOKENS, Report, ServiceInfo};
+use pianola_engine::{BusyTime, DevicePart, DeviceUse, PAGE_TOKENS, Report, ServiceInfo};
 use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -118,6 +118,40 @@ const FAMILIES: &[Family] = &[
     ),
 ];
 
+/// What each device of each model did.
+fn device_metrics(loaded: &[(&str, &ServiceInfo, &Report)], text: &mut MetricsText) {
+    type Value = fn(&DeviceUse) -> f64;
+    let families: [(&str, &str, &str, Value); 3] = [
+        (
+            "pianola_device_work_seconds_total",
+            "counter",
+            "Seconds that one of several devices worked, as the host sees it.",
+            |device| device.busy_seconds,
+        ),
+        (
+            "pianola_device_failures_total",
+            "counter",
+            "Plays that a device failed and others did instead.",
+            |device| device.failures as f64,
+        ),
+        (
+            "pianola_device_left_out",
+            "gauge",
+            "Whether a device is left out since it failed.",
+            |device| f64::from(u8::from(device.left_out)),
+        ),
+    ];
+    for (name, kind, help, value) in families {
+        text.family(name, kind, help);
+        for (model, info, report) in loaded {
+            for (part, device) in info.placement.parts.iter().zip(&report.devices) {
+                let labels = [("model_name", *model), ("device", part.device.as_str())];
+                text.sample(name, &labels, value(device));
+            }
+        }
+    }
+}
+
 /// Counts in Prometheus' form.
 pub(crate) fn metrics(state: &State) -> Reply {
     let mut text = MetricsText::default();
@@ -143,6 +177,7 @@ pub(crate) fn metrics(state: &State) -> Reply {
             }
         }
     }
+    device_metrics(&loaded, &mut text);
     text.family("pianola_memory_bytes", "gauge", "Bytes of weights, pages and activations.");
     for (model, info, report) in &loaded {
         for part in &info.placement.parts {
@@ -226,11 +261,13 @@ fn describe(model: &ModelState) -> Value {
         "expires_in_seconds": model.expires_in.map(|time| time.as_secs()),
     });
     let Some(EngineState { info, report: Some(report) }) = &model.loaded else { return value };
-    let part = |part: &DevicePart| {
+    let wall = report.busy.wall_seconds.max(1e-9);
+    let part = |(part, device): (&DevicePart, &DeviceUse)| {
         let heap = |(name, used, total): (&str, u64, Option<u64>)| json!({ "name": name, "used_bytes": used, "total_bytes": total });
         json!({
             "device": part.device, "layers": [part.layers.start, part.layers.end], "head": part.head,
             "weight_bytes": part.weight_bytes,
+            "work_share": device.busy_seconds / wall, "failures": device.failures, "left_out": device.left_out,
             "heaps": heaps(part, report).into_iter().map(heap).collect::<Vec<_>>(),
         })
     };
@@ -239,7 +276,7 @@ fn describe(model: &ModelState) -> Value {
     let more = json!({
         "devices": info.devices, "context": info.context, "lanes": info.lanes,
         "layers": info.layers, "parameters": info.parameters, "quantization": info.quantization,
-        "parts": info.placement.parts.iter().map(part).collect::<Vec<_>>(),
+        "parts": info.placement.parts.iter().zip(&report.devices).map(part).collect::<Vec<_>>(),
         "running": report.running, "waiting": report.waiting,
         "kv": {
             "pages": pages(cache.bytes), "used": pages(cache.held_bytes), "kept": pages(cache.kept_bytes),

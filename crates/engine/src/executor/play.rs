@@ -38,6 +38,7 @@ impl Executor {
     /// Submits a step, whole or in halves.
     pub(super) fn submit(&mut self, step: &Step, logits: LogitsTo) -> Result<(), DeviceError> {
         let choice = self.choose(step);
+        self.timeline.step += 1;
         let Err(Failed { device, error }) = self.play_by(choice, step, logits) else {
             self.succeed(choice);
             return Ok(());

@@ -10,7 +10,9 @@ pub struct Span {
     pub device: usize,
     /// Index in [`pianola_plan::Plan::segments`].
     pub segment: usize,
-    /// Slot that its play ran in.
+    /// The step, counted from the first that was played.
+    pub step: u64,
+    /// Slot that its play ran in: each half of a step has its own.
     pub slot: usize,
     /// Rows of its play.
     pub rows: usize,
@@ -34,6 +36,8 @@ pub(crate) struct Timeline {
     pub busy: Vec<f64>,
     /// When each device was last found done.
     last: Vec<f64>,
+    /// The step that is played.
+    pub step: u64,
 }
 
 impl Timeline {
@@ -45,6 +49,7 @@ impl Timeline {
             kept: None,
             busy: vec![0.0; devices],
             last: vec![0.0; devices],
+            step: 0,
         }
     }
 
@@ -60,8 +65,8 @@ impl Timeline {
         segment: usize,
         (rows, context): (usize, usize),
     ) {
-        let start = self.now();
-        self.open.push(Span { device, segment, slot, rows, context, start, end: start });
+        let (start, step) = (self.now(), self.step);
+        self.open.push(Span { device, segment, step, slot, rows, context, start, end: start });
     }
 
     /// All that was submitted to a device for a slot is done.

@@ -1,6 +1,7 @@
 //! What a service says about its engine.
 
 use crate::cache::CacheUse;
+use crate::executor::DeviceUse;
 use crate::load::Engine;
 use crate::placement::EnginePlacement;
 use crate::scheduler::EngineCounters;
@@ -20,6 +21,18 @@ pub struct Report {
     pub cache: CacheUse,
     /// How long the devices have computed.
     pub busy: BusyTime,
+    /// What each device did, as far as there is room; see [`ServiceInfo::placement`] for their names.
+    pub devices: [DeviceUse; MOST_DEVICES],
+}
+
+/// Devices that a report has room for.
+pub const MOST_DEVICES: usize = 4;
+
+/// What the devices of an engine did.
+pub(super) fn device_use(engine: &Engine) -> [DeviceUse; MOST_DEVICES] {
+    let mut all = [DeviceUse::default(); MOST_DEVICES];
+    all.iter_mut().zip(engine.device_use()).for_each(|(to, from)| *to = from);
+    all
 }
 
 /// How long the devices have computed. Both numbers only grow, so that the difference between two

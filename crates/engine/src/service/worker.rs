@@ -1,5 +1,6 @@
 //! The engine's side of a service.
 
+use super::info::device_use;
 use super::status::Status;
 use super::{BusyTime, Reopen, Report};
 use crate::error::EngineError;
@@ -156,7 +157,8 @@ impl Worker {
         let engine = self.engine()?;
         let (waiting, running) = engine.queue_lengths();
         let (counters, cache) = (engine.counters(), engine.cache_use());
-        Ok(Report { waiting, running, counters, cache, busy })
+        let devices = device_use(engine);
+        Ok(Report { waiting, running, counters, cache, busy, devices })
     }
 
     /// Publishes how the engine is doing, for those who do not wait for the next step.
@@ -172,7 +174,8 @@ impl Worker {
         let (waiting, running) = engine.queue_lengths();
         let wall_seconds = self.started.elapsed().as_secs_f64();
         let busy = BusyTime { seconds: self.played_seconds, wall_seconds };
-        let report = Report { waiting, running, counters: engine.counters(), cache, busy };
+        let (counters, devices) = (engine.counters(), device_use(engine));
+        let report = Report { waiting, running, counters, cache, busy, devices };
         self.published = (report, counted_at);
         self.status.publish(report);
     }
