@@ -9,6 +9,7 @@ use std::thread::JoinHandle;
 use crate::config::Config;
 use crate::description::{self, DescriptionError};
 use crate::errno::{self, Errno};
+use crate::fault::{FaultPlan, Faults};
 use crate::kernel::{Kernel, KernelError};
 use crate::memory;
 use crate::request::{self, Request};
@@ -77,6 +78,11 @@ impl Model {
             }
         }
         Ok(descriptions.len())
+    }
+
+    /// Plans other faults; commands, allocations and contexts are counted from now on.
+    pub fn set_faults(&self, faults: Faults) {
+        self.shared.lock().plan = FaultPlan::new(faults);
     }
 
     /// Why commands failed since the last call; the device itself would only say that they did.

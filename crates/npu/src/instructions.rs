@@ -10,7 +10,7 @@
 //! A stream is accepted only if it walks exactly to its end and does nothing unknown: the firmware
 //! does not check it, and a wrong write can hang the device.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::amdxdna::{Generation, MAX_BUFFERS};
 use crate::bytes::Bytes;
@@ -65,9 +65,18 @@ pub enum InstructionsError {
     },
     /// A buffer's address would be written where no descriptor was.
     #[error(
-        "the operation at byte {at} patches register {register:#x}, which no block before it wrote"
+        "the operation at byte {at} patches register {register:#x}, which is the address of no \
+         descriptor that a block before it wrote"
     )]
     StrayPatch {
+        /// Where.
+        at: usize,
+        /// The register.
+        register: u64,
+    },
+    /// A register outside of the array.
+    #[error("the operation at byte {at} names register {register:#x}; registers have 32 bits")]
+    Register {
         /// Where.
         at: usize,
         /// The register.
@@ -194,6 +203,8 @@ struct Walk<'a> {
     file: Bytes<'a>,
     /// Register ranges that blocks wrote so far, joined where they touch: start and end.
     blocks: BTreeMap<u64, u64>,
+    /// First registers of those blocks: of a descriptor its length, never its address.
+    first_words: BTreeSet<u64>,
     patches: Vec<Patch>,
     used_columns: u32,
 }
@@ -203,7 +214,8 @@ const COLUMN_BIT: u32 = 25;
 
 impl<'a> Walk<'a> {
     fn new(file: Bytes<'a>) -> Walk<'a> {
-        Walk { file, blocks: BTreeMap::new(), patches: Vec::new(), used_columns: 0 }
+        let (blocks, first_words) = Default::default();
+        Walk { file, blocks, first_words, patches: Vec::new(), used_columns: 0 }
     }
 
     fn run(&mut self, claimed: u32) -> Result<(), InstructionsError> {
@@ -246,7 +258,14 @@ impl<'a> Walk<'a> {
             return Err(error);
         }
         if matches!(opcode, 0x00 | 0x01 | 0x03 | 0x04) {
-            let address = self.file.u32(at + 8).ok_or(error.clone())?;
+            // A block's address has 32 bits, those of the other operations 64.
+            let register = match is_block {
+                true => self.file.u32(at + 8).map(u64::from),
+                false => self.file.u64(at + 8),
+            };
+            let register = register.ok_or(error.clone())?;
+            let address = u32::try_from(register)
+                .map_err(|_| InstructionsError::Register { at, register })?;
             self.used_columns = self.used_columns.max((address >> COLUMN_BIT) + 1);
         }
         match opcode {
@@ -260,6 +279,7 @@ impl<'a> Walk<'a> {
     fn block(&mut self, at: usize, size: usize) -> Option<()> {
         let mut start = u64::from(self.file.u32(at + 8)?);
         let mut end = start + (size as u64 - 16);
+        self.first_words.insert(start);
         while let Some((&other, &other_end)) = self.blocks.range(..=end).next_back()
             && other_end >= start
         {
@@ -275,8 +295,10 @@ impl<'a> Walk<'a> {
         let register = self.file.u64(at + 24).ok_or(cut_off.clone())?;
         let argument = self.file.u64(at + 32).ok_or(cut_off.clone())?;
         let offset = self.file.u64(at + 40).ok_or(cut_off)?;
+        // The address is a descriptor's second and third word.
         let block = self.blocks.range(..=register).next_back();
-        if block.is_none_or(|(_, &end)| register >= end) {
+        let inside = block.is_some_and(|(_, &end)| register.saturating_add(8) <= end);
+        if !inside || !register.is_multiple_of(4) || self.first_words.contains(&register) {
             return Err(InstructionsError::StrayPatch { at, register });
         }
         let index = usize::try_from(argument).ok().filter(|&index| index < MAX_BUFFERS);

@@ -27,5 +27,6 @@ mod bytes;
 pub mod emulated;
 pub mod instructions;
 pub mod package;
+pub mod placed;
 pub mod runner;
 pub mod xclbin;

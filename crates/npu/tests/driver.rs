@@ -236,13 +236,15 @@ fn discovery_lists_npus_and_says_why_there_are_none() {
 }
 
 #[test]
+#[allow(unsafe_code)] // Imported memory has several owners.
 fn share_buffers_are_exported_and_imported() {
     let fake = Fake::new(Faults::default());
     let device = open(&fake);
     let mut buffer = Buffer::new(&device, BufferKind::Share, 5000).unwrap();
     assert_eq!(buffer.len(), 8192);
     let exported = buffer.export().unwrap();
-    let imported = Buffer::import(&device, exported.fd(), 5000).unwrap();
+    // SAFETY: one thread uses both.
+    let imported = unsafe { Buffer::import(&device, exported.fd(), 5000) }.unwrap();
     // One handle, which stays open until the last of both goes.
     assert_eq!(imported.handle(), buffer.handle());
     buffer.write(100, b"shared");

@@ -151,10 +151,13 @@ proptest! {
             .map(|&(word, words)| Op::Block { address: word * 4, data: vec![0; words] })
             .collect();
         operations.push(Op::Patch { register: register * 4, argument: 0, offset: 0 });
-        let inside = blocks.iter().any(|&(word, words)| {
+        // Both words of an address are written, and none is a block's first.
+        let written = |register: u64| blocks.iter().any(|&(word, words)| {
             (u64::from(word)..u64::from(word) + words as u64).contains(&register)
         });
-        prop_assert_eq!(read_stream(stream(NPU1, 4, &operations)).is_ok(), inside);
+        let first = blocks.iter().any(|&(word, _)| u64::from(word) == register);
+        let sound = written(register) && written(register + 1) && !first;
+        prop_assert_eq!(read_stream(stream(NPU1, 4, &operations)).is_ok(), sound);
     }
 }
 
@@ -191,12 +194,19 @@ fn streams_say_what_is_wrong() {
     assert!(matches!(error(sound[..sound.len() - 4].to_vec()), InstructionsError::Size { .. }));
     assert!(matches!(error(sound[..18].to_vec()), InstructionsError::Foreign(_)));
     let patch = |argument, register| {
-        let block = Op::Block { address: 0x100, data: vec![0; 2] };
+        let block = Op::Block { address: 0x100, data: vec![0; 3] };
         stream(NPU1, 4, &[block, Op::Patch { register, argument, offset: 0 }])
     };
     assert!(read_stream(patch(4, 0x104)).is_ok());
     assert!(matches!(error(patch(5, 0x104)), InstructionsError::TooManyBuffers { argument: 5 }));
-    assert!(matches!(error(patch(0, 0x108)), InstructionsError::StrayPatch { .. }));
+    // A descriptor's length, its last word, between two words, behind it, and in another half of 64 bits.
+    for register in [0x100, 0x108, 0x106, 0x10C, 1 << 32 | 0x104] {
+        assert!(matches!(error(patch(0, register)), InstructionsError::StrayPatch { .. }));
+    }
+    for far in [Op::Write { address: 1 << 40, value: 0 }, Op::MaskPoll { address: 1 << 32 }] {
+        let far = error(stream(NPU1, 4, &[far]));
+        assert!(matches!(far, InstructionsError::Register { at: 16, .. }), "{far}");
+    }
     let mut counted = sound.clone();
     counted[8] += 1;
     assert!(matches!(error(counted), InstructionsError::Count { .. }));

@@ -172,17 +172,20 @@ fn devices_of_every_driver_version_are_found() {
 }
 
 #[test]
+#[allow(unsafe_code)] // Imported memory has several owners.
 fn buffers_are_shared_with_other_drivers() {
     let machine = Machine::small(Config::default());
     let device = machine.open();
     let mut buffer = Buffer::new(&device, BufferKind::Share, 5000).unwrap();
     buffer.write(4990, b"hello");
     let exported = buffer.export().unwrap();
-    let again = Buffer::import(&device, exported.fd(), 5000).unwrap();
+    // SAFETY: here and below, one thread uses all buffers.
+    let again = unsafe { Buffer::import(&device, exported.fd(), 5000) }.unwrap();
     assert_eq!(again.handle(), buffer.handle(), "the same memory");
     // Another file of the device, as another process has it.
     let other_device = machine.open();
-    let other = Buffer::import(&other_device, exported.fd(), 5000).unwrap();
+    // SAFETY: as above.
+    let other = unsafe { Buffer::import(&other_device, exported.fd(), 5000) }.unwrap();
     drop((buffer, again, exported));
     let mut read = [0; 5];
     other.read(4990, &mut read);
@@ -190,7 +193,9 @@ fn buffers_are_shared_with_other_drivers() {
     let inside = Buffer::new(&device, BufferKind::Device, 5000).unwrap();
     assert!(matches!(inside.export(), Err(DriverError::NotShareable)));
     let foreign = std::fs::File::open("/dev/null").unwrap();
-    let refused = Buffer::import(&device, std::os::fd::AsRawFd::as_raw_fd(&foreign), 4096);
+    let foreign = std::os::fd::AsRawFd::as_raw_fd(&foreign);
+    // SAFETY: as above.
+    let refused = unsafe { Buffer::import(&device, foreign, 4096) };
     assert!(matches!(refused, Err(DriverError::PrimeUnsupported { .. })), "{refused:?}");
 }
 

@@ -92,6 +92,24 @@ fn a_failed_command_of_a_chain_is_numbered() {
     assert_eq!(out, [16 * 12]);
 }
 
+/// A sum of -1 is a result; what a kernel leaves as it was, or ruins, is none.
+#[test]
+fn an_element_without_a_result_is_an_error() {
+    let machine = machine("nan@3", LONG);
+    let mut tiled = machine.load(SHORT).unwrap().into_tiled(TiledOptions::default()).unwrap();
+    let shape = Shape { m: 3, k: 1, n: 70 };
+    let (a, b) = ([-1; 3], vec![1; shape.n]);
+    let factor = Factor { values: &b, order: Order::RowMajor };
+    let mut out = vec![0; shape.m * shape.n];
+    for _ in 0..2 {
+        tiled.matmul_i8(shape, &a, factor, &mut out).unwrap();
+        assert!(out.iter().all(|&sum| sum == -1));
+    }
+    let error = tiled.matmul_i8(shape, &a, factor, &mut out).unwrap_err();
+    assert!(matches!(error, RunError::NoResult { row: 0, .. }), "{error}");
+    tiled.matmul_i8(shape, &a, factor, &mut out).unwrap();
+}
+
 #[test]
 fn what_the_device_refuses_is_named() {
     for (faults, in_use) in [("held=6", 6), ("busy@1", 0), ("again@1", 0)] {

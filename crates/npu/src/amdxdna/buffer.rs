@@ -104,8 +104,15 @@ impl Buffer {
     }
 
     /// A buffer that another driver exported, `length` bytes of it. The descriptor stays the
-    /// caller's. The memory is others', too: what is read while they write is of either.
-    pub fn import(device: &Device, fd: RawFd, length: usize) -> Result<Buffer, DriverError> {
+    /// caller's.
+    ///
+    /// # Safety
+    /// The memory has other owners: the buffer that was exported, further imports of it, another
+    /// driver's mapping. While one thread of this process writes through any of them, no other may
+    /// read or write through this one, and the reverse. (Nothing here can see to that: an import by
+    /// another open file of the device has another handle.)
+    #[allow(unsafe_code)]
+    pub unsafe fn import(device: &Device, fd: RawFd, length: usize) -> Result<Buffer, DriverError> {
         let shared = device.shared.clone();
         let version = shared.identity.driver;
         let handle =
@@ -179,8 +186,8 @@ impl Buffer {
         self.check(offset, bytes.len());
         let (mapping, start) = self.place();
         // SAFETY: the range is inside this buffer, which `&mut self` makes ours alone: a mapping
-        // has one buffer, and the kernel gives no part of the heap to two. Memory of an import has
-        // other mappings; no reference into any of them exists.
+        // has one buffer, and the kernel gives no part of the heap to two. Of memory that was
+        // imported, the caller of `import` promised that nobody else uses it meanwhile.
         unsafe { mapping.write(start + offset, bytes) };
     }
 

@@ -202,6 +202,14 @@ impl Operation {
         }
     }
 
+    /// The type of the output's elements.
+    pub fn output(&self) -> ElementType {
+        match self {
+            Operation::Matmul(spec) => spec.output,
+            Operation::Attention(_) => ElementType::Bf16,
+        }
+    }
+
     /// Checks shapes and types against the design's rules.
     pub fn check(&self, device: Generation, columns: u16) -> Result<(), PackageError> {
         match self {

@@ -1,6 +1,7 @@
 //! Matrices of the caller's, and parts of them in the layouts that kernels read.
 
 use super::RunError;
+use super::element::Element;
 use crate::package::{BLayout, Packing, Shape};
 
 /// How a matrix of the caller's lies.
@@ -65,6 +66,14 @@ impl<'a, T: Copy + Default> Matrix<'a, T> {
                 }
             }
         }
+    }
+
+    /// Whether all values are finite.
+    pub(super) fn is_finite(&self) -> bool
+    where
+        T: Element,
+    {
+        T::all_finite(self.values)
     }
 
     /// The same matrix with rows for columns.

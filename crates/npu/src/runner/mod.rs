@@ -26,7 +26,7 @@ pub use tiled::{TiledMatmul, TiledOptions};
 
 use crate::amdxdna::{Buffer, BufferKind, Command, Device};
 use crate::package::{ElementType, MatmulSpec, Operation, Package};
-use element::Element;
+use element::{Element, poison};
 use matrix::Matrix;
 use program::Program;
 
@@ -104,8 +104,17 @@ impl KernelRunner {
         out.fill(E::Sum::default());
         let mut bytes = vec![0; self.arguments[2].1];
         self.read_argument(2, &mut bytes)?;
-        E::add(&bytes, spec.output, out);
-        Ok(())
+        let mut unsound = None;
+        let lines = bytes.chunks_exact(shape.n * spec.output.bytes());
+        for (row, (line, out)) in lines.zip(out.chunks_exact_mut(shape.n)).enumerate() {
+            if !E::add(line, spec.output, out) {
+                unsound.get_or_insert(row);
+            }
+        }
+        match unsound.filter(|_| a.is_finite() && b.is_finite()) {
+            Some(row) => Err(RunError::NoResult { package: self.name.clone(), row }),
+            None => Ok(()),
+        }
     }
 
     fn matmul_spec(&self, input: ElementType) -> Result<&MatmulSpec, RunError> {
@@ -142,11 +151,11 @@ impl KernelRunner {
         Ok(())
     }
 
-    /// Runs the command once. The output is filled with ones before, which are NaN in every
-    /// floating-point type, so that an element the kernel never writes cannot pass for a result.
+    /// Runs the command once. The output is filled before with what is no result.
     fn run(&mut self, output: usize) -> Result<(), RunError> {
         let (buffer, length) = &mut self.arguments[output];
-        buffer.fill(0, *length, 0xFF);
+        let fill = poison(self.operation.output());
+        buffer.write(0, &fill.repeat(length.div_ceil(fill.len()))[..*length]);
         buffer.flush(*length)?;
         let buffers: Vec<&Buffer> = self.arguments.iter().map(|(buffer, _)| buffer).collect();
         self.command.set(&self.program.packet(&buffers));

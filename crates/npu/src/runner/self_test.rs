@@ -56,10 +56,16 @@ impl KernelRunner {
         let random = &mut Random(seed);
         let result = match self.operation.clone() {
             Operation::Matmul(spec) if spec.input == ElementType::I8 => {
-                self.test_matmul_i8(&spec, random)?
+                self.test_matmul_i8(&spec, random)
             }
-            Operation::Matmul(spec) => self.test_matmul_bf16(&spec, random)?,
-            Operation::Attention(spec) => self.test_attention(&spec, random)?,
+            Operation::Matmul(spec) => self.test_matmul_bf16(&spec, random),
+            Operation::Attention(spec) => self.test_attention(&spec, random),
+        };
+        let result = match result {
+            Err(RunError::NoResult { row, .. }) => {
+                Err(format!("row {row} has an element without a result"))
+            }
+            result => result?,
         };
         result.map_err(|problem| RunError::SelfTest { package: self.name.clone(), problem })
     }

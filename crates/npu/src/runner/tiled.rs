@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use half::bf16;
 
 use super::RunError;
-use super::element::Element;
+use super::element::{Element, poison};
 use super::matrix::{Factor, Matrix, Order};
 use super::pool::TilePool;
 use super::program::Program;
@@ -52,6 +52,8 @@ struct Bank {
     b: TilePool,
     slots: Vec<Slot>,
     chain: Command,
+    /// What an output holds before its command runs.
+    fill: Vec<u8>,
 }
 
 /// A command and its output.
@@ -92,7 +94,7 @@ impl TiledMatmul {
         }
         let mut banks = Vec::new();
         for _ in 0..BANKS {
-            banks.push(Bank::new(&program, bytes, commands)?);
+            banks.push(Bank::new(&program, &spec, commands)?);
         }
         Ok(TiledMatmul { program, name, spec, banks })
     }
@@ -155,14 +157,17 @@ impl TiledMatmul {
             bank.b.clear();
         }
         let mut in_flight = VecDeque::new();
-        let result = self.waves(shape, (a, b), out, &mut in_flight);
+        let result = self.waves(shape, (&a, &b), out, &mut in_flight);
         // After an error, what is still under way ends before its buffers are used again; a
         // context that does not end it is lost, and the next call says so.
         for wave in in_flight {
             let command = self.banks[wave.bank].command(wave.tiles.len());
             let _ = self.program.wait(wave.submission, command);
         }
-        result
+        match result?.filter(|_| a.is_finite() && b.is_finite()) {
+            Some(row) => Err(RunError::NoResult { package: self.name.clone(), row }),
+            None => Ok(()),
+        }
     }
 
     fn check<E: Element>(&self, shape: Shape) -> Result<(), RunError> {
@@ -185,14 +190,16 @@ impl TiledMatmul {
         Ok(())
     }
 
-    /// Stages and submits waves, and collects them in order.
+    /// Stages and submits waves, and collects them in order. Returns the first row with an element
+    /// that is no result.
     fn waves<E: Element>(
         &mut self,
         shape: Shape,
-        (a, b): (Matrix<'_, E>, Matrix<'_, E>),
+        (a, b): (&Matrix<'_, E>, &Matrix<'_, E>),
         out: &mut [E::Sum],
         in_flight: &mut VecDeque<Wave>,
-    ) -> Result<(), RunError> {
+    ) -> Result<Option<usize>, RunError> {
+        let mut unsound = None;
         let mut tiles = tiles(shape, self.spec.shape);
         let mut scratch = Vec::new();
         let mut next_bank = 0;
@@ -204,15 +211,15 @@ impl TiledMatmul {
             if !wave.is_empty() {
                 let bank = &mut self.banks[next_bank];
                 let submission =
-                    bank.submit(&self.program, &self.spec, &wave, (&a, &b), &mut scratch)?;
+                    bank.submit(&self.program, &self.spec, &wave, (a, b), &mut scratch)?;
                 in_flight.push_back(Wave { bank: next_bank, tiles: wave, submission });
                 next_bank = (next_bank + 1) % BANKS;
                 continue;
             }
-            let Some(wave) = in_flight.pop_front() else { return Ok(()) };
+            let Some(wave) = in_flight.pop_front() else { return Ok(unsound) };
             let bank = &self.banks[wave.bank];
             self.program.wait(wave.submission, bank.command(wave.tiles.len()))?;
-            bank.collect::<E>(&self.spec, &wave.tiles, shape, out)?;
+            unsound = unsound.or(bank.collect::<E>(&self.spec, &wave.tiles, shape, out)?);
         }
     }
 }
@@ -233,7 +240,8 @@ fn tiles(shape: Shape, tile: Shape) -> impl Iterator<Item = Tile> {
 }
 
 impl Bank {
-    fn new(program: &Program, bytes: [usize; 3], commands: usize) -> Result<Bank, RunError> {
+    fn new(program: &Program, spec: &MatmulSpec, commands: usize) -> Result<Bank, RunError> {
+        let (bytes, output) = (tile_bytes(spec), spec.output);
         let device = &program.device;
         let share = |bytes| Buffer::new(device, BufferKind::Share, bytes);
         let pool = |bytes| (0..commands).map(|_| share(bytes)).collect::<Result<Vec<_>, _>>();
@@ -241,11 +249,11 @@ impl Bank {
         let mut slots = Vec::new();
         for _ in 0..commands {
             let c = share(bytes[2])?;
-            // Lines of a fresh output would otherwise be written over the device's results.
-            c.flush(bytes[2])?;
             slots.push(Slot { c, command: Command::new(device)? });
         }
-        Ok(Bank { a, b, slots, chain: Command::new(device)? })
+        let fill = poison(output);
+        let fill = fill.repeat(bytes[2].div_ceil(fill.len()));
+        Ok(Bank { a, b, slots, chain: Command::new(device)?, fill })
     }
 
     /// The command that a wave was submitted by.
@@ -279,6 +287,8 @@ impl Bank {
             places.push((a_index, b_index));
         }
         for (slot, &(a_index, b_index)) in self.slots.iter_mut().zip(&places) {
+            // What an earlier wave left would pass for a result that this one does not write.
+            stage(&mut slot.c, &self.fill)?;
             let arguments = [self.a.buffer(a_index), self.b.buffer(b_index), &slot.c];
             slot.command.set(&program.packet(&arguments));
         }
@@ -293,14 +303,16 @@ impl Bank {
         program.submit(self.command(wave.len()), &buffers)
     }
 
-    /// Adds a wave's outputs to the sums, without the padding.
+    /// Adds a wave's outputs to the sums, without the padding. Returns the first row with an element
+    /// that is no result.
     fn collect<E: Element>(
         &self,
         spec: &MatmulSpec,
         wave: &[Tile],
         shape: Shape,
         out: &mut [E::Sum],
-    ) -> Result<(), RunError> {
+    ) -> Result<Option<usize>, RunError> {
+        let mut unsound = None;
         let tile_shape = spec.shape;
         let element = spec.output.bytes();
         let mut bytes = vec![0; tile_bytes(spec)[2]];
@@ -313,10 +325,12 @@ impl Bank {
             for (index, line) in bytes.chunks_exact(tile_shape.n * element).take(rows).enumerate() {
                 let start = (row + index) * shape.n + column;
                 let sums = &mut out[start..start + columns];
-                E::add(&line[..columns * element], spec.output, sums);
+                if !E::add(&line[..columns * element], spec.output, sums) {
+                    unsound.get_or_insert(row + index);
+                }
             }
         }
-        Ok(())
+        Ok(unsound)
     }
 }
 
