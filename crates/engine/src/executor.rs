@@ -365,7 +365,8 @@ impl Executor {
     pub fn device_use(&self) -> impl Iterator<Item = DeviceUse> + '_ {
         (0..self.recordings.len()).map(|device| DeviceUse {
             busy_seconds: self.timeline.busy[device],
-            failures: self.outages.failures(device) + self.recordings[device].failures(),
+            failures: self.outages.failures(device)
+                + self.recordings[device].made_up_for().map_or(0, |(count, _)| count),
             left_out: self.outages.is_failed(device),
         })
     }

@@ -259,6 +259,12 @@ impl Engine {
             .collect()
     }
 
+    /// The name of a device that is only imitated, so that no time says anything.
+    pub fn emulated_device(&self) -> Option<&str> {
+        let at = self.devices.iter().position(|device| device.is_emulated())?;
+        Some(&self.plan().devices[at].name)
+    }
+
     /// Whether a device is gone: the engine cannot be used any more, and a new one may be made.
     pub fn is_lost(&self) -> bool {
         self.devices.iter().any(|device| device.is_lost())

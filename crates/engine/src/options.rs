@@ -24,6 +24,8 @@ pub struct LoadOptions {
     pub accelerators: Vec<Arc<dyn Device>>,
     /// Parts of the model that run on a device by its name, whatever else is planned.
     pub place: Vec<(ModelPart, String)>,
+    /// What the plan says besides, such as why a device is not among these.
+    pub remarks: Vec<String>,
     /// Told where a device fails that the model can do without, and where it works again.
     pub warn: Option<Warn>,
     /// Layers to put on the first of several devices, more than there are for all; by default as many
@@ -65,6 +67,7 @@ impl Default for LoadOptions {
             devices: LoadOptions::devices(Vec::new(), CpuOptions::default()),
             accelerators: Vec::new(),
             place: Vec::new(),
+            remarks: Vec::new(),
             warn: None,
             layers_on_first: None,
             overlap: true,

@@ -164,6 +164,7 @@ fn placed_parts(asked: &LoadOptions) -> Result<Vec<(ModelPart, DeviceSpec)>, Eng
 
 /// Adds segmentations in which the accelerators compute products, as far as they pay.
 fn offer_products(plan: &mut Plan, asked: &LoadOptions) {
+    plan.remarks.extend(asked.remarks.iter().cloned());
     if asked.accelerators.is_empty() {
         return;
     }

@@ -8,9 +8,18 @@ use pianola_vulkan::{Gpu, GpuDescription, Selection};
 use crate::console::Console;
 use crate::failure::Failure;
 
-/// A device to compute on, as a user names it.
+/// Devices to compute on, as a user names them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub enum DeviceChoice {
+pub struct DeviceChoice {
+    /// What has the whole model.
+    pub main: MainDevice,
+    /// What takes products over from it.
+    pub npu: NpuUse,
+}
+
+/// What has the whole model.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum MainDevice {
     /// The best one there is.
     #[default]
     Auto,
@@ -20,29 +29,64 @@ pub enum DeviceChoice {
     Vulkan(Vec<Selection>),
 }
 
+/// Whether an NPU takes products over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NpuUse {
+    /// It does not.
+    No,
+    /// If there is one, and it pays.
+    #[default]
+    IfThere,
+    /// It was asked for.
+    Asked,
+}
+
+/// Reads devices with `+` between: `npu`, and `auto`, `cpu` or GPUs.
+pub fn parse(text: &str) -> Result<DeviceChoice, String> {
+    let (npu, others): (Vec<&str>, Vec<&str>) =
+        text.split('+').map(str::trim).partition(|&part| part == "npu");
+    let main = match others[..] {
+        [] => MainDevice::Auto,
+        [one] => parse_main(one)?,
+        // What a GPU has no memory for runs on the processor anyway.
+        ["cpu", gpus] | [gpus, "cpu"] => match parse_main(gpus)? {
+            main @ MainDevice::Vulkan(_) => main,
+            _ => return Err(wrong_device()),
+        },
+        _ => return Err(wrong_device()),
+    };
+    let npu = match (npu.len(), text) {
+        (0, "auto") => NpuUse::IfThere,
+        (0, _) => NpuUse::No,
+        (1, _) => NpuUse::Asked,
+        _ => return Err(wrong_device()),
+    };
+    Ok(DeviceChoice { main, npu })
+}
+
 /// Reads `auto`, `cpu`, `vulkan`, `vulkan:INDEX` or `vulkan:NAME`, or several of the last three with
 /// commas between.
-pub fn parse(text: &str) -> Result<DeviceChoice, String> {
+fn parse_main(text: &str) -> Result<MainDevice, String> {
     if text.contains(',') {
         let mut all = Vec::new();
         for part in text.split(',') {
-            match parse(part.trim())? {
-                DeviceChoice::Vulkan(found) => all.extend(found),
+            match parse_main(part.trim())? {
+                MainDevice::Vulkan(found) => all.extend(found),
                 _ => return Err(wrong_device()),
             }
         }
-        return Ok(DeviceChoice::Vulkan(all));
+        return Ok(MainDevice::Vulkan(all));
     }
     let (kind, which) = match text.split_once(':') {
         Some((kind, which)) => (kind, Some(which.trim())),
         None => (text, None),
     };
     match (kind, which) {
-        ("auto", None) => Ok(DeviceChoice::Auto),
-        ("cpu", None) => Ok(DeviceChoice::Cpu),
-        ("vulkan", None) => Ok(DeviceChoice::Vulkan(vec![Selection::Best])),
+        ("auto", None) => Ok(MainDevice::Auto),
+        ("cpu", None) => Ok(MainDevice::Cpu),
+        ("vulkan", None) => Ok(MainDevice::Vulkan(vec![Selection::Best])),
         ("vulkan", Some(which)) if !which.is_empty() => {
-            Ok(DeviceChoice::Vulkan(vec![match which.parse() {
+            Ok(MainDevice::Vulkan(vec![match which.parse() {
                 Ok(index) => Selection::Index(index),
                 Err(_) => Selection::Name(which.to_string()),
             }]))
@@ -52,8 +96,8 @@ pub fn parse(text: &str) -> Result<DeviceChoice, String> {
 }
 
 fn wrong_device() -> String {
-    "a device is auto, cpu, vulkan, vulkan:INDEX or vulkan:NAME, or several GPUs with commas \
-     between; `pianola devices` lists what is here"
+    "a device is auto, cpu, vulkan, vulkan:INDEX or vulkan:NAME, several GPUs with commas between, \
+     or npu with one of these, as in npu+vulkan; `pianola devices` lists what is here"
         .to_string()
 }
 
@@ -62,7 +106,7 @@ fn wrong_device() -> String {
 fn tell(choice: &DeviceChoice, short: &str, long: &str, console: Console) {
     static TOLD: AtomicBool = AtomicBool::new(false);
     console.detail(&format!("device: {long}"));
-    let ours = *choice == DeviceChoice::Auto && !console.verbose;
+    let ours = choice.main == MainDevice::Auto && !console.verbose;
     if ours && !TOLD.swap(true, Ordering::Relaxed) {
         console.notice(&format!("device: {short}"));
     }
@@ -77,12 +121,12 @@ pub fn open(choice: &DeviceChoice, console: Console) -> Result<Vec<Arc<Gpu>>, Fa
         tell(choice, &format!("vulkan ({name})"), &long, console);
         gpu
     };
-    match choice {
-        DeviceChoice::Cpu => {
+    match &choice.main {
+        MainDevice::Cpu => {
             tell(choice, "cpu", "cpu, as asked", console);
             Ok(Vec::new())
         }
-        DeviceChoice::Vulkan(selections) => {
+        MainDevice::Vulkan(selections) => {
             let mut gpus: Vec<Arc<Gpu>> = Vec::new();
             for selection in selections {
                 let gpu = Gpu::open(selection).map_err(pianola_engine::EngineError::from)?;
@@ -96,7 +140,7 @@ pub fn open(choice: &DeviceChoice, console: Console) -> Result<Vec<Arc<Gpu>>, Fa
             }
             Ok(gpus)
         }
-        DeviceChoice::Auto => match Gpu::open(&Selection::Best) {
+        MainDevice::Auto => match Gpu::open(&Selection::Best) {
             Ok(gpu) => Ok(vec![found(gpu, "the best there is (--device auto)")]),
             Err(reason) => {
                 let short = "cpu (no GPU can be used here; -v says why)";
@@ -139,18 +183,46 @@ mod tests {
 
     #[test]
     fn devices_are_read() {
-        assert_eq!(parse("auto"), Ok(DeviceChoice::Auto));
-        assert_eq!(parse("cpu"), Ok(DeviceChoice::Cpu));
-        let vulkan = |list: &[Selection]| Ok(DeviceChoice::Vulkan(list.to_vec()));
-        assert_eq!(parse("vulkan"), vulkan(&[Selection::Best]));
-        assert_eq!(parse("vulkan:1"), vulkan(&[Selection::Index(1)]));
+        let main = |text: &str| parse(text).map(|choice| choice.main);
+        assert_eq!(parse("auto"), Ok(DeviceChoice::default()));
+        assert_eq!(main("cpu"), Ok(MainDevice::Cpu));
+        let vulkan = |list: &[Selection]| Ok(MainDevice::Vulkan(list.to_vec()));
+        assert_eq!(main("vulkan"), vulkan(&[Selection::Best]));
+        assert_eq!(main("vulkan:1"), vulkan(&[Selection::Index(1)]));
         let both = vulkan(&[Selection::Index(0), Selection::Name("780M".into())]);
-        assert_eq!(parse("vulkan:0, vulkan:780M"), both);
-        let named = DeviceChoice::Vulkan(vec![Selection::Name("780M".into())]);
-        assert_eq!(parse("vulkan:780M"), Ok(named));
-        for wrong in ["", "npu", "cuda", "vulkan:", "cpu:0", "auto:1", "cpu,vulkan", "vulkan,"] {
+        assert_eq!(main("vulkan:0, vulkan:780M"), both);
+        assert_eq!(main("vulkan:780M"), vulkan(&[Selection::Name("780M".into())]));
+        assert_eq!(main("cpu+vulkan"), vulkan(&[Selection::Best]));
+        for wrong in [
+            "",
+            "cuda",
+            "vulkan:",
+            "cpu:0",
+            "auto:1",
+            "cpu,vulkan",
+            "vulkan,",
+            "npu+npu",
+            "cpu+cpu",
+            "npu+cuda",
+            "cpu+vulkan+vulkan",
+            "npu:0",
+            "+",
+        ] {
             assert!(parse(wrong).unwrap_err().contains("vulkan:INDEX"), "{wrong}");
         }
+    }
+
+    #[test]
+    fn an_npu_stands_beside_others() {
+        let read = |text: &str| parse(text).map(|choice| (choice.main, choice.npu));
+        assert_eq!(read("npu"), Ok((MainDevice::Auto, NpuUse::Asked)));
+        assert_eq!(read("npu+cpu"), Ok((MainDevice::Cpu, NpuUse::Asked)));
+        assert_eq!(
+            read("vulkan+npu"),
+            Ok((MainDevice::Vulkan(vec![Selection::Best]), NpuUse::Asked))
+        );
+        assert_eq!(read("npu+auto"), Ok((MainDevice::Auto, NpuUse::Asked)));
+        assert_eq!(read("cpu"), Ok((MainDevice::Cpu, NpuUse::No)));
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod input;
 mod interrupt;
 mod memory;
 mod model;
+mod npu_device;
 mod obtain;
 mod options;
 mod output;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use pianola_engine::{Engine, EngineError, LoadOptions, Request, Speculation, Text};
 use pianola_model::ModelFile;
-use pianola_plan::{PAGE_TOKENS, Plan, PlanError, size_text};
+use pianola_plan::{DeviceId, PAGE_TOKENS, Plan, PlanError, size_text};
 use pianola_vulkan::VulkanDevice;
 
 use crate::catalogue::{self, Entry};
@@ -194,7 +194,9 @@ pub fn tell_fit(plan: &Plan, asked: &LoadOptions, console: Console) {
     let context = plan.options.context;
     let head = plan.head_device();
     let limited = asked.gpu().is_some_and(|gpu| gpu.options.memory.is_some());
-    for id in plan.device_ids().filter(|&id| id != head && asked.layers_on_first.is_none()) {
+    let chosen = asked.layers_on_first.is_some() || !asked.place.is_empty();
+    let apart = |id: &DeviceId| *id != head && !plan.layers_on(*id).is_empty();
+    for id in plan.device_ids().filter(apart).filter(|_| !chosen) {
         console.notice(&format!(
             "layers on {}: {} of {}, because {}",
             plan.devices[id.0].name,

@@ -1,6 +1,7 @@
 //! Options that several commands share.
 
 use std::ffi::{OsStr, OsString};
+use std::sync::Arc;
 
 use clap::Args;
 use pianola_cpu::{CpuOptions, Level};
@@ -13,6 +14,7 @@ use crate::catalogue;
 use crate::console::{Console, count};
 use crate::device::{self, DeviceChoice};
 use crate::failure::Failure;
+use crate::npu_device::{self, NpuArguments};
 use crate::tuned;
 
 /// The model that commands use by default.
@@ -45,7 +47,7 @@ pub fn is_base_model(name: &OsStr) -> bool {
 pub struct ComputeOptions {
     /// Device: auto, cpu, vulkan, vulkan:INDEX or vulkan:NAME (a part of its name). Auto takes a
     /// discrete GPU, then an integrated one, then the processor. Several GPUs, with commas between,
-    /// are filled in turn
+    /// are filled in turn. npu+vulkan and npu+cpu let AMD's NPU compute products of prompts
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = device::parse)]
     pub device: DeviceChoice,
     /// Most memory to use on the GPU, as in 12GiB [default: what its driver grants]
@@ -91,6 +93,8 @@ pub struct ComputeOptions {
     /// Quantise unquantised weights while loading: q8_0 or q4_0 (embeddings stay at 8 bits)
     #[arg(long, value_name = "TYPE", value_parser = quantisation)]
     pub quantize: Option<TensorType>,
+    #[command(flatten)]
+    pub npu: NpuArguments,
 }
 
 impl ComputeOptions {
@@ -123,6 +127,7 @@ impl ComputeOptions {
                 ..VulkanOptions::new(gpu)
             })
             .collect();
+        let npu = npu_device::open(&self.device, &self.npu, console)?;
         tell_threads(self.threads, console);
         let has_gpu = !gpus.is_empty();
         if !has_gpu {
@@ -137,6 +142,10 @@ impl ComputeOptions {
         }
         Ok(LoadOptions {
             devices: LoadOptions::devices(gpus, self.cpu()),
+            accelerators: npu.device.into_iter().collect(),
+            place: npu.place,
+            remarks: npu.remarks,
+            warn: Some(Arc::new(move |line: &str| console.notice(line))),
             layers_on_first: self.layers_on_gpu.filter(|_| has_gpu),
             overlap: self.overlap != "off",
             numeric: self.numeric(),

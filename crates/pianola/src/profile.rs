@@ -1,9 +1,11 @@
 //! `--profile`: where a device's time went, as a table and as a trace.
 
+mod timeline;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use pianola_engine::Engine;
+use pianola_engine::{Engine, Span};
 use pianola_plan::{Ceilings, KernelTime, Plan, PlanOp};
 use serde_json::{Value, json};
 
@@ -11,11 +13,17 @@ use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::output;
 
-/// Asks the engine to time its kernels from now on, for a trace in `path`.
-pub fn start(engine: &mut Engine, path: &Path) -> Result<(), Failure> {
+/// Asks the engine to time its kernels from now on, for a trace in `path`; where several devices work at
+/// once their segments, because timing single kernels would keep them from it.
+pub fn start(engine: &mut Engine, overlap: bool, path: &Path) -> Result<(), Failure> {
+    // Before the work, which would be lost; what is there stays until there is a trace.
+    output::check_writable(path).map_err(|error| unwritable(path, &error))?;
+    if engine.plan().devices.len() > 1 && overlap {
+        engine.start_timeline();
+        return Ok(());
+    }
     if engine.start_profile() {
-        // Before the work, which would be lost; what is there stays until there is a trace.
-        return output::check_writable(path).map_err(|error| unwritable(path, &error));
+        return Ok(());
     }
     Err(Failure::usage(format!(
         "{} keeps no times of single kernels; --profile needs timestamps on every device",
@@ -25,6 +33,10 @@ pub fn start(engine: &mut Engine, path: &Path) -> Result<(), Failure> {
 
 /// Prints the table to standard error and writes the trace to `path`.
 pub fn finish(engine: &mut Engine, path: &Path, console: Console) -> Result<(), Failure> {
+    let spans = engine.take_timeline();
+    if !spans.is_empty() {
+        return finish_timeline(engine, &spans, path, console);
+    }
     let times = engine.take_profile();
     let ceilings = engine.measure();
     let plan = engine.plan();
@@ -35,6 +47,24 @@ pub fn finish(engine: &mut Engine, path: &Path, console: Console) -> Result<(), 
         "{} kernels of {} plays timed; trace for chrome://tracing or Perfetto: {}",
         times.len(),
         times.last().map_or(0, |time| time.play + 1),
+        path.display()
+    ));
+    Ok(())
+}
+
+/// The same for segments of several devices.
+fn finish_timeline(
+    engine: &Engine,
+    spans: &[Span],
+    path: &Path,
+    console: Console,
+) -> Result<(), Failure> {
+    let trace = timeline::trace(engine.plan(), spans).to_string();
+    output::write(path, &trace).map_err(|error| unwritable(path, &error))?;
+    console.notice(&timeline::text(engine.plan(), spans, engine.emulated_device()));
+    console.notice(&format!(
+        "{} segments timed, as the host sees them; trace for chrome://tracing or Perfetto: {}",
+        spans.len(),
         path.display()
     ));
     Ok(())

@@ -24,6 +24,8 @@ struct Known {
     /// When processing began, and when this much was done.
     begun: Instant,
     reached: Instant,
+    /// Whether a speed says anything: not that of a device that is emulated.
+    has_speed: bool,
 }
 
 impl Known {
@@ -38,7 +40,10 @@ impl Known {
         // The part that is under way is not counted yet; its time is.
         let left = (total - processed) as f64 / rate;
         let left = (left - now.duration_since(self.reached).as_secs_f64()).max(0.0);
-        format!("{start}, {rate:.1} tokens/s, {left:.0} s left")
+        match self.has_speed {
+            true => format!("{start}, {rate:.1} tokens/s, {left:.0} s left"),
+            false => format!("{start}, {left:.0} s left"),
+        }
     }
 }
 
@@ -51,10 +56,10 @@ pub struct PromptLine {
 
 impl PromptLine {
     /// A prompt of `total` tokens is given to the engine now.
-    pub fn begin(total: usize, console: Console) -> PromptLine {
+    pub fn begin(total: usize, has_speed: bool, console: Console) -> PromptLine {
         let now = Instant::now();
         let progress = PromptProgress { processed: 0, cached: 0, total };
-        let known = Arc::new(Mutex::new(Known { progress, begun: now, reached: now }));
+        let known = Arc::new(Mutex::new(Known { progress, begun: now, reached: now, has_speed }));
         if console.quiet {
             return PromptLine { known, end: None, thread: None };
         }
@@ -115,7 +120,7 @@ mod tests {
         let begun = Instant::now();
         let reached = begun + Duration::from_secs(2);
         let progress = PromptProgress { processed: 1500, cached: 500, total: 2500 };
-        let known = Known { progress, begun, reached };
+        let known = Known { progress, begun, reached, has_speed: true };
         let text = known.text(reached + Duration::from_secs(1));
         assert_eq!(text, "prompt: 1500 of 2500 tokens, 500.0 tokens/s, 1 s left");
         let progress = PromptProgress { processed: 0, cached: 0, total: 1 };

@@ -68,6 +68,11 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// Whether it only imitates a device: how long it takes then says nothing.
+    fn is_emulated(&self) -> bool {
+        false
+    }
+
     /// The device itself, for what only one kind has.
     fn as_any(&self) -> &dyn std::any::Any;
 
@@ -238,9 +243,10 @@ pub trait Recording: Probe + Send {
         None
     }
 
-    /// How often the device failed and the recording computed on the processor what it should have.
-    fn failures(&self) -> u64 {
-        0
+    /// How often the device failed and the recording itself computed on the processor what it should
+    /// have, and the last reason; none where that never happened.
+    fn made_up_for(&self) -> Option<(u64, String)> {
+        None
     }
 
     /// Counters since the recording was made.

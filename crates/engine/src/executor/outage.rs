@@ -11,6 +11,8 @@ const LONGEST: Duration = Duration::from_secs(64);
 #[derive(Clone, Debug, Default)]
 struct State {
     failures: u64,
+    /// Whether somebody was told that its recording goes on without it.
+    noticed: bool,
     /// Until when it is left out, and how long that is.
     out: Option<(Instant, Duration)>,
 }
@@ -45,6 +47,11 @@ impl Outages {
     /// A device did what it was asked. Returns whether it was left out before.
     pub fn succeed(&mut self, device: usize) -> bool {
         self.devices[device].out.take().is_some()
+    }
+
+    /// Whether a device's recording goes on without it for the first time.
+    pub fn notice(&mut self, device: usize) -> bool {
+        !std::mem::replace(&mut self.devices[device].noticed, true)
     }
 
     /// How often a device failed.

@@ -109,12 +109,25 @@ impl Executor {
                 }
             }
         }
+        self.tell_made_up_for();
         let Executor { timeline, balance, .. } = self;
         timeline.take_closed(&mut |span| {
             if let Some(Balance { shares: Shares::Measured(balancer), .. }) = balance {
                 balancer.record(span.segment, (span.rows, span.context), span.end - span.start);
             }
         });
+    }
+
+    /// Tells once of each device that failed while its recording went on by itself.
+    fn tell_made_up_for(&mut self) {
+        for device in 0..self.recordings.len() {
+            if let Some((_, reason)) = self.recordings[device].made_up_for()
+                && self.outages.notice(device)
+            {
+                let name = &self.plan.devices[device].name;
+                self.tell(&format!("{reason}; the processor computes in place of {name}"));
+            }
+        }
     }
 
     fn tell(&self, line: &str) {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use pianola_formats::TensorSource;
 use pianola_plan::{
     Allocation, AllocationKind, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, HeapShare,
-    KernelVariant, Numeric, Plan, Recording, WeightShape,
+    KernelVariant, Numeric, Plan, Recording, Takeover, WeightShape,
 };
 
 use super::arena::Arena;
@@ -31,6 +31,9 @@ use crate::{amdxdna::Generation, emulated::Emulated};
 
 /// The time that a change of the array's configuration takes. By others' measurements on npu1; not ours.
 const CONFIGURATION_SWITCH: Duration = Duration::from_millis(2);
+
+/// Fewest rows of a step that products are taken over from: a tile of fewer is mostly padding.
+const LEAST_ROWS: usize = 32;
 
 /// An NPU with kernel packages that passed their self-tests on it.
 pub struct NpuDevice {
@@ -267,6 +270,19 @@ impl Device for NpuDevice {
             true => None,
             false => measure::ceilings(&self.source, &self.kernels),
         }
+    }
+
+    fn takeover(&self) -> Option<Takeover> {
+        let alternate = self.kernels.configurations() > 1;
+        Some(Takeover {
+            least_rows: LEAST_ROWS,
+            seconds_each: if alternate { CONFIGURATION_SWITCH.as_secs_f64() } else { 0.0 },
+            shares_memory: true,
+        })
+    }
+
+    fn is_emulated(&self) -> bool {
+        self.emulated
     }
 
     fn as_any(&self) -> &dyn std::any::Any {

@@ -241,6 +241,12 @@ impl Recording for NpuRecording {
         drop(self.send(move |worker| worker.interrupt = Some(flag)));
     }
 
+    fn made_up_for(&self) -> Option<(u64, String)> {
+        let status = link::lock(&self.status);
+        let NpuCounters { on_host, failures, last_failure, .. } = &status.counters;
+        (*on_host > 0).then(|| (*failures, last_failure.clone().unwrap_or_default()))
+    }
+
     fn statistics(&self) -> PlayStatistics {
         self.statistics
     }

@@ -161,6 +161,12 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         return Err(Failure::usage("--scenario runs with one number of lanes; give -b one number"));
     }
     let options = arguments.load_options(&bench, scenario.as_ref(), console)?;
+    if let Some(device) = options.all_devices().iter().find(|device| device.is_emulated()) {
+        return Err(Failure::usage(format!(
+            "{} has no speed, so that there is nothing to measure; leave it out of the devices",
+            device.spec().name
+        )));
+    }
     if arguments.ablate {
         ablate::check(&options, &bench)?;
     }
@@ -189,7 +195,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     };
     if let Some(path) = &arguments.profile {
         const TOKENS: usize = 16;
-        profile::start(engine, path)?;
+        profile::start(engine, arguments.compute.overlap != "off", path)?;
         // Warm from what came before.
         let generate = bench.generate.min(TOKENS);
         let timed = BenchOptions { repeat: 1, warm_up: 1, generate, ..bench };

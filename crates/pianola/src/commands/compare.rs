@@ -15,6 +15,7 @@ use crate::device::{self, DeviceChoice};
 use crate::failure::Failure;
 use crate::input;
 use crate::model;
+use crate::npu_device::{self, NpuArguments};
 use crate::options::{ComputeOptions, level, positive, quantisation};
 
 /// Compare the predictions of two models, or of one model computed in two ways.
@@ -46,7 +47,8 @@ pub struct Arguments {
     json: bool,
 }
 
-/// `MODEL[,exact|fast][,device=DEVICE][,simd=LEVEL][,kv-type=TYPE][,quantize=TYPE][,threads=N]`
+/// `MODEL[,exact|fast][,device=DEVICE][,simd=LEVEL][,kv-type=TYPE][,quantize=TYPE][,threads=N]`, and for
+/// the NPU `[,emulate-npu][,npu-kernels=FOLDER][,npu-precision=TYPE][,npu-rotation=off]`
 #[derive(Clone, Debug)]
 struct Specification {
     /// For people, who may have written what is no text.
@@ -59,6 +61,7 @@ struct Specification {
     kv_type: Option<KvType>,
     quantize: Option<pianola_formats::TensorType>,
     threads: Option<usize>,
+    npu: NpuArguments,
 }
 
 /// Names of files need not be text, so the parser of arguments must not want one.
@@ -97,6 +100,7 @@ impl Specification {
             kv_type: None,
             quantize: None,
             threads: None,
+            npu: NpuArguments::default(),
         };
         for word in written.split(',').skip(1) {
             match word.split_once('=') {
@@ -110,10 +114,19 @@ impl Specification {
                 }
                 Some(("quantize", name)) => specification.quantize = Some(quantisation(name)?),
                 Some(("threads", count)) => specification.threads = Some(positive(count)?),
+                None if word == "emulate-npu" => specification.npu.emulate_npu = true,
+                Some(("npu-kernels", folder)) => {
+                    specification.npu.npu_kernels = Some(folder.into());
+                }
+                Some(("npu-precision", name)) => {
+                    specification.npu.npu_precision = Some(npu_device::precision(name)?);
+                }
+                Some(("npu-rotation", "off")) => specification.npu.npu_without_rotation = true,
                 _ => {
                     return Err(format!(
                         "'{word}' is no way to compute; known are exact, fast, device=DEVICE, simd=LEVEL, \
-                         kv-type=TYPE, quantize=TYPE and threads=N"
+                         kv-type=TYPE, quantize=TYPE, threads=N, emulate-npu, npu-kernels=FOLDER, \
+                         npu-precision=TYPE and npu-rotation=off"
                     ));
                 }
             }
@@ -133,6 +146,7 @@ impl Specification {
             exact: self.exact,
             fast: self.fast,
             quantize: self.quantize,
+            npu: self.npu.clone(),
             ..ComputeOptions::default()
         };
         let located = model::locate(&self.model, console)?;

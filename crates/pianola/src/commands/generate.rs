@@ -44,7 +44,8 @@ pub fn generate(
     let mut text = String::new();
     let mut failure = None;
     engine.set_interrupt(interrupt::flag());
-    let mut line = Some(PromptLine::begin(request.prompt.len(), console));
+    let has_speed = engine.emulated_device().is_none();
+    let mut line = Some(PromptLine::begin(request.prompt.len(), has_speed, console));
     let answer = engine.generate_watched(request, &mut |moment| {
         match moment {
             Moment::Prompt(progress) => line.iter().for_each(|line| line.reach(progress)),

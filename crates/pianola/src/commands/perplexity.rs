@@ -61,6 +61,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     )?;
     drop(bar);
     let seconds = start.elapsed().as_secs_f64();
+    let emulated = engine.emulated_device().is_some();
     let numeric = engine.plan().options.numeric.to_string();
     if arguments.json {
         return console::print_json(&json!({
@@ -80,7 +81,9 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         result.perplexity, result.error, numeric, result.scored, result.windows, arguments.context
     ))?;
     let read = result.windows * arguments.context;
-    console
-        .notice(&format!("{read} tokens in {seconds:.1} s: {:.1} tokens/s", read as f64 / seconds));
+    if !emulated {
+        let speed = read as f64 / seconds;
+        console.notice(&format!("{read} tokens in {seconds:.1} s: {speed:.1} tokens/s"));
+    }
     Ok(())
 }

@@ -92,7 +92,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
              would wait; give more --kv-memory"
         ));
     }
-    let devices = plan.devices_among(&options.devices);
+    let devices = plan.devices_among(&options.all_devices());
     let ceilings = measured(&plan, &devices)?;
     let text =
         PlanText { plan: &plan, ceilings: &ceilings, lanes, rows, context, full: arguments.full };
@@ -147,7 +147,10 @@ pub fn plan_of_file(located: &Located, options: &LoadOptions) -> Result<Plan, Fa
 
 /// The ceilings of the plan's devices, measured now.
 pub fn measured(plan: &Plan, devices: &[Arc<dyn Device>]) -> Result<Vec<Ceilings>, Failure> {
-    let measure = |device: &Arc<dyn Device>| ceilings(device.as_ref(), plan.options.numeric);
+    let measure = |device: &Arc<dyn Device>| match device.is_emulated() {
+        true => Ok(Ceilings::UNKNOWN),
+        false => ceilings(device.as_ref(), plan.options.numeric),
+    };
     devices.iter().map(measure).collect()
 }
 
@@ -206,6 +209,10 @@ fn object(text: &PlanText<'_>) -> Value {
         "layers": plan.layers(),
         "devices": plan.device_ids().map(|id| device(plan, id)).collect::<Vec<_>>(),
         "placement": plan.placement_text(),
+        "remarks": plan.remarks,
+        "segmentations": plan.segmentations.iter().map(|way| json!({
+            "name": way.name, "segments": way.segments.len(),
+        })).collect::<Vec<_>>(),
         "lanes": lanes,
         "rows": rows,
         "context_tokens": context,

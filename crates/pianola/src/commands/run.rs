@@ -136,7 +136,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         ..Request::new(prompt)
     };
     if let Some(path) = &arguments.profile {
-        profile::start(&mut engine, path)?;
+        profile::start(&mut engine, arguments.compute.overlap != "off", path)?;
     }
     model::tell_sampling(&engine, &request, &arguments.compute, console);
     interrupt::install(Manner::Soon)?;

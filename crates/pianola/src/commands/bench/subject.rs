@@ -103,7 +103,7 @@ fn quick_checks(
         kv_type: options.kv_type,
         reproducible: options.reproducible,
     };
-    let devices = plan.devices_among(&options.devices);
+    let devices = plan.devices_among(&options.all_devices());
     let checks = devices.iter().map(|device| check::check(subject, device, how, false, console));
     let checks = checks.collect::<Result<Vec<DeviceCheck>, Failure>>()?;
     check::verdict(&checks)?;

@@ -95,7 +95,7 @@ fn fit(entry: &Entry, options: LoadOptions) -> Result<(u64, Option<&'static str>
         Err(Failure::Memory(_)) => return Ok((bytes, None)),
         plan => plan?,
     };
-    let devices = plan.devices_among(&options.devices);
+    let devices = plan.devices_among(&options.all_devices());
     let parts = DeviceMemory::of(&plan, &devices)?;
     let holds = parts.iter().all(|part| part.heaps.is_some());
     let gpu = plan.devices.iter().any(|device| device.asynchronous);

@@ -177,6 +177,10 @@ impl Display for PlanAnswer {
             }
         }
         for (name, speed) in [("generation", self.generation), ("prompt", self.prompt)] {
+            if speed.best.is_nan() {
+                writeln!(f, "  {name:<12} not known: a device has no speed of its own")?;
+                continue;
+            }
             writeln!(
                 f,
                 "  {name:<12} {} tokens/s expected, {} at best",

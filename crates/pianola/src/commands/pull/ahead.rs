@@ -146,7 +146,7 @@ fn planned(
         Err(Failure::Memory(reason)) => return Ok(Run::Unknown(reason)),
         plan => plan?,
     };
-    let devices = plan.devices_among(&options.devices);
+    let devices = plan.devices_among(&options.all_devices());
     let ceilings = measured(&plan, &devices)?;
     let answer = PlanAnswer::of(name.to_string(), false, &plan, &devices, &ceilings)?;
     Ok(Run::Planned(Box::new(answer)))

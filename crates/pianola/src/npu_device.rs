@@ -1,0 +1,147 @@
+//! AMD's NPU as a device that computes beside others: opened where it was asked for or is there.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use clap::Args;
+use pianola_npu::placed::{Fallback, NpuDevice, NpuOptions, OpenError, Precision};
+use pianola_plan::{Device, ModelPart};
+
+use crate::commands::npu::default_folder;
+use crate::console::Console;
+use crate::device::{DeviceChoice, NpuUse};
+use crate::failure::Failure;
+
+/// How to use the NPU.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "NPU (never yet run on silicon: docs/npu.md)")]
+pub struct NpuArguments {
+    /// Parts of the model on devices by name, whatever else is planned, as in
+    /// attention=npu,ffn=vulkan. Parts are embedding, projections, attention (with its keys and values), ffn
+    /// and head
+    #[arg(long, value_name = "PART=DEVICE", value_delimiter = ',', value_parser = place)]
+    pub place: Vec<(ModelPart, String)>,
+    /// Compute with a model of the NPU in this process, where the packages' manifests say what they
+    /// compute: for tests. It says nothing of an NPU's speed
+    #[arg(long)]
+    pub emulate_npu: bool,
+    /// The folder of kernel packages for the NPU [default: npu_kernels beside the models]
+    #[arg(long, value_name = "FOLDER")]
+    pub npu_kernels: Option<PathBuf>,
+    /// Precision of products on the NPU: bf16, or int8 with separately scaled pieces [default: int8, where
+    /// there is such a package]
+    #[arg(long, value_name = "TYPE", value_parser = precision)]
+    pub npu_precision: Option<Precision>,
+    /// Do not rotate weights and inputs before they become int8 for the NPU: only to see what the rotation
+    /// is worth
+    #[arg(long, hide = true)]
+    pub npu_without_rotation: bool,
+}
+
+/// What became of the NPU.
+#[derive(Default)]
+pub struct Opened {
+    /// The device, where it can be used.
+    pub device: Option<Arc<dyn Device>>,
+    /// Parts of the model that were placed by name, without those on an NPU that cannot be used.
+    pub place: Vec<(ModelPart, String)>,
+    /// For the plan: why it is not used.
+    pub remarks: Vec<String>,
+}
+
+/// Opens the NPU if it was asked for, or if one is there and the choice is ours. Where it cannot be used,
+/// everything runs without it, and somebody is told.
+pub fn open(
+    choice: &DeviceChoice,
+    arguments: &NpuArguments,
+    console: Console,
+) -> Result<Opened, Failure> {
+    let place = arguments.place.clone();
+    if choice.npu == NpuUse::No && !arguments.emulate_npu {
+        return Ok(Opened { place, ..Opened::default() });
+    }
+    let by_name = place.iter().any(|(_, device)| device == "npu");
+    let kernels = match &arguments.npu_kernels {
+        Some(folder) => folder.clone(),
+        None => default_folder()?,
+    };
+    let options = NpuOptions {
+        precision: arguments.npu_precision,
+        rotation: !arguments.npu_without_rotation,
+        // What was placed on it has no other device to go to.
+        fallback: if by_name { Fallback::Twin } else { Fallback::Report },
+        ..NpuOptions::new(kernels)
+    };
+    if arguments.emulate_npu {
+        let device = emulated(options)?;
+        console.detail(&format!("npu: {}", device.description()));
+        return Ok(Opened { device: Some(device), place, remarks: Vec::new() });
+    }
+    match NpuDevice::open(options) {
+        Ok(device) => {
+            console.detail(&format!("npu: {}", device.description()));
+            Ok(Opened { device: Some(Arc::new(device)), place, remarks: Vec::new() })
+        }
+        Err(reason) => {
+            let line = format!("npu is not used: {reason}");
+            match choice.npu {
+                NpuUse::Asked => console.notice(&line),
+                _ => console.detail(&line),
+            }
+            let place = place.into_iter().filter(|(_, device)| device != "npu").collect();
+            // Machines without an NPU need not hear of it.
+            let remarks = if choice.npu == NpuUse::Asked { vec![line] } else { Vec::new() };
+            Ok(Opened { device: None, place, remarks })
+        }
+    }
+}
+
+#[cfg(feature = "npu-emulation")]
+fn emulated(options: NpuOptions) -> Result<Arc<dyn Device>, Failure> {
+    let device = NpuDevice::emulated(options);
+    let device = device.map_err(|error: OpenError| Failure::failed(error.to_string()))?;
+    Ok(Arc::new(device))
+}
+
+#[cfg(not(feature = "npu-emulation"))]
+fn emulated(_options: NpuOptions) -> Result<Arc<dyn Device>, Failure> {
+    Err(Failure::usage(
+        "this build has no model of the NPU; build it with the feature npu-emulation",
+    ))
+}
+
+/// Reads `attention=npu`.
+fn place(text: &str) -> Result<(ModelPart, String), String> {
+    let Some((part, device)) = text.split_once('=') else {
+        return Err("it must be a part and a device, as in attention=npu".to_string());
+    };
+    let device = device.trim();
+    if device.is_empty() {
+        return Err(format!("{part} needs a device behind its ="));
+    }
+    Ok((part.trim().parse()?, device.to_string()))
+}
+
+/// Reads a precision of products.
+pub fn precision(text: &str) -> Result<Precision, String> {
+    match text {
+        "bf16" => Ok(Precision::Bf16),
+        "int8" => Ok(Precision::Int8Pieces),
+        _ => Err("a precision is bf16 or int8".to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_read() {
+        assert_eq!(place("attention=npu"), Ok((ModelPart::Attention, "npu".to_string())));
+        assert_eq!(place("ffn = vulkan:1"), Ok((ModelPart::Ffn, "vulkan:1".to_string())));
+        for wrong in ["", "attention", "attention=", "nose=cpu"] {
+            assert!(place(wrong).is_err(), "{wrong}");
+        }
+        assert!(place("nose=cpu").unwrap_err().contains("projections"));
+    }
+}
