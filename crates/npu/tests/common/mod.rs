@@ -5,6 +5,7 @@ pub mod fake;
 pub mod files;
 pub mod model;
 pub mod packages;
+pub mod placed;
 mod raw;
 mod requests;
 
