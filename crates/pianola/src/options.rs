@@ -53,6 +53,10 @@ pub struct ComputeOptions {
     /// Most memory to use on the GPU, as in 12GiB [default: what its driver grants]
     #[arg(long, value_name = "BYTES", value_parser = device::bytes)]
     pub gpu_memory: Option<u64>,
+    /// Keep what the GPU's own memory, or --gpu-memory of it, does not hold in the host's memory, which a card
+    /// reads over its bus, instead of computing layers on the processor
+    #[arg(long)]
+    pub gpu_host_memory: bool,
     /// Layers to compute on the GPU, as in 99 for all; the others, the first ones, run on the
     /// processor [default: as many as its memory holds]
     #[arg(long, aliases = ["n-gpu-layers", "gpu-layers"], value_name = "N")]
@@ -124,6 +128,7 @@ impl ComputeOptions {
             .map(|gpu| VulkanOptions {
                 tuning: tuned::load(&gpu, console),
                 memory: self.gpu_memory,
+                host_memory: self.gpu_host_memory,
                 ..VulkanOptions::new(gpu)
             })
             .collect();
@@ -133,6 +138,7 @@ impl ComputeOptions {
         if !has_gpu {
             let idle = [
                 ("--gpu-memory", self.gpu_memory.is_some()),
+                ("--gpu-host-memory", self.gpu_host_memory),
                 ("--tokens-per-submit", self.tokens_per_submit.is_some()),
                 ("--layers-on-gpu", self.layers_on_gpu.is_some_and(|layers| layers > 0)),
             ];

@@ -8,6 +8,9 @@ use crate::program::Resources;
 use crate::weights::{Weights, slice_limit};
 use pianola_plan::{Allocation, DeviceError, DeviceId, HeapShare, Plan};
 
+/// Name of a device's own memory.
+const DEVICE_LOCAL: &str = "device-local";
+
 /// What is free of a heap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct FreeHeap {
@@ -23,6 +26,8 @@ pub(crate) struct Budget {
     heaps: Vec<FreeHeap>,
     /// Most bytes to take in all, where the user sets a limit.
     pub limit: Option<u64>,
+    /// Whether that limit is of the device's own memory only, and the host's holds the rest.
+    host: bool,
     /// Most bytes of one allocation.
     pub largest_allocation: u64,
     /// Most bytes of one slice of a matrix.
@@ -36,7 +41,8 @@ impl Budget {
     /// this program needs besides weights, pages and activations.
     pub fn of(options: &VulkanOptions) -> Budget {
         let gpu = &options.gpu;
-        let heaps = Memory::new(gpu.clone(), None).resident_heaps();
+        let heaps = Memory::new(gpu.clone(), None).reaching_host(options.host_memory);
+        let heaps = heaps.resident_heaps();
         let granted: u64 = heaps.iter().map(|heap| heap.budget).sum();
         let free = |heap: &Heap| FreeHeap {
             bytes: heap.budget.saturating_sub(heap.used),
@@ -47,6 +53,7 @@ impl Budget {
         Budget {
             heaps,
             limit: options.memory,
+            host: options.host_memory,
             largest_allocation: gpu.description().largest_allocation,
             largest_slice: slice_limit(gpu),
             limits: Limits::of_options(options),
@@ -55,8 +62,12 @@ impl Budget {
 
     /// Bytes in all.
     pub fn bytes(&self) -> u64 {
-        let free = self.heaps.iter().map(|heap| heap.bytes).sum();
-        self.limit.map_or(free, |limit| limit.min(free))
+        let bounded = |heap: &&FreeHeap| heap.device_local || !self.host;
+        let sum =
+            |heaps: &mut dyn Iterator<Item = &FreeHeap>| heaps.map(|heap| heap.bytes).sum::<u64>();
+        let own = sum(&mut self.heaps.iter().filter(bounded));
+        let rest = sum(&mut self.heaps.iter()) - own;
+        self.limit.map_or(own, |limit| limit.min(own)) + rest
     }
 
     /// What a recording of device `device`'s part of `plan` keeps in device memory, in the order
@@ -81,7 +92,7 @@ impl Budget {
     /// [`Memory::allocate`] does it; none if one finds no room.
     pub fn share(&self, regions: &[u64]) -> Option<Vec<HeapShare>> {
         let share = |heap: &FreeHeap| HeapShare {
-            name: if heap.device_local { "device-local" } else { "host" },
+            name: if heap.device_local { DEVICE_LOCAL } else { "host" },
             taken: 0,
             free: heap.bytes,
         };
@@ -96,10 +107,14 @@ impl Budget {
             }
             let mut block = |bytes: u64| {
                 let within = self.limit.is_none_or(|limit| taken + bytes <= limit);
-                let heap =
-                    heaps.iter_mut().find(|heap| within && heap.free - heap.taken >= bytes)?;
+                let bounded = |heap: &HeapShare| !self.host || heap.name == DEVICE_LOCAL;
+                let heap = heaps
+                    .iter_mut()
+                    .find(|heap| (within || !bounded(heap)) && heap.free - heap.taken >= bytes)?;
                 heap.taken += bytes;
-                taken += bytes;
+                if bounded(heap) {
+                    taken += bytes;
+                }
                 Some(bytes)
             };
             if size > self.largest_allocation {
@@ -147,7 +162,7 @@ mod tests {
             fragments: None,
         };
         let (largest_allocation, largest_slice) = (1024 * MIB, 128 * MIB);
-        Budget { heaps, limit, largest_allocation, largest_slice, limits }
+        Budget { heaps, limit, host: false, largest_allocation, largest_slice, limits }
     }
 
     fn taken(budget: &Budget, regions: &[u64]) -> Option<u64> {
@@ -180,6 +195,16 @@ mod tests {
         assert_eq!(taken(&limited, &[25, 50]), None);
         assert_eq!(taken(&limited, &[50, 10, 11]), Some(75));
         assert_eq!(budget(&[100], Some(300)).bytes(), 100 * MIB);
+    }
+
+    #[test]
+    fn the_hosts_memory_holds_what_the_limit_leaves() {
+        let limited = Budget { host: true, ..budget(&[4096, 4096], Some(75)) };
+        assert_eq!(limited.bytes(), (75 + 4096) * MIB);
+        let shares = limited.share(&[50 * MIB, 25 * MIB, 50 * MIB]).unwrap();
+        let taken: Vec<u64> = shares.iter().map(|heap| heap.taken / MIB).collect();
+        assert_eq!(taken, [64, 128]);
+        assert_eq!(Budget { host: true, ..budget(&[100, 50], None) }.bytes(), 150 * MIB);
     }
 
     #[test]

@@ -20,6 +20,9 @@ pub struct VulkanOptions {
     pub gpu: Arc<Gpu>,
     /// Most bytes of weights, pages and activations.
     pub memory: Option<u64>,
+    /// Whether what the GPU's own memory, or that limit of it, does not hold lies in the host's memory,
+    /// which a card reads over its bus. Without it layers go to another device.
+    pub host_memory: bool,
     /// Measured choices.
     pub tuning: Tuning,
     /// Invocations that keep the device busy; none leaves it to a guess from the device's kind.
@@ -33,7 +36,8 @@ impl VulkanOptions {
     /// A GPU as it is, without measured choices.
     pub fn new(gpu: Arc<Gpu>) -> VulkanOptions {
         let (memory, parallelism) = (None, None);
-        VulkanOptions { gpu, memory, tuning: Tuning::default(), parallelism, fragments: true }
+        let tuning = Tuning::default();
+        VulkanOptions { gpu, memory, host_memory: false, tuning, parallelism, fragments: true }
     }
 }
 

@@ -76,8 +76,10 @@ pub struct HeapUse {
 pub(crate) struct Memory {
     gpu: Arc<Gpu>,
     blocks: Vec<Block>,
-    /// Most bytes to take for [`Purpose::Resident`].
+    /// Most bytes to take for [`Purpose::Resident`], where `host` is set in the device's own memory.
     limit: Option<u64>,
+    /// Whether what the device's own memory does not hold may lie in the host's, even behind a bus.
+    host: bool,
 }
 
 // SAFETY: mapped pointers lead to memory that lives as long as this does, whatever thread it is on.
@@ -100,7 +102,14 @@ impl Drop for Memory {
 
 impl Memory {
     pub fn new(gpu: Arc<Gpu>, limit: Option<u64>) -> Memory {
-        Memory { gpu, blocks: Vec::new(), limit }
+        Memory { gpu, blocks: Vec::new(), limit, host: false }
+    }
+
+    /// The same, with the host's memory for what the device's own does not hold.
+    pub fn reaching_host(self, host: bool) -> Memory {
+        let mut memory = self;
+        memory.host = host;
+        memory
     }
 
     /// Room for `size` bytes; `what` is named if there is none.
@@ -192,7 +201,7 @@ impl Memory {
                 };
                 // What a card has to read over the bus is better computed by the processor.
                 let kind = self.gpu.description().kind;
-                let shared = matches!(kind, GpuKind::Integrated | GpuKind::Software);
+                let shared = self.host || matches!(kind, GpuKind::Integrated | GpuKind::Software);
                 all(Flags::DEVICE_LOCAL | visible)
                     .filter(own)
                     .chain(all(Flags::DEVICE_LOCAL))
@@ -213,16 +222,13 @@ impl Memory {
     }
 
     fn block(&self, purpose: Purpose, size: u64, what: &str) -> Result<Block, DeviceError> {
-        let taken: u64 = self
-            .blocks
-            .iter()
-            .filter(|block| block.purpose == Purpose::Resident)
-            .map(|block| block.size)
-            .sum();
-        if let Some(limit) = self.limit
-            && purpose == Purpose::Resident
-            && taken + size > limit
-        {
+        let counts = |block: &&Block| {
+            block.purpose == Purpose::Resident && (block.device_local || !self.host)
+        };
+        let taken: u64 = self.blocks.iter().filter(counts).map(|block| block.size).sum();
+        let over =
+            purpose == Purpose::Resident && self.limit.is_some_and(|limit| taken + size > limit);
+        if let Some(limit) = self.limit.filter(|_| over && !self.host) {
             return Err(out_of_memory(&format!("{what} within the limit of {limit} bytes"), size));
         }
         let gpu = &self.gpu;
@@ -244,7 +250,8 @@ impl Memory {
                     let heap = &budgets[ty.heap_index as usize];
                     heap.used + needs.size <= heap.budget
                 });
-                if needs.memory_type_bits & (1 << index) == 0 || !fits {
+                let own = ty.property_flags.contains(vk::MemoryPropertyFlags::DEVICE_LOCAL);
+                if needs.memory_type_bits & (1 << index) == 0 || !fits || (over && own) {
                     continue;
                 }
                 let allocate = vk::MemoryAllocateInfo::default()

@@ -112,7 +112,8 @@ impl VulkanRecording {
         let gpu = options.gpu.clone();
         check_heads(&plan)?;
         check_bindings(&plan, gpu.description().largest_binding)?;
-        let mut memory = Memory::new(gpu.clone(), options.memory);
+        let mut memory =
+            Memory::new(gpu.clone(), options.memory).reaching_host(options.host_memory);
         let pipelines = Pipelines::new(&gpu)?;
         let mut recorder = Recorder::new(&gpu)?;
         let limits = Limits::of_options(&options);
