@@ -86,7 +86,8 @@ fn rotated(x: &[f64], rounding: Rounding) -> Vec<f64> {
     if rounding.precision == Precision::Bf16 || !rounding.rotation {
         return x.to_vec();
     }
-    let sign = |row: usize, column: usize| if (row & column).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+    let sign =
+        |row: usize, column: usize| if (row & column).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
     let scale = 1.0 / (block as f64).sqrt();
     let rotate = |x: &[f64]| -> Vec<f64> {
         (0..block)
@@ -266,7 +267,11 @@ fn check_products(player: &mut Player, plain: &Plain<'_>, rounding: Rounding) ->
 #[test]
 fn products_stay_within_the_bounds_of_their_types() {
     let forms = [
-        ("bf16", matmul_bf16(32), Rounding { precision: Precision::Bf16, piece: 0, rotation: false }),
+        (
+            "bf16",
+            matmul_bf16(32),
+            Rounding { precision: Precision::Bf16, piece: 0, rotation: false },
+        ),
         (
             "int8",
             matmul_i8(64),
