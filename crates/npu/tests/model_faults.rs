@@ -106,7 +106,7 @@ fn an_element_without_a_result_is_an_error() {
         assert!(out.iter().all(|&sum| sum == -1));
     }
     let error = tiled.matmul_i8(shape, &a, factor, &mut out).unwrap_err();
-    assert!(matches!(error, RunError::NoResult { row: 0, .. }), "{error}");
+    assert!(matches!(error, RunError::NoResult { .. }), "{error}");
     tiled.matmul_i8(shape, &a, factor, &mut out).unwrap();
 }
 

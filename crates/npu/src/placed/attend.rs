@@ -317,15 +317,16 @@ impl<'a> Sequence<'a> {
             let runner = session.flash(index);
             let mut results = vec![bf16::ZERO; q.len()];
             runner.attention_bf16(&q, &k, &v, &mut results)?;
+            let mut finite = true;
             for (index, out) in out.chunks_exact_mut(head_dim).enumerate() {
-                let row = index / heads;
-                let result = &results[place(row, index % heads)..][..head_dim];
-                if !result.iter().all(|value| value.is_finite()) && self.is_finite() {
-                    return Err(RunError::NoResult { package: runner.name().to_string(), row });
-                }
+                let result = &results[place(index / heads, index % heads)..][..head_dim];
+                finite &= result.iter().all(|value| value.is_finite());
                 out.iter_mut().zip(result).for_each(|(out, value)| *out = value.to_f32());
             }
-            Ok(())
+            match finite || !self.is_finite() {
+                true => Ok(()),
+                false => Err(RunError::NoResult { package: runner.name().to_string() }),
+            }
         })?;
         if !on_device {
             self.on_host(out);

@@ -15,10 +15,12 @@ pub(super) trait Element: Copy + Default {
     /// The values as they lie in memory.
     fn bytes(values: &[Self]) -> &[u8];
 
-    /// Adds an output of the device, of type `output`, to sums. Returns whether every element is a
-    /// result: neither what [`poison`] left nor a number that is not finite.
-    #[must_use]
-    fn add(bytes: &[u8], output: ElementType, sums: &mut [Self::Sum]) -> bool;
+    /// Adds an output of the device, of type `output`, to sums.
+    fn add(bytes: &[u8], output: ElementType, sums: &mut [Self::Sum]);
+
+    /// Whether every element of an output is a result: neither what [`poison`] left nor a number that
+    /// is not finite.
+    fn are_results(bytes: &[u8], output: ElementType) -> bool;
 
     /// Whether all of these are finite, so that a result that is not shows a fault.
     fn all_finite(values: &[Self]) -> bool;
@@ -43,14 +45,16 @@ impl Element for i8 {
     }
 
     /// The rules of packages leave i32 as the only output of bytes.
-    fn add(bytes: &[u8], _output: ElementType, sums: &mut [i32]) -> bool {
-        let mut sound = true;
+    fn add(bytes: &[u8], _output: ElementType, sums: &mut [i32]) {
         for (sum, bytes) in sums.iter_mut().zip(bytes.as_chunks().0) {
-            let value = i32::from_le_bytes(*bytes);
-            sound &= value != i32::MIN;
-            *sum = sum.wrapping_add(value);
+            *sum = sum.wrapping_add(i32::from_le_bytes(*bytes));
         }
-        sound
+    }
+
+    fn are_results(bytes: &[u8], _output: ElementType) -> bool {
+        // Without an early end, for the compiler to fill vectors with.
+        let sound = |sound: bool, bytes: &[u8; 4]| sound & (i32::from_le_bytes(*bytes) != i32::MIN);
+        bytes.as_chunks().0.iter().fold(true, sound)
     }
 
     fn all_finite(_values: &[i8]) -> bool {
@@ -67,22 +71,25 @@ impl Element for bf16 {
         bytemuck::cast_slice(words)
     }
 
-    fn add(bytes: &[u8], output: ElementType, sums: &mut [f32]) -> bool {
-        let mut sound = true;
-        let mut add = |sum: &mut f32, value: f32| {
-            sound &= value.is_finite();
-            *sum += value;
-        };
+    fn add(bytes: &[u8], output: ElementType, sums: &mut [f32]) {
         if output == ElementType::F32 {
             for (sum, bytes) in sums.iter_mut().zip(bytes.as_chunks().0) {
-                add(sum, f32::from_le_bytes(*bytes));
+                *sum += f32::from_le_bytes(*bytes);
             }
         } else {
             for (sum, bytes) in sums.iter_mut().zip(bytes.as_chunks().0) {
-                add(sum, bf16::from_le_bytes(*bytes).to_f32());
+                *sum += bf16::from_le_bytes(*bytes).to_f32();
             }
         }
-        sound
+    }
+
+    fn are_results(bytes: &[u8], output: ElementType) -> bool {
+        if output == ElementType::F32 {
+            let finite = |all: bool, bytes: &[u8; 4]| all & f32::from_le_bytes(*bytes).is_finite();
+            return bytes.as_chunks().0.iter().fold(true, finite);
+        }
+        let finite = |all: bool, bytes: &[u8; 2]| all & bf16::from_le_bytes(*bytes).is_finite();
+        bytes.as_chunks().0.iter().fold(true, finite)
     }
 
     fn all_finite(values: &[bf16]) -> bool {

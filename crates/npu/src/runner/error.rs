@@ -70,14 +70,12 @@ pub enum RunError {
     },
     /// The kernel left an element of its output as it was, or wrote what is no number.
     #[error(
-        "the package {package} gave no result in row {row}: an element was not written or is not \
-         finite. Load it again; if its self-test then fails, build it again"
+        "the package {package} gave no result: an element was not written or is not finite. Load it \
+         again; if its self-test then fails, build it again"
     )]
     NoResult {
         /// The package.
         package: String,
-        /// The first such row.
-        row: usize,
     },
     /// The kernel computes wrongly.
     #[error(

@@ -164,9 +164,9 @@ impl TiledMatmul {
             let command = self.banks[wave.bank].command(wave.tiles.len());
             let _ = self.program.wait(wave.submission, command);
         }
-        match result?.filter(|_| a.is_finite() && b.is_finite()) {
-            Some(row) => Err(RunError::NoResult { package: self.name.clone(), row }),
-            None => Ok(()),
+        match result? || !a.is_finite() || !b.is_finite() {
+            true => Ok(()),
+            false => Err(RunError::NoResult { package: self.name.clone() }),
         }
     }
 
@@ -190,16 +190,15 @@ impl TiledMatmul {
         Ok(())
     }
 
-    /// Stages and submits waves, and collects them in order. Returns the first row with an element
-    /// that is no result.
+    /// Stages and submits waves, and collects them in order. Returns whether all elements are results.
     fn waves<E: Element>(
         &mut self,
         shape: Shape,
         (a, b): (&Matrix<'_, E>, &Matrix<'_, E>),
         out: &mut [E::Sum],
         in_flight: &mut VecDeque<Wave>,
-    ) -> Result<Option<usize>, RunError> {
-        let mut unsound = None;
+    ) -> Result<bool, RunError> {
+        let mut sound = true;
         let mut tiles = tiles(shape, self.spec.shape);
         let mut scratch = Vec::new();
         let mut next_bank = 0;
@@ -216,10 +215,10 @@ impl TiledMatmul {
                 next_bank = (next_bank + 1) % BANKS;
                 continue;
             }
-            let Some(wave) = in_flight.pop_front() else { return Ok(unsound) };
+            let Some(wave) = in_flight.pop_front() else { return Ok(sound) };
             let bank = &self.banks[wave.bank];
             self.program.wait(wave.submission, bank.command(wave.tiles.len()))?;
-            unsound = unsound.or(bank.collect::<E>(&self.spec, &wave.tiles, shape, out)?);
+            sound &= bank.collect::<E>(&self.spec, &wave.tiles, shape, out)?;
         }
     }
 }
@@ -303,34 +302,33 @@ impl Bank {
         program.submit(self.command(wave.len()), &buffers)
     }
 
-    /// Adds a wave's outputs to the sums, without the padding. Returns the first row with an element
-    /// that is no result.
+    /// Adds a wave's outputs to the sums, without the padding. Returns whether all elements, the padding's
+    /// included, are results.
     fn collect<E: Element>(
         &self,
         spec: &MatmulSpec,
         wave: &[Tile],
         shape: Shape,
         out: &mut [E::Sum],
-    ) -> Result<Option<usize>, RunError> {
-        let mut unsound = None;
+    ) -> Result<bool, RunError> {
+        let mut sound = true;
         let tile_shape = spec.shape;
         let element = spec.output.bytes();
         let mut bytes = vec![0; tile_bytes(spec)[2]];
         for (tile, slot) in wave.iter().zip(&self.slots) {
             slot.c.invalidate(bytes.len())?;
             slot.c.read(0, &mut bytes);
+            sound &= E::are_results(&bytes, spec.output);
             let (row, column) = (tile.m * tile_shape.m, tile.n * tile_shape.n);
             let rows = tile_shape.m.min(shape.m - row);
             let columns = tile_shape.n.min(shape.n - column);
             for (index, line) in bytes.chunks_exact(tile_shape.n * element).take(rows).enumerate() {
                 let start = (row + index) * shape.n + column;
                 let sums = &mut out[start..start + columns];
-                if !E::add(&line[..columns * element], spec.output, sums) {
-                    unsound.get_or_insert(row + index);
-                }
+                E::add(&line[..columns * element], spec.output, sums);
             }
         }
-        Ok(unsound)
+        Ok(sound)
     }
 }
 
