@@ -61,17 +61,9 @@ pub fn open(
         return Ok(Opened { place, ..Opened::default() });
     }
     let by_name = place.iter().any(|(_, device)| device == "npu");
-    let kernels = match &arguments.npu_kernels {
-        Some(folder) => folder.clone(),
-        None => default_folder()?,
-    };
-    let options = NpuOptions {
-        precision: arguments.npu_precision,
-        rotation: !arguments.npu_without_rotation,
-        // What was placed on it has no other device to go to.
-        fallback: if by_name { Fallback::Twin } else { Fallback::Report },
-        ..NpuOptions::new(kernels)
-    };
+    // What was placed on it has no other device to go to.
+    let fallback = if by_name { Fallback::Twin } else { Fallback::Report };
+    let options = options(arguments, fallback)?;
     if arguments.emulate_npu {
         let device = emulated(options)?;
         console.detail(&format!("npu: {}", device.description()));
@@ -96,15 +88,45 @@ pub fn open(
     }
 }
 
+/// An NPU to be checked, which hides no failure.
+pub struct Checked {
+    pub device: Arc<dyn Device>,
+    pub precision: Precision,
+}
+
+/// Opens the NPU for a check. Here what cannot be used is an error.
+pub fn open_for_check(arguments: &NpuArguments) -> Result<Checked, Failure> {
+    if !arguments.place.is_empty() {
+        return Err(Failure::usage("a check of the NPU gives it all products; leave out --place"));
+    }
+    let options = options(arguments, Fallback::Report)?;
+    let device = match arguments.emulate_npu {
+        true => emulated(options)?,
+        false => Arc::new(NpuDevice::open(options).map_err(failure)?),
+    };
+    Ok(Checked { precision: device.facts().precision, device })
+}
+
+fn options(arguments: &NpuArguments, fallback: Fallback) -> Result<NpuOptions, Failure> {
+    let kernels = match &arguments.npu_kernels {
+        Some(folder) => folder.clone(),
+        None => default_folder()?,
+    };
+    let (precision, rotation) = (arguments.npu_precision, !arguments.npu_without_rotation);
+    Ok(NpuOptions { precision, rotation, fallback, ..NpuOptions::new(kernels) })
+}
+
+fn failure(error: OpenError) -> Failure {
+    Failure::failed(error.to_string())
+}
+
 #[cfg(feature = "npu-emulation")]
-fn emulated(options: NpuOptions) -> Result<Arc<dyn Device>, Failure> {
-    let device = NpuDevice::emulated(options);
-    let device = device.map_err(|error: OpenError| Failure::failed(error.to_string()))?;
-    Ok(Arc::new(device))
+fn emulated(options: NpuOptions) -> Result<Arc<NpuDevice>, Failure> {
+    Ok(Arc::new(NpuDevice::emulated(options).map_err(failure)?))
 }
 
 #[cfg(not(feature = "npu-emulation"))]
-fn emulated(_options: NpuOptions) -> Result<Arc<dyn Device>, Failure> {
+fn emulated(_options: NpuOptions) -> Result<Arc<NpuDevice>, Failure> {
     Err(Failure::usage(
         "this build has no model of the NPU; build it with the feature npu-emulation",
     ))

@@ -1,5 +1,7 @@
 //! `check`: whether this device computes what the reference computes.
 
+mod npu;
+
 use clap::Args;
 use pianola_cpu::{CpuDevice, CpuOptions, Level};
 use pianola_engine::{CheckEvent, CheckOptions, CheckSection, CheckSubject, DeviceCheck};
@@ -9,9 +11,10 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 use crate::console::{self, Console};
-use crate::device::{self, DeviceChoice};
+use crate::device::{self, DeviceChoice, NpuUse};
 use crate::failure::Failure;
 use crate::model;
+use crate::npu_device::NpuArguments;
 use crate::options::{ModelOption, level, tell_threads, threads};
 use crate::shapes::ShapeOptions;
 use crate::tuned;
@@ -41,7 +44,7 @@ pub struct Arguments {
     #[arg(long)]
     reproducible: bool,
     /// Device: auto, cpu, vulkan, vulkan:INDEX or vulkan:NAME; several GPUs are checked one by one, the
-    /// processor in every instruction set it has
+    /// processor in every instruction set it has; npu with all products of a model
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = device::parse)]
     device: DeviceChoice,
     /// On the processor, only this instruction set: portable, avx2 or avx512
@@ -53,6 +56,8 @@ pub struct Arguments {
     /// Print a JSON array, an object for each device
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    npu: NpuArguments,
 }
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
@@ -60,6 +65,9 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         return Err(Failure::usage(
             "the reference is what others are checked against; name another --simd",
         ));
+    }
+    if arguments.device.npu == NpuUse::Asked {
+        return npu::run(arguments, console);
     }
     let devices = devices(arguments, console)?;
     let subject = match arguments.shape.shape {

@@ -78,7 +78,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         Ok(devices) => {
             for device in &devices {
                 text.push_str(&npu::device_text(device));
-                text.push_str("  use:         none: `run` and `serve` put neither products nor attention on it yet\n");
+                text.push_str("  use:         with kernel packages, products of prompts: --device npu+vulkan or npu+cpu\n");
                 list.push(npu::device_value(device));
             }
         }

@@ -4,7 +4,7 @@
 //! files of a build ─ import ─► npu_kernels/<device>/ ─ check ─► the device, or its model, against the processor
 //! ```
 //!
-//! No model runs on it yet, and nothing here has run on silicon.
+//! Models use what passes the check (`--device npu+vulkan`). Nothing here has run on silicon.
 
 mod check;
 mod import;
@@ -25,8 +25,8 @@ pub use list::{contexts, device_text, device_value, name};
 /// List, import and check kernels for AMD's NPU (Ryzen AI).
 ///
 /// Kernels are built with AMD's open tools (mlir-aie, IRON, mlir-air) and imported as packages; `check`
-/// runs each on the device against the processor. `run` and `serve` do not use the NPU yet, and none of
-/// this has been run on silicon so far: docs/npu.md says what is proven and how.
+/// runs each on the device against the processor. `run` and `serve` use what passes with --device npu+vulkan
+/// or npu+cpu. None of this has been run on silicon so far: docs/npu.md says what is proven and how.
 #[derive(Args, Debug)]
 pub struct Arguments {
     #[command(subcommand)]
