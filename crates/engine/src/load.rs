@@ -278,6 +278,9 @@ impl Engine {
         for id in plan.device_ids().filter(|&id| id != head) {
             let (count, name) = (plan.layers_on(id).len(), &plan.devices[id.0].name);
             text.push_str(&match plan.ops.iter().any(|op| op.device == id) {
+                true if plan.shares_layers(id) => {
+                    format!(", parts of {count} of {} layers on {name}", plan.layers())
+                }
                 true => format!(", {count} of {} layers on {name}", plan.layers()),
                 false => format!(", products of prompts on {name}"),
             });

@@ -10,6 +10,8 @@ pub struct DevicePart {
     pub device: String,
     /// Its layers.
     pub layers: std::ops::Range<usize>,
+    /// Whether it has parts of them only.
+    pub shared: bool,
     /// Whether it computes the logits.
     pub head: bool,
     /// Bytes of weights that it reads.
@@ -36,6 +38,7 @@ impl EnginePlacement {
         let part = |(id, recording): (pianola_plan::DeviceId, &dyn Recording)| DevicePart {
             device: plan.devices[id.0].name.clone(),
             layers: plan.layers_on(id),
+            shared: plan.shares_layers(id),
             head: id == head,
             weight_bytes: plan.weight_bytes_on(id),
             heaps: recording.as_any().downcast_ref().map(VulkanRecording::heap_use),
@@ -65,6 +68,7 @@ impl std::fmt::Display for EnginePlacement {
                 true => "products of prompts".to_string(),
                 false => part_text(part.layers.clone(), self.layers, part.head),
             };
+            let what = if part.shared { format!("parts of {what}") } else { what };
             write!(f, "{separator}{what} on {} ", part.device)?;
             match part.heaps {
                 None => write!(f, "({})", size_text(part.weight_bytes))?,
@@ -87,6 +91,7 @@ mod tests {
         let part = |device: &str, layers, head, heaps| DevicePart {
             device: device.to_string(),
             layers,
+            shared: false,
             head,
             weight_bytes: 1_200_000_000,
             heaps,

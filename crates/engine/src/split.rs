@@ -165,7 +165,13 @@ fn placed_parts(asked: &LoadOptions) -> Result<Vec<(ModelPart, DeviceSpec)>, Eng
 /// Adds segmentations in which the accelerators compute products, as far as they pay.
 fn offer_products(plan: &mut Plan, asked: &LoadOptions) {
     plan.remarks.extend(asked.remarks.iter().cloned());
-    if asked.accelerators.is_empty() {
+    // Those that were given parts by name have their share.
+    let free = |device: &&Arc<dyn Device>| {
+        let name = device.spec().name;
+        !plan.devices.iter().any(|spec| spec.name == name)
+    };
+    let free: Vec<Arc<dyn Device>> = asked.accelerators.iter().filter(free).cloned().collect();
+    if free.is_empty() {
         return;
     }
     let numeric = plan.options.numeric;
@@ -173,12 +179,7 @@ fn offer_products(plan: &mut Plan, asked: &LoadOptions) {
     let known = |device: &Arc<dyn Device>| measure(device).unwrap_or(Ceilings::UNKNOWN);
     let mut ceilings: Vec<Ceilings> =
         plan.devices_among(&asked.all_devices()).iter().map(known).collect();
-    for device in &asked.accelerators {
-        let name = device.spec().name;
-        // Where it was given parts by name it has its share.
-        if plan.devices.iter().any(|spec| spec.name == name) {
-            continue;
-        }
+    for device in &free {
         let before = plan.devices.len();
         let speed = measure(device);
         plan.offer(device.as_ref(), &ceilings, speed);

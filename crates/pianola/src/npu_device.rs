@@ -57,10 +57,14 @@ pub fn open(
     console: Console,
 ) -> Result<Opened, Failure> {
     let place = arguments.place.clone();
+    let by_name = place.iter().any(|(_, device)| device == "npu");
     if choice.npu == NpuUse::No && !arguments.emulate_npu {
+        if by_name {
+            let why = "--place names npu, and --device does not; name it there, as in npu+cpu";
+            return Err(Failure::usage(why));
+        }
         return Ok(Opened { place, ..Opened::default() });
     }
-    let by_name = place.iter().any(|(_, device)| device == "npu");
     // What was placed on it has no other device to go to.
     let fallback = if by_name { Fallback::Twin } else { Fallback::Report };
     let options = options(arguments, fallback)?;

@@ -77,8 +77,12 @@ fn a_plan_says_what_the_npu_would_cost() {
     for words in ["ffn are not offered to npu", "would take", "steps of fewer than 32 rows"] {
         assert!(text.contains(words), "no '{words}' in {text}");
     }
-    let usage = format!("run -m {} --place ffn=npu hi", model.display());
-    machine.pianola(&usage, "").fails(2, &["ffn is placed on 'npu'", "--device"]);
+    let usage = format!("run -m {} --device cpu --place ffn=npu hi", model.display());
+    machine.pianola(&usage, "").fails(2, &["--place names npu", "npu+cpu"]);
+    let wrong = format!("run -m {} --place ffn=vulkan hi", model.display());
+    machine
+        .pianola(&wrong, "")
+        .fails(1, &["ffn is placed on 'vulkan'", "the devices of this model are"]);
     machine.pianola("run --place nose=npu hi", "").fails(2, &["'nose' is no part of a model"]);
     machine.pianola("run --device npu+cuda hi", "").fails(2, &["npu+vulkan"]);
 }
@@ -105,6 +109,6 @@ fn an_emulated_npu_has_no_speed() {
     assert!(plan.contains("products on npu (emulated):"), "{plan}");
     emulated("bench -m MODEL --device npu+cpu --emulate-npu").fails(2, &["has no speed"]);
     let other = common::npu::Machine::new();
-    let words = ["run", "--emulate-npu", "-m", "x.gguf", "hi"];
-    other.folder.pianola(words).fails(1, &["no kernel packages"]);
+    let words = format!("run --emulate-npu -m {} hi", other.folder.model().display());
+    other.folder.pianola(words.split(' ')).fails(1, &["no kernel package", "pianola npu import"]);
 }

@@ -57,6 +57,13 @@ impl Plan {
         }
     }
 
+    /// Whether a device has some kernels of its layers only.
+    pub fn shares_layers(&self, device: DeviceId) -> bool {
+        let layers = self.layers_on(device);
+        let inside = |op: &&PlanOp| op.layer.is_some_and(|layer| layers.contains(&layer));
+        self.ops.iter().filter(inside).any(|op| op.device != device)
+    }
+
     /// The device that computes the logits.
     pub fn head_device(&self) -> DeviceId {
         self.tensor_device(self.graph.logits.expect("checked by the planner"))
@@ -72,6 +79,7 @@ impl Plan {
             }
             let head = id == self.head_device();
             let what = part_text(self.layers_on(id), self.layers(), head);
+            let what = if self.shares_layers(id) { format!("parts of {what}") } else { what };
             format!("{what} on {name}, {weights} of weights")
         };
         self.device_ids().map(part).collect::<Vec<String>>().join("; ")
