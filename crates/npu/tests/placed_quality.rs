@@ -101,8 +101,9 @@ fn measure(path: &Path, first: u32) -> Vec<f64> {
     found
 }
 
-/// Fast mode, which rounds inputs to int8 with a scale for 32 of them, has a divergence of 0.001 to 0.002 on
-/// such models. bf16 is better than that, int8 by pieces comes near it only where it is rotated.
+/// Measured: bf16 0.0001; int8 in pieces of 512 0.0045 (SmolLM2) and 0.0039 (Gemma 3), of 128 0.0031 and 0.0026;
+/// without the rotation 0.032 and 0.031, 0.013 and 0.013. Fast mode, which rounds inputs to int8 with a scale
+/// for 32 of them and weights not at all, has 0.0020 and 0.0016.
 #[test]
 #[ignore = "minutes; needs PIANOLA_TEST_MODELS"]
 fn a_rotation_makes_int8_usable() {
@@ -111,8 +112,8 @@ fn a_rotation_makes_int8_usable() {
         let [bf16, plain, rotated, ..] = measure(&folder.join(model), first)[..] else {
             unreachable!("five forms")
         };
-        assert!(bf16 < 0.002, "{model}: {bf16}");
-        assert!(rotated < 0.01, "{model}: {rotated}");
-        assert!(rotated < plain / 1.5, "{model}: {rotated} of {plain}");
+        assert!(bf16 < 0.0005, "{model}: {bf16}");
+        assert!(rotated < 0.008, "{model}: {rotated}");
+        assert!(rotated < plain / 3.0, "{model}: {rotated} of {plain}");
     }
 }
