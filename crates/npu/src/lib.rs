@@ -5,7 +5,8 @@
 //!                    │
 //! /dev/accel ─► Device ─► KernelRunner ─ self_test ─► matmul, attention (one shape)
 //!                                │
-//!                                └─► TiledMatmul (any shape: padding, chains, two banks)
+//!                                ├─► TiledMatmul (any shape: padding, chains, two banks)
+//!                                └─► placed::NpuDevice (a device of plans)
 //! ```
 //!
 //! **Nothing here has been run on an NPU.** The interface is that of the kernel's public header, to
@@ -18,8 +19,8 @@
 //! mlir-air), and [`package::import`] makes packages of what the builds leave. Each file is
 //! strange until checked, and a package that computes wrongly is refused by name.
 //!
-//! The crate never guesses what a kernel computes, never falls back to another device, and never
-//! keeps more memory pinned than its caller allows.
+//! The crate never guesses what a kernel computes, never computes on the processor unless it was told to
+//! ([`placed::Fallback`]), and never keeps more memory pinned than its caller allows.
 
 pub mod amdxdna;
 mod bytes;

@@ -191,7 +191,8 @@ fn builds_that_do_not_fit_together_are_refused() {
     // A header of two columns, and one of the whole array with a write to the fifth.
     let block = |address| Op::Block { address, data: vec![0; 8] };
     let three = |columns, address: u32| {
-        let patch = |argument| Op::Patch { register: address.into(), argument, offset: 0 };
+        let register = u64::from(address) + 4;
+        let patch = |argument| Op::Patch { register, argument, offset: 0 };
         stream(NPU1, columns, &[block(address), patch(0), patch(1), patch(2)])
     };
     fs::write(&right, three(2, 0x1D000)).unwrap();

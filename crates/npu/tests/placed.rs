@@ -86,8 +86,9 @@ fn rotated(x: &[f64], rounding: Rounding) -> Vec<f64> {
     if rounding.precision == Precision::Bf16 || !rounding.rotation {
         return x.to_vec();
     }
-    let sign =
-        |row: usize, column: usize| if (row & column).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+    let sign = |row: usize, column: usize| {
+        if (row & column).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 }
+    };
     let scale = 1.0 / (block as f64).sqrt();
     let rotate = |x: &[f64]| -> Vec<f64> {
         (0..block)
@@ -463,5 +464,7 @@ fn packages_that_cannot_be_used_are_named() {
     let facts = NpuDevice::emulated(kernels.options()).unwrap().facts();
     assert_eq!((facts.precision, &facts.products[..]), (Precision::Int8Pieces, "kernel0"));
     assert_eq!(facts.attention.as_deref(), Some("kernel2"));
+    let plain = NpuDevice::emulated(NpuOptions { rotation: false, ..kernels.options() }).unwrap();
+    assert_eq!(plain.facts().precision, Precision::Bf16, "int8 is chosen where it is rotated");
     assert_eq!((facts.configurations, facts.refused[0].package.as_str()), (2, "kernel1"));
 }

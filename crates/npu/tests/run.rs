@@ -3,6 +3,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use common::fake::{Fake, Faults};
 use common::open;
@@ -219,8 +220,40 @@ fn tiles_are_staged_once_where_there_is_room() {
     let before = fake.count(SYNC_BO);
     let factor = Factor { values: &b, order: Order::RowMajor };
     tiled.matmul_i8(shape, &a, factor, &mut out).unwrap();
-    assert_eq!(fake.count(SYNC_BO) - before, 6 + 12 + 24);
+    // Each output is flushed before its command, and read after it.
+    assert_eq!(fake.count(SYNC_BO) - before, 6 + 12 + 24 + 24);
     assert_eq!(out, plain(shape, &a, |k, n| b[k * shape.n + n]));
+}
+
+/// What an earlier wave left in a buffer must not pass for the result of a later one.
+#[test]
+fn what_a_kernel_does_not_write_is_no_result() {
+    let i8 = i8_spec(BLayout::RowMajor);
+    let bf16 = matmul(ElementType::Bf16, ElementType::F32, BLayout::RowMajor);
+    for spec in [i8, bf16] {
+        let (count, kernel) = (AtomicUsize::new(0), matmul_kernel(spec.clone()));
+        let fake = Fake::with_kernel(move |buffers: &mut [Vec<u8>]| {
+            if count.fetch_add(1, Ordering::Relaxed) != 1 {
+                kernel(buffers);
+            }
+        });
+        let runner = runner(&fake, Operation::Matmul(spec.clone()));
+        let mut tiled = runner.into_tiled(TiledOptions::default()).unwrap();
+        let shape = Shape { m: 2, k: 3, n: 4 };
+        let mut run = || match spec.input {
+            ElementType::I8 => {
+                let factor = Factor { values: &[1; 12], order: Order::RowMajor };
+                tiled.matmul_i8(shape, &[1; 6], factor, &mut [0; 8])
+            }
+            _ => {
+                let factor = Factor { values: &[bf16::ONE; 12], order: Order::RowMajor };
+                tiled.matmul_bf16(shape, &[bf16::ONE; 6], factor, &mut [0.0; 8])
+            }
+        };
+        run().unwrap();
+        assert!(matches!(run(), Err(RunError::NoResult { .. })), "{:?}", spec.input);
+        run().unwrap();
+    }
 }
 
 #[test]

@@ -110,7 +110,7 @@ impl NpuDevice {
         }
         let sound = packages::test(&source, &device, found, &mut refused);
         let precision = options.precision;
-        let kernels = packages::choose(sound, precision, refused).map_err(|refused| {
+        let kernels = packages::choose(sound, &options, refused).map_err(|refused| {
             OpenError::NoneUsable { folder: options.kernels.clone(), precision, refused }
         })?;
         Ok(NpuDevice { source, identity, kernels: Arc::new(kernels), options, emulated })

@@ -89,7 +89,7 @@ pub(super) fn matmul(package: &Package) -> Option<&MatmulSpec> {
 /// Chooses among packages that passed their self-tests; the refused ones if none computes products.
 pub(super) fn choose(
     packages: Vec<Package>,
-    wanted: Option<Precision>,
+    options: &NpuOptions,
     mut refused: Vec<Refused>,
 ) -> Result<Kernels, Vec<Refused>> {
     let best = |input: ElementType| {
@@ -99,6 +99,11 @@ pub(super) fn choose(
         of_type.max_by_key(|package| rank(package)).cloned()
     };
     let (i8, bf16) = (best(ElementType::I8), best(ElementType::Bf16));
+    // What is not rotated is several times worse in int8: only if nothing else is there.
+    let wanted = match (options.precision, &bf16) {
+        (None, Some(_)) if !options.rotation => Some(Precision::Bf16),
+        (wanted, _) => wanted,
+    };
     let (precision, products, attention) = match (wanted, i8, bf16) {
         (None | Some(Precision::Int8Pieces), Some(i8), bf16) => (Precision::Int8Pieces, i8, bf16),
         (None | Some(Precision::Bf16), _, Some(bf16)) => (Precision::Bf16, bf16, None),

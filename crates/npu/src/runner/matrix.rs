@@ -87,8 +87,33 @@ impl<'a, T: Copy + Default> Matrix<'a, T> {
 
     /// The part of `rows` x `columns` at an origin, row-major.
     fn rows_at(&self, (row, column): (usize, usize), columns: usize, out: &mut [T]) {
+        if self.order == Order::ColumnMajor {
+            return self.transpose((row, column), columns, out);
+        }
         for (index, out) in out.chunks_exact_mut(columns).enumerate() {
             self.row(row + index, column, out);
+        }
+    }
+
+    /// The same for a column-major matrix: block by block, so that both sides stay in the cache.
+    fn transpose(&self, (row, column): (usize, usize), columns: usize, out: &mut [T]) {
+        const BLOCK: usize = 64;
+        let rows = self.rows.saturating_sub(row).min(out.len() / columns);
+        let inside = self.columns.saturating_sub(column).min(columns);
+        if rows * inside < out.len() {
+            out.fill(T::default());
+        }
+        for first in (0..rows).step_by(BLOCK) {
+            let count = BLOCK.min(rows - first);
+            for left in (0..inside).step_by(BLOCK) {
+                for at in left..inside.min(left + BLOCK) {
+                    let from = (column + at) * self.rows + row + first;
+                    let lines = out[first * columns..].chunks_exact_mut(columns);
+                    for (line, &value) in lines.zip(&self.values[from..from + count]) {
+                        line[at] = value;
+                    }
+                }
+            }
         }
     }
 
