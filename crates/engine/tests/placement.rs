@@ -374,8 +374,11 @@ fn impossible_numbers_of_layers_are_refused() {
     assert!(message.contains("layers 1 to 2 and the head"), "{message}");
 }
 
+/// What somebody was told.
+type Lines = Arc<Mutex<Vec<String>>>;
+
 /// A device that takes products over from one that has everything.
-fn accelerated(main: Vec<Arc<dyn Device>>) -> (LoadOptions, RemoteDevice, Arc<Mutex<Vec<String>>>) {
+fn accelerated(main: Vec<Arc<dyn Device>>) -> (LoadOptions, RemoteDevice, Lines) {
     let remote = RemoteDevice { takes_over: true, ..RemoteDevice::default() };
     let told = Arc::new(Mutex::new(Vec::new()));
     let lines = told.clone();

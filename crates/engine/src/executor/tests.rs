@@ -189,8 +189,11 @@ impl Probe for Timed {
     }
 }
 
+/// What somebody was told.
+type Lines = Arc<Mutex<Vec<String>>>;
+
 /// An executor of the toy model that plays steps of 8 rows and more as `choice`.
-fn executor(choice: Choice) -> (Executor, Arc<Mutex<Clock>>, Arc<Mutex<Vec<String>>>) {
+fn executor(choice: Choice) -> (Executor, Arc<Mutex<Clock>>, Lines) {
     let plan = Arc::new(tandem_plan());
     let clock = Arc::new(Mutex::new(Clock::default()));
     let told = Arc::new(Mutex::new(Vec::new()));
