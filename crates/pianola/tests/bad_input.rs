@@ -248,7 +248,7 @@ fn nonsense_flags() {
 fn unknown_devices() {
     let folder = Folder::new();
     let model = folder.model();
-    for device in ["npu", "cuda", "gpu0", "vulkan:"] {
+    for device in ["npu0", "cuda", "gpu0", "vulkan:"] {
         folder
             .pianola(words!["run", "-m", &model, "--device", device, "hello"])
             .fails(2, &[device, "auto, cpu, vulkan", "`pianola devices` lists"]);
