@@ -1,7 +1,8 @@
 //! Plans whose products, and perhaps attentions, run on the emulated NPU, and the rest on the processor.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use pianola_cpu::{CpuDevice, CpuOptions, Level};
 use pianola_formats::TensorSource;
@@ -11,6 +12,7 @@ use pianola_npu::package::{
     Operation, Package, Shape, import,
 };
 use pianola_npu::placed::{Clock, NpuCounters, NpuDevice, NpuOptions, NpuRecording};
+use pianola_npu::runner::{RunOptions, TiledOptions};
 use pianola_npu_model::{Config, Kernel, Model, artefacts, parse_kernels};
 use pianola_plan::{
     Device, DeviceError, DeviceId, Graph, KvType, LogitsTo, Node, Numeric, Op, PAGE_TOKENS,
@@ -47,8 +49,11 @@ impl Folder {
         self.scratch.0.join("npu_kernels")
     }
 
+    /// A few tiles at a time, and as much time as a busy machine may need.
     pub fn options(&self) -> NpuOptions {
-        NpuOptions::new(self.path())
+        let tiled = TiledOptions { staging_bytes: 2 << 20, chain: 4 };
+        let run = RunOptions { timeout: Duration::from_secs(100) };
+        NpuOptions { tiled, run, ..NpuOptions::new(self.path()) }
     }
 
     /// A machine whose model knows the packages; faults can be planned later.
@@ -130,16 +135,16 @@ pub fn flash(heads: usize, kv_heads: usize, width: usize) -> Operation {
 
 /// A clock that tests set.
 #[derive(Debug, Default)]
-pub struct TestClock(std::sync::Mutex<std::time::Duration>);
+pub struct TestClock(Mutex<Duration>);
 
 impl TestClock {
-    pub fn advance(&self, by: std::time::Duration) {
+    pub fn advance(&self, by: Duration) {
         *self.0.lock().unwrap() += by;
     }
 }
 
 impl Clock for TestClock {
-    fn now(&self) -> std::time::Duration {
+    fn now(&self) -> Duration {
         *self.0.lock().unwrap()
     }
 }
