@@ -158,6 +158,10 @@ pub enum Share {
     Layers,
     /// Attention alone.
     Attention,
+    /// The whole first layer.
+    First,
+    /// Nothing, until a test adds segments.
+    Nothing,
 }
 
 const CPU: DeviceId = DeviceId(0);
@@ -174,6 +178,8 @@ fn place(share: Share, node: &Node) -> DeviceId {
             Share::Products => !attends,
             Share::Layers => true,
             Share::Attention => attends,
+            Share::First => node.layer == Some(0),
+            Share::Nothing => false,
         };
     if on_npu { NPU } else { CPU }
 }
@@ -281,6 +287,11 @@ impl Player {
         }
         let head = &mut self.recordings[plan.head_device().0];
         Ok((0..step.logits.len()).flat_map(|index| head.logits(slot, index).to_vec()).collect())
+    }
+
+    /// Makes ready to play the kernels of a step one by one.
+    pub fn begin(&mut self, step: &Step) {
+        self.recordings.iter_mut().for_each(|recording| recording.begin(step).unwrap());
     }
 
     /// Plays a kernel by itself, with what it receives of other devices.
