@@ -15,8 +15,8 @@ use pianola_model::ModelFile;
 use pianola_npu::package::Operation;
 use pianola_npu::placed::{NpuDevice, NpuOptions, OpenError, Precision};
 use pianola_plan::{
-    Activation, AllocationKind, Device, DeviceError, FusedNorm, Graph, Kernel, KvType, Plan,
-    PlanOptions, Project, Step, WeightId, WeightShape, WeightSpec,
+    Activation, AllocationKind, Device, DeviceError, FusedNorm, Graph, Kernel, KvType, LogitsTo,
+    Plan, PlanOptions, Project, Step, WAIT_LIMIT, WeightId, WeightShape, WeightSpec,
 };
 
 fn folder(case: &str) -> PathBuf {
@@ -216,6 +216,7 @@ fn check_products(player: &mut Player, plain: &Plain<'_>, rounding: Rounding) ->
     let tokens: Vec<u32> = (0..20).map(|at| (at * 37 + 5) % plan.graph.vocabulary as u32).collect();
     let step = step(&tokens, 1, 0, 1);
     let (mut worst, mut errors, mut values) = (0.0f64, 0.0, 0.0);
+    player.begin(&step);
     for (index, op) in plan.ops.iter().enumerate() {
         let Kernel::Project(project) = &op.kernel else {
             player.play_op(index, &step);
@@ -335,17 +336,17 @@ fn whole_models_are_near_the_exact_ones() {
             let golden = Golden::new(case);
             let mut exact = reference(golden.graph(), golden.source(), plan_options());
             let expected = exact.play(&golden.step()).unwrap();
-            for share in [Share::Products, Share::Layers, Share::Attention] {
+            let shares = [
+                (Share::Products, 4.0, 0.0),
+                (Share::Layers, 4.0, 2.0),
+                (Share::Attention, 0.0, 2.0),
+            ];
+            for (share, products, attentions) in shares {
                 let mut player = golden.player(&npu, share, plan_options());
                 let found = player.play(&golden.step()).unwrap();
                 let off = difference(&found, &expected);
                 println!("{case}, {precision}, {share:?}: {off:.4} of the range");
                 let layers = player.plan.layers() as f32;
-                let (products, attentions) = match share {
-                    Share::Products => (4.0, 0.0),
-                    Share::Layers => (4.0, 2.0),
-                    Share::Attention => (0.0, 2.0),
-                };
                 let variance = products * relative(precision).powi(2)
                     + attentions * relative(Precision::Bf16).powi(2);
                 let limit = 2.0 * (layers * variance).sqrt();
@@ -381,6 +382,56 @@ fn steps_of_any_form_give_the_same() {
         let (first, second) = found.split_at(expected.len());
         assert_eq!((first, second), (&expected[..], &expected[..]));
     }
+}
+
+/// A plan may list kernels of another device in further segments: they are the NPU's, too, fused as the
+/// other device has them, the head with its selection of rows included.
+#[test]
+fn kernels_of_another_device_are_played_where_a_segment_says_so() {
+    let kernels = Folder::new(&[matmul_bf16(64)]);
+    let npu = device(kernels.options());
+    let golden = Golden::new("gemma3");
+    let mut plan = Arc::unwrap_or_clone(plan(golden.graph(), Share::Nothing, &npu, plan_options()));
+    let products: Vec<usize> = (0..plan.ops.len())
+        .filter(|&op| matches!(plan.ops[op].kernel, Kernel::Project(_)))
+        .collect();
+    let first = plan.segments.len();
+    for &op in &products {
+        let mut segment = plan.segments[0].clone();
+        (segment.device, segment.ops) = (NPU, op..op + 1);
+        plan.segments.push(segment);
+    }
+    let mut player = Player::with_npu(Arc::new(plan), npu, golden.source()).unwrap();
+    let plan = player.plan.clone();
+    let step = step(&golden.tokens, 0, 0, 3);
+    player.begin(&step);
+    for (op, kernel) in plan.ops.iter().enumerate() {
+        player.recordings[0].play_op(op, &step).unwrap();
+        let Kernel::Project(project) = &kernel.kernel else { continue };
+        let index = products.iter().position(|&product| product == op).unwrap();
+        let inputs = match project.residual {
+            Some(residual) => vec![residual.base, residual.delta],
+            None => vec![project.input],
+        };
+        for tensor in inputs {
+            let rows = player.recordings[0].read_tensor(tensor, plan.rows(tensor, &step)).unwrap();
+            player.recordings[NPU.0].import(1, tensor, &rows).unwrap();
+        }
+        player.recordings[NPU.0].submit(first + index, 1, &step, LogitsTo::Host).unwrap();
+        player.recordings[NPU.0].wait(1, WAIT_LIMIT).unwrap();
+        let output = project.gate.map_or(project.parts[0].output, |gate| gate.1);
+        let expected = player.recordings[0].read_tensor(output, plan.rows(output, &step)).unwrap();
+        let mut found = vec![0.0; expected.len()];
+        player.recordings[NPU.0].export(1, output, &mut found).unwrap();
+        let off = difference(&found, &expected);
+        assert!(off < 0.01, "{}: {off}", kernel.name);
+        if project.select {
+            let row = player.recordings[NPU.0].logits(1, 2).to_vec();
+            assert_eq!(row, found[2 * row.len()..]);
+        }
+    }
+    let selects = |op: &&usize| matches!(&plan.ops[**op].kernel, Kernel::Project(p) if p.select);
+    assert_eq!(products.iter().filter(selects).count(), 1);
 }
 
 /// Without fusion every node is a kernel of its own.

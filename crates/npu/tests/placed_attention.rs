@@ -162,6 +162,7 @@ fn check(player: &mut Player, steps: &[(Step, [Way; 2])]) {
     let plan = player.plan.clone();
     for (step, ways) in steps {
         let mut layer = 0;
+        player.begin(step);
         for (index, op) in plan.ops.iter().enumerate() {
             player.play_op(index, step);
             let Kernel::Attend(attend) = &op.kernel else { continue };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pianola_plan::{DeviceError, Plan, TensorId};
+use pianola_plan::{Plan, TensorId};
 
 /// Where a tensor's rows lie, in values.
 #[derive(Clone, Copy, Debug)]
@@ -39,20 +39,6 @@ impl Arena {
 
     fn place(&self, tensor: TensorId) -> Place {
         self.places[tensor.0].expect("a kernel's tensors have places")
-    }
-
-    /// Whether a tensor has a place, and rows are as many as it has room for.
-    pub fn check(&self, tensor: TensorId, rows: usize) -> Result<(), DeviceError> {
-        let place = self.places.get(tensor.0).copied().flatten();
-        let holds = |Place { start, stride, width }| {
-            let last = rows.saturating_sub(1).checked_mul(stride);
-            let end = last.and_then(|last| last.checked_add(start + width));
-            end.is_some_and(|end| end <= self.values.len())
-        };
-        match place.is_some_and(holds) {
-            true => Ok(()),
-            false => Err(DeviceError::BadStep(format!("tensor {} has no {rows} rows", tensor.0))),
-        }
     }
 
     /// A row of a tensor.

@@ -21,15 +21,13 @@ impl Probe for NpuRecording {
     }
 
     fn read_tensor(&mut self, tensor: TensorId, rows: usize) -> Result<Vec<f32>, DeviceError> {
-        let arena = lock(&self.arenas, 0);
-        arena.check(tensor, rows)?;
-        Ok(arena.gather(tensor, 0..rows))
+        self.check_rows(tensor, rows)?;
+        Ok(lock(&self.arenas, 0).gather(tensor, 0..rows))
     }
 
     fn write_tensor(&mut self, tensor: TensorId, rows: &[f32]) -> Result<(), DeviceError> {
-        let mut arena = lock(&self.arenas, 0);
-        arena.check(tensor, rows.len() / self.plan.graph.tensor(tensor).width.max(1))?;
-        arena.scatter(tensor, rows);
+        self.check_values(tensor, rows.len())?;
+        lock(&self.arenas, 0).scatter(tensor, rows);
         Ok(())
     }
 
@@ -47,8 +45,8 @@ impl Probe for NpuRecording {
     }
 
     fn poison_tensor(&mut self, tensor: TensorId, rows: usize) -> Result<(), DeviceError> {
+        self.check_rows(tensor, rows)?;
         let mut arena = lock(&self.arenas, 0);
-        arena.check(tensor, rows)?;
         (0..rows).for_each(|row| arena.row_mut(tensor, row).fill(f32::NAN));
         Ok(())
     }

@@ -115,6 +115,20 @@ impl NpuRecording {
         })
     }
 
+    /// Whether a tensor has a place in the arena with room for so many rows.
+    pub(super) fn check_rows(&self, tensor: TensorId, rows: usize) -> Result<(), DeviceError> {
+        let spec = self.plan.graph.tensor(tensor);
+        match self.plan.views[tensor.0].is_some() && rows <= self.plan.max_rows(spec.rows) {
+            true => Ok(()),
+            false => Err(DeviceError::BadStep(format!("{} has no {rows} rows", spec.name))),
+        }
+    }
+
+    /// The same for so many values.
+    pub(super) fn check_values(&self, tensor: TensorId, values: usize) -> Result<(), DeviceError> {
+        self.check_rows(tensor, values / self.plan.graph.tensor(tensor).width.max(1))
+    }
+
     /// Waits until a slot's jobs are done.
     fn finish(&mut self, slot: usize, limit: Duration) -> Result<(), DeviceError> {
         let end = Instant::now() + limit;
@@ -197,22 +211,18 @@ impl Recording for NpuRecording {
         tensor: TensorId,
         rows: &mut [f32],
     ) -> Result<(), DeviceError> {
-        let arena = lock(&self.arenas, slot);
-        arena.check(tensor, rows.len() / self.plan.graph.tensor(tensor).width.max(1))?;
-        arena.read(tensor, rows);
+        self.check_values(tensor, rows.len())?;
+        lock(&self.arenas, slot).read(tensor, rows);
         Ok(())
     }
 
     fn import(&mut self, slot: usize, tensor: TensorId, rows: &[f32]) -> Result<(), DeviceError> {
-        let count = rows.len() / self.plan.graph.tensor(tensor).width.max(1);
+        self.check_values(tensor, rows.len())?;
         if self.pending[slot].is_empty() {
-            let mut arena = lock(&self.arenas, slot);
-            arena.check(tensor, count)?;
-            arena.scatter(tensor, rows);
+            lock(&self.arenas, slot).scatter(tensor, rows);
             return Ok(());
         }
         // The tensor's place may still be another's while earlier segments of the slot play.
-        lock(&self.arenas, slot).check(tensor, count)?;
         let rows = rows.to_vec();
         drop(self.send(move |worker| lock(&worker.arenas, slot).scatter(tensor, &rows)));
         Ok(())

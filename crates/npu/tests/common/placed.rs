@@ -1,7 +1,8 @@
 //! Plans whose products, and perhaps attentions, run on the emulated NPU, and the rest on the processor.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use pianola_cpu::{CpuDevice, CpuOptions, Level};
 use pianola_formats::TensorSource;
@@ -11,6 +12,7 @@ use pianola_npu::package::{
     Operation, Package, Shape, import,
 };
 use pianola_npu::placed::{Clock, NpuCounters, NpuDevice, NpuOptions, NpuRecording};
+use pianola_npu::runner::{RunOptions, TiledOptions};
 use pianola_npu_model::{Config, Kernel, Model, artefacts, parse_kernels};
 use pianola_plan::{
     Device, DeviceError, DeviceId, Graph, KvType, LogitsTo, Node, Numeric, Op, PAGE_TOKENS,
@@ -47,8 +49,11 @@ impl Folder {
         self.scratch.0.join("npu_kernels")
     }
 
+    /// A few tiles at a time, and as much time as a busy machine may need.
     pub fn options(&self) -> NpuOptions {
-        NpuOptions::new(self.path())
+        let tiled = TiledOptions { staging_bytes: 2 << 20, chain: 4 };
+        let run = RunOptions { timeout: Duration::from_secs(100) };
+        NpuOptions { tiled, run, ..NpuOptions::new(self.path()) }
     }
 
     /// A machine whose model knows the packages; faults can be planned later.
@@ -130,16 +135,16 @@ pub fn flash(heads: usize, kv_heads: usize, width: usize) -> Operation {
 
 /// A clock that tests set.
 #[derive(Debug, Default)]
-pub struct TestClock(std::sync::Mutex<std::time::Duration>);
+pub struct TestClock(Mutex<Duration>);
 
 impl TestClock {
-    pub fn advance(&self, by: std::time::Duration) {
+    pub fn advance(&self, by: Duration) {
         *self.0.lock().unwrap() += by;
     }
 }
 
 impl Clock for TestClock {
-    fn now(&self) -> std::time::Duration {
+    fn now(&self) -> Duration {
         *self.0.lock().unwrap()
     }
 }
@@ -153,6 +158,10 @@ pub enum Share {
     Layers,
     /// Attention alone.
     Attention,
+    /// The whole first layer.
+    First,
+    /// Nothing, until a test adds segments.
+    Nothing,
 }
 
 const CPU: DeviceId = DeviceId(0);
@@ -169,6 +178,8 @@ fn place(share: Share, node: &Node) -> DeviceId {
             Share::Products => !attends,
             Share::Layers => true,
             Share::Attention => attends,
+            Share::First => node.layer == Some(0),
+            Share::Nothing => false,
         };
     if on_npu { NPU } else { CPU }
 }
@@ -276,6 +287,11 @@ impl Player {
         }
         let head = &mut self.recordings[plan.head_device().0];
         Ok((0..step.logits.len()).flat_map(|index| head.logits(slot, index).to_vec()).collect())
+    }
+
+    /// Makes ready to play the kernels of a step one by one.
+    pub fn begin(&mut self, step: &Step) {
+        self.recordings.iter_mut().for_each(|recording| recording.begin(step).unwrap());
     }
 
     /// Plays a kernel by itself, with what it receives of other devices.
