@@ -3,7 +3,8 @@
 use crate::device::CpuOptions;
 use crate::memory::Memory;
 use crate::pool::Pool;
-use crate::simd::kernels::{Kernels, PROBE_DOTS};
+use crate::simd::Level;
+use crate::simd::kernels::PROBE_DOTS;
 use pianola_plan::{Ceilings, Numeric};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -15,7 +16,7 @@ pub struct CpuDescription {
     /// Logical cores this process may use.
     pub cores: usize,
     /// Levels this processor has, best first.
-    pub levels: Vec<crate::Level>,
+    pub levels: Vec<Level>,
     /// Memory in bytes that this process may use, in all and available, where the system reports
     /// it: the machine's, or less where a control group has a limit.
     pub memory: Option<(u64, u64)>,
@@ -32,7 +33,7 @@ pub fn describe() -> CpuDescription {
         name: field("/proc/cpuinfo", "model name")
             .unwrap_or_else(|| std::env::consts::ARCH.to_string()),
         cores: CpuOptions::default().threads,
-        levels: crate::Level::ALL.into_iter().filter(|level| level.available()).collect(),
+        levels: Level::ALL.into_iter().filter(|level| level.available()).collect(),
         memory: crate::available::memory(),
     }
 }
@@ -47,7 +48,7 @@ pub fn measure(options: CpuOptions, numeric: Numeric) -> Option<Ceilings> {
     let mut block = Memory::zeroed(BLOCK)?;
     // Touched, or every page would be the one page of zeros.
     block.bytes_mut().iter_mut().step_by(64).for_each(|byte| *byte = 1);
-    Some(measure_with(&pool, options.level.kernels(), &block.bytes()[..BLOCK], numeric))
+    Some(measure_with(&pool, options.level, &block.bytes()[..BLOCK], numeric))
 }
 
 /// Bytes that are read at most: several times the last-level cache of the processors this is for.
@@ -56,14 +57,10 @@ const BLOCK: usize = 128 << 20;
 pub(crate) const LEAST_BLOCK: usize = 64 << 20;
 
 /// [`measure`] with a block that is in memory and workers that are there. The processor has the
-/// instructions of the kernels.
-pub(crate) fn measure_with(
-    pool: &Pool,
-    kernels: &Kernels,
-    block: &[u8],
-    numeric: Numeric,
-) -> Ceilings {
+/// instructions of the level.
+pub(crate) fn measure_with(pool: &Pool, level: Level, block: &[u8], numeric: Numeric) -> Ceilings {
     const SLICE: usize = 1 << 20;
+    let kernels = level.kernels();
     let bytes = block.len().min(BLOCK) / SLICE * SLICE;
     let next = AtomicUsize::new(0);
     // Best of a few rounds: what disturbs a round is not the processor's limit.
@@ -86,18 +83,30 @@ pub(crate) fn measure_with(
             std::hint::black_box(unsafe { (kernels.probe_read)(block.as_ptr().add(at), SLICE) });
         }
     });
-    const ROUNDS: usize = 500_000;
-    // SAFETY: as above.
-    let arithmetic = best(&|_| unsafe {
-        std::hint::black_box(match numeric {
-            Numeric::Fast => (kernels.probe_dots)(ROUNDS),
-            Numeric::Exact => (kernels.probe_fmas)(ROUNDS),
-        });
-    });
-    // A dot instruction is 16 lanes of 4 multiply-adds, an FMA 16 lanes of one; each is 2 operations.
-    let per_round = 2 * 16 * PROBE_DOTS * if numeric == Numeric::Fast { 4 } else { 1 };
+    let (seconds, operations) = match (numeric, level.unit_kernels()) {
+        (Numeric::Fast, Some(unit)) => {
+            const PRODUCTS: usize = 50_000;
+            // SAFETY: as above.
+            let seconds = best(&|_| unsafe { (unit.probe)(PRODUCTS) });
+            (seconds, 2 * 16 * 16 * 64 * PRODUCTS)
+        }
+        _ => {
+            const ROUNDS: usize = 500_000;
+            // SAFETY: as above.
+            let seconds = best(&|_| unsafe {
+                std::hint::black_box(match numeric {
+                    Numeric::Fast => (kernels.probe_dots)(ROUNDS),
+                    Numeric::Exact => (kernels.probe_fmas)(ROUNDS),
+                });
+            });
+            // A dot instruction is 16 lanes of 4 multiply-adds, an FMA 16 lanes of one; each is 2
+            // operations.
+            let each = 2 * 16 * PROBE_DOTS * if numeric == Numeric::Fast { 4 } else { 1 };
+            (seconds, each * ROUNDS)
+        }
+    };
     Ceilings {
         bytes_per_second: bytes as f64 / read,
-        operations_per_second: (per_round * ROUNDS * pool.workers()) as f64 / arithmetic,
+        operations_per_second: (operations * pool.workers()) as f64 / seconds,
     }
 }

@@ -3,6 +3,7 @@
 use crate::memory::Memory;
 use crate::pack::BLOCK;
 use crate::simd::kernels::Kernels;
+use crate::simd::matrix_unit::{STRIP, UnitKernels};
 use crate::simd::product::{BlockMeta, FloatRows};
 use crate::stage::{
     Activations, Angles, Attention, Embed, Norm, Plain, PlainOp, Product, Prologue, Rotation, Slab,
@@ -32,7 +33,9 @@ pub(crate) fn widest_input(plan: &Plan) -> usize {
 
 /// Values that [`Activations`] have room for; rows with logits may be held twice.
 fn activation_values(plan: &Plan) -> usize {
-    plan.options.max_rows.max(2 * plan.options.max_logit_rows) * widest_input(plan)
+    let rows = plan.options.max_rows.max(2 * plan.options.max_logit_rows);
+    // Whole strips for a matrix unit.
+    rows.next_multiple_of(STRIP) * widest_input(plan)
 }
 
 /// Bytes of memory for [`Activations`].
@@ -49,6 +52,7 @@ pub(crate) struct Recorder<'a> {
     pub arena: &'a Memory,
     pub activations: &'a Memory,
     pub kernels: &'static Kernels,
+    pub unit: Option<&'static UnitKernels>,
 }
 
 impl Recorder<'_> {
@@ -190,6 +194,7 @@ impl Recorder<'_> {
                 quantized,
                 dequantize: (self.kernels.dequantize)(matrix.ty),
                 direct: (self.kernels.direct)(matrix.ty),
+                unit: quantized.and_then(|_| (self.unit?.product)(matrix.ty)),
                 output: self.slab(epilogue.unwrap_or(part.output)),
                 first_tile,
             });
@@ -198,6 +203,8 @@ impl Recorder<'_> {
         }
         let quantized = parts.iter().any(|part| part.quantized.is_some());
         let floats = parts.iter().any(|part| part.quantized.is_none());
+        let unit =
+            quantized && parts.iter().all(|part| part.quantized.is_none() || part.unit.is_some());
         let logits = graph.tensor(project.parts[0].output).rows == RowSet::Logits;
         // Nothing behind the head evens out its rounding, and its rows are few.
         let refined = logits && quantized;
@@ -220,6 +227,7 @@ impl Recorder<'_> {
             floats,
             quantized,
             refined,
+            unit,
             activations,
         });
         let floats = match direct {
@@ -232,6 +240,7 @@ impl Recorder<'_> {
             soft_cap: project.soft_cap.map(|cap| cap.0),
             logits,
             refined,
+            unit,
             columns: width,
             floats,
             activations,

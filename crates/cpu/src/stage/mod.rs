@@ -7,6 +7,7 @@
 //! Unsafe functions of stages have the promise of [`Stage::run`] unless they state another.
 
 mod heads;
+mod matrix_unit;
 mod plain;
 mod product;
 mod prologue;
@@ -17,10 +18,11 @@ pub(crate) use product::{Product, Weights};
 pub(crate) use prologue::Prologue;
 
 use crate::kv::KvMemory;
-use crate::pack::{PackedMatrix, TILE};
+use crate::pack::{BLOCK, PackedMatrix, TILE};
 use crate::simd::attend::Scratch;
 use crate::simd::kernels::Kernels;
 use crate::simd::product::BlockMeta;
+use matrix_unit::UnitScratch;
 use pianola_plan::{RopeSpec, Row};
 use product::ROWS_AT_ONCE;
 use std::ops::Range;
@@ -95,12 +97,25 @@ pub(crate) struct WorkerScratch {
     panel: Vec<f32>,
     /// Two rows of the widest input.
     rows: [Vec<f32>; 2],
+    /// One of it quantised.
+    quantized: QuantizedRow,
+    unit: UnitScratch,
     attend: Scratch,
 }
 
+/// Room for a row of int8 activations.
+struct QuantizedRow {
+    codes: Vec<i8>,
+    metas: Vec<BlockMeta>,
+}
+
 impl WorkerScratch {
-    pub fn new(widest: usize, head_dim: usize) -> WorkerScratch {
+    /// `unit` says whether products may run on a matrix unit.
+    pub fn new(widest: usize, head_dim: usize, unit: bool) -> WorkerScratch {
+        let metas = BlockMeta { step: 0.0, value_sum: 0.0, low: 0, high: 0 };
         WorkerScratch {
+            quantized: QuantizedRow { codes: vec![0; widest], metas: vec![metas; widest / BLOCK] },
+            unit: UnitScratch::new(unit),
             output: vec![0.0; ROWS_AT_ONCE * TILE],
             panel: vec![0.0; widest * TILE],
             rows: [vec![0.0; widest + 16], vec![0.0; widest + 16]],

@@ -1,7 +1,10 @@
 //! The prologue of a product: what its input goes through, row by row.
 
-use super::{Activations, Norm, Play, Slab, WorkerScratch};
+use super::{Activations, Norm, Play, QuantizedRow, Slab, WorkerScratch};
 use crate::pack::BLOCK;
+use crate::policy::UNIT_ROWS;
+use crate::simd::matrix_unit::put_row;
+use crate::simd::product::BlockMeta;
 
 /// Residual sum, norm and quantisation of a product's input, row by row.
 pub(crate) struct Prologue {
@@ -19,6 +22,8 @@ pub(crate) struct Prologue {
     pub quantized: bool,
     /// Each int8 row is followed by one of what its rounding left out: 15 bits in all.
     pub refined: bool,
+    /// Many int8 rows are left in strips, for a matrix unit.
+    pub unit: bool,
     pub activations: Activations,
 }
 
@@ -54,32 +59,53 @@ impl Prologue {
             }
             if self.quantized {
                 let job = if self.refined { 2 * job } else { job };
-                self.quantize(play, x, job);
+                let room = &mut scratch.quantized;
+                let rounded = self.quantize(play, x, job, room);
                 if self.refined {
-                    self.left_out(x, job, sum.as_mut_ptr());
-                    self.quantize(play, sum.as_ptr(), job + 1);
+                    self.left_out(x, rounded, sum.as_mut_ptr());
+                    self.quantize(play, sum.as_ptr(), job + 1, room);
                 }
             }
         }
     }
 
-    unsafe fn quantize(&self, play: &Play<'_>, x: *const f32, row: usize) {
+    /// Quantises a row; returns where its codes lie one behind another.
+    unsafe fn quantize(
+        &self,
+        play: &Play<'_>,
+        x: *const f32,
+        row: usize,
+        room: &mut QuantizedRow,
+    ) -> (*const i8, *const BlockMeta) {
         let Activations { codes, metas, .. } = self.activations;
         let (width, blocks) = (self.width, self.width / BLOCK);
-        // SAFETY: the activations have room for every row of a play.
+        let rows = self.rows(play) * if self.refined { 2 } else { 1 };
+        // SAFETY: the activations have room for every row of a play, and for whole strips.
         unsafe {
-            (play.kernels.quantize)(x, width, codes.add(row * width), metas.add(row * blocks));
+            if !self.unit || rows < UNIT_ROWS {
+                let place = (codes.add(row * width), metas.add(row * blocks));
+                (play.kernels.quantize)(x, width, place.0, place.1);
+                return (place.0, place.1);
+            }
+            let place = (&mut room.codes[..width], &mut room.metas[..blocks]);
+            (play.kernels.quantize)(x, width, place.0.as_mut_ptr(), place.1.as_mut_ptr());
+            put_row(row, (place.0, place.1), codes, metas.cast());
         }
+        (room.codes.as_ptr(), room.metas.as_ptr())
     }
 
-    /// `x` less what row `row` of the int8 rows holds of it.
-    unsafe fn left_out(&self, x: *const f32, row: usize, out: *mut f32) {
-        let blocks = self.width / BLOCK;
+    /// `x` less what a quantised row holds of it.
+    unsafe fn left_out(
+        &self,
+        x: *const f32,
+        (codes, metas): (*const i8, *const BlockMeta),
+        out: *mut f32,
+    ) {
         for at in 0..self.width {
             // SAFETY: as in `quantize`, which wrote them.
             unsafe {
-                let code = f32::from(*self.activations.codes.add(row * self.width + at));
-                let step = (*self.activations.metas.add(row * blocks + at / BLOCK)).step;
+                let code = f32::from(*codes.add(at));
+                let step = (*metas.add(at / BLOCK)).step;
                 *out.add(at) = *x.add(at) - code * step;
             }
         }

@@ -1,0 +1,488 @@
+//! Products on a matrix unit: 16 rows of activations against 16 rows of weights, 32 columns at a time.
+//!
+//! ```text
+//! strip (16 rows, int8) ─┐
+//!                        ├─ MatrixUnit ──► 16 x 16 i32 ──► times scale and step, added to f32 sums
+//! panel (16 outputs) ────┘
+//! ```
+//!
+//! A block's products are exact integers, and scales are applied block by block in the order of
+//! [`super::product`]: a row's bits do not depend on which of the two computed it.
+
+use super::lanes::Lanes;
+use super::product::BlockMeta;
+use super::tile::{Codes, Scales};
+use crate::pack::{BLOCK, SUPER, TILE};
+use pianola_formats::TensorType;
+use std::ops::Range;
+
+/// Rows of activations in a strip.
+pub(crate) const STRIP: usize = 16;
+/// Blocks of a weight that a panel holds: with those of a strip beside it, less than a first-level cache.
+pub(crate) const PANEL_BLOCKS: usize = 32;
+/// Bytes of a block's codes in a panel and in a strip.
+const CODES: usize = BLOCK * TILE;
+/// Values that are known of a block of a strip: a step for each row, then a sum of values for each.
+const STRIP_METAS: usize = 2 * STRIP;
+/// Blocks whose products are under way while those of an earlier one are scaled.
+const AHEAD: usize = 2;
+/// Rooms for products: a power of two, more than [`AHEAD`].
+const ROOMS: usize = 4;
+
+/// A unit that multiplies small matrices of signed bytes.
+///
+/// # Safety
+/// Its methods may be called where the processor has it; those that multiply between
+/// [`MatrixUnit::configure`] and [`MatrixUnit::release`] with the same `HALVES` on the same thread.
+pub(crate) unsafe trait MatrixUnit: Copy + 'static {
+    /// Prepares this thread's unit for blocks of 32 columns or, with `HALVES`, of 16.
+    unsafe fn configure<const HALVES: bool>();
+    /// Lets the unit sleep.
+    unsafe fn release();
+    /// `products[row][output]` of a strip's block `[16][32]` and a panel's `[8][16][4]`. With `HALVES`
+    /// those of the first 16 columns, then those of the others. Registers differ by `SET`, 0 or 1.
+    unsafe fn multiply<const HALVES: bool, const SET: usize>(
+        strip: *const i8,
+        panel: *const i8,
+        products: *mut i32,
+    );
+}
+
+/// What filling panels and scaling products needs of lanes.
+///
+/// # Safety
+/// As of [`Lanes`].
+pub(crate) unsafe trait UnitLanes: Lanes {
+    /// 16 i32, as f32.
+    unsafe fn load_i32(from: *const i32) -> Self::F;
+    /// Stores `byte - zero` of 64 bytes, signed; the differences fit.
+    unsafe fn store_signed(to: *mut i8, codes: Self::B, zero: u8);
+}
+
+/// Products of a block: twice 16 x 16, the second where halves have scales of their own.
+#[repr(align(64))]
+#[derive(Clone, Copy)]
+struct Products(#[allow(dead_code, reason = "read by pointer")] [i32; 2 * STRIP * TILE]);
+
+/// A block of a panel: signed codes as a unit takes them, then scales, and what is added or the scales
+/// of the second half.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+pub(crate) struct PanelBlock {
+    codes: [i8; CODES],
+    scales: [[f32; TILE]; 2],
+}
+
+impl PanelBlock {
+    pub const ZERO: PanelBlock = PanelBlock { codes: [0; CODES], scales: [[0.0; TILE]; 2] };
+}
+
+/// Strips of quantised activations, `columns` wide.
+#[derive(Clone, Copy)]
+pub(crate) struct Strips {
+    /// `[strips][blocks][16][32]`
+    pub codes: *const i8,
+    /// `[strips][blocks][2][16]`
+    pub metas: *const f32,
+    pub columns: usize,
+    /// Planted in the block in the middle.
+    #[cfg(feature = "test-hooks")]
+    pub fault: Option<pianola_plan::Fault>,
+}
+
+/// Puts a quantised row where [`Strips`] have it.
+///
+/// # Safety
+/// `codes` and `metas` have room for the row's whole strip.
+pub(crate) unsafe fn put_row(
+    row: usize,
+    from: (&[i8], &[BlockMeta]),
+    codes: *mut i8,
+    metas: *mut f32,
+) {
+    let blocks = from.1.len();
+    let (strip, lane) = (row / STRIP, row % STRIP);
+    for (block, (values, meta)) in from.0.as_chunks::<BLOCK>().0.iter().zip(from.1).enumerate() {
+        let at = strip * blocks + block;
+        // SAFETY: by this function's promise.
+        unsafe {
+            codes.add(at * CODES + lane * BLOCK).cast::<[i8; BLOCK]>().write_unaligned(*values);
+            let metas = metas.add(at * STRIP_METAS + lane);
+            *metas = meta.step;
+            *metas.add(STRIP) = meta.value_sum;
+        }
+    }
+}
+
+/// `(tile, strips, first strip, blocks, panel [PANEL_BLOCKS], sums)`: adds the products of some blocks of
+/// a tile with as many strips as `sums` has room for, `[strips][16][16]`; from block 0 on, sums start at 0.
+pub(crate) type UnitProduct =
+    unsafe fn(*const u8, &Strips, usize, Range<usize>, &mut [PanelBlock], &mut [f32]);
+
+/// Kernels for one matrix unit.
+///
+/// # Safety
+/// They may be called on a processor that has it ([`super::Level::available`]).
+pub(crate) struct UnitKernels {
+    pub product: fn(TensorType) -> Option<UnitProduct>,
+    /// Repeated products on registers, for measuring the arithmetic ceiling: `count` times
+    /// 16 x 16 x 64 multiply-adds.
+    pub probe: unsafe fn(usize),
+}
+
+/// See [`UnitProduct`].
+///
+/// # Safety
+/// The processor has `U` and the instructions of `L`. `tile` is a whole tile of the type that `C`, `S`
+/// and `ZERO` name with `strips.columns` columns, `blocks` are some of it, and the strips exist.
+#[inline(always)]
+pub(crate) unsafe fn multiply_strips<L, U, C, S, const ZERO: i32, const HALVES: bool>(
+    tile: *const u8,
+    strips: &Strips,
+    first: usize,
+    blocks: Range<usize>,
+    panel: &mut [PanelBlock],
+    sums: &mut [f32],
+) where
+    L: UnitLanes,
+    U: MatrixUnit,
+    C: Codes,
+    S: Scales,
+{
+    const { assert!(HALVES == S::HALVES) };
+    let panel = &mut panel[..blocks.len()];
+    // SAFETY: by this function's promise.
+    unsafe {
+        fill_panel::<L, C, S, ZERO>(tile, strips, blocks.start, panel);
+        U::configure::<HALVES>();
+        for (index, sums) in sums.chunks_exact_mut(STRIP * TILE).enumerate() {
+            if blocks.start == 0 {
+                sums.fill(0.0);
+            }
+            let at = (first + index) * (strips.columns / BLOCK) + blocks.start;
+            let codes = strips.codes.add(at * CODES);
+            let metas = strips.metas.add(at * STRIP_METAS);
+            multiply_strip::<L, U, S, HALVES>(codes, metas, panel, sums.as_mut_ptr());
+        }
+        U::release();
+    }
+}
+
+/// Makes a panel of the blocks of a tile from `first` on.
+///
+/// # Safety
+/// As of [`multiply_strips`].
+#[inline(always)]
+unsafe fn fill_panel<L: UnitLanes, C: Codes, S: Scales, const ZERO: i32>(
+    tile: *const u8,
+    strips: &Strips,
+    first: usize,
+    panel: &mut [PanelBlock],
+) {
+    // SAFETY: by this function's promise.
+    unsafe {
+        let blocks = strips.columns / BLOCK;
+        let scales = tile.add(blocks * C::BYTES);
+        let mut shared = [L::splat(0.0); 2];
+        for (index, place) in panel.iter_mut().enumerate() {
+            let block = first + index;
+            let codes = C::load::<L>(tile.add(block * C::BYTES));
+            for (group, codes) in codes.into_iter().enumerate() {
+                L::store_signed(place.codes.as_mut_ptr().add(4 * TILE * group), codes, ZERO as u8);
+            }
+            if index == 0 || block % SUPER == 0 {
+                shared = S::shared::<L>(scales, blocks, block);
+            }
+            let low = S::scale::<L>(scales, shared, block, 0);
+            let high = if S::HALVES { S::scale::<L>(scales, shared, block, 1) } else { low };
+            let min = S::min::<L>(scales, shared, block);
+            #[cfg(feature = "test-hooks")]
+            let [low, high, min] = spoil::<L>(strips, block, [low, high, min]);
+            L::store(place.scales[0].as_mut_ptr(), low);
+            if S::HALVES || S::MINS {
+                let second = if S::HALVES { high } else { min };
+                L::store(place.scales[1].as_mut_ptr(), second);
+            }
+        }
+    }
+}
+
+/// The scales of a block, with a fault planted in one of the tile's rows.
+///
+/// # Safety
+/// The module's.
+#[cfg(feature = "test-hooks")]
+#[inline(always)]
+unsafe fn spoil<L: Lanes>(strips: &Strips, block: usize, scales: [L::F; 3]) -> [L::F; 3] {
+    let &Strips { codes, columns, fault, .. } = strips;
+    let rows = super::product::QuantizedRows { codes, metas: std::ptr::null(), columns, fault };
+    // SAFETY: by this function's promise; the rows are not read.
+    unsafe { super::product::spoil::<L>(&rows, block, scales) }
+}
+
+/// Does something for every row of a strip. Written out, because sums that a loop indexes are kept in
+/// memory.
+macro_rules! each_row {
+    ($row:ident, $body:block) => {
+        each_row!($row, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    ($row:ident, $body:block, $($value:literal)*) => {
+        $({
+            const $row: usize = $value;
+            $body
+        })*
+    };
+}
+
+/// Adds the products of a strip with a panel to `sums` `[16][16]`.
+///
+/// # Safety
+/// As of [`multiply_strips`]; `codes` and `metas` are those of the panel's blocks in the strip.
+#[inline(always)]
+unsafe fn multiply_strip<L: UnitLanes, U: MatrixUnit, S: Scales, const HALVES: bool>(
+    codes: *const i8,
+    metas: *const f32,
+    panel: &[PanelBlock],
+    sums_at: *mut f32,
+) {
+    let count = panel.len();
+    let mut rooms = [const { std::mem::MaybeUninit::<Products>::uninit() }; ROOMS];
+    let rooms: *mut Products = rooms.as_mut_ptr().cast();
+    // SAFETY: by this function's promise; a block's room is written before it is read.
+    unsafe {
+        let room = |block: usize| rooms.add(block % ROOMS).cast::<i32>();
+        let panel = panel.as_ptr();
+        let mut sums = [L::splat(0.0); STRIP];
+        each_row!(ROW, { sums[ROW] = L::load(sums_at.add(ROW * TILE)) });
+        macro_rules! multiply {
+            ($block:expr, $set:literal) => {
+                if $block < count {
+                    let codes = codes.add($block * CODES);
+                    let panel = panel.add($block).cast::<i8>();
+                    U::multiply::<HALVES, $set>(codes, panel, room($block));
+                }
+            };
+        }
+        macro_rules! add {
+            ($block:expr) => {
+                if $block < count {
+                    let metas = metas.add($block * STRIP_METAS);
+                    scale::<L, S>(room($block), metas, &*panel.add($block), &mut sums);
+                }
+            };
+        }
+        const { assert!(AHEAD == 2 && ROOMS.is_power_of_two() && ROOMS > AHEAD) };
+        multiply!(0, 0);
+        multiply!(1, 1);
+        for block in (0..count).step_by(2) {
+            multiply!(block + AHEAD, 0);
+            add!(block);
+            multiply!(block + 1 + AHEAD, 1);
+            add!(block + 1);
+        }
+        each_row!(ROW, { L::store(sums_at.add(ROW * TILE), sums[ROW]) });
+    }
+}
+
+/// Scales the products of a block and adds them to the sums.
+///
+/// # Safety
+/// `products` holds those of the block; `metas` is the strip's of the block.
+#[inline(always)]
+unsafe fn scale<L: UnitLanes, S: Scales>(
+    products: *const i32,
+    metas: *const f32,
+    panel: &PanelBlock,
+    sums: &mut [L::F; STRIP],
+) {
+    // SAFETY: by this function's promise.
+    unsafe {
+        let low_scale = L::load(panel.scales[0].as_ptr());
+        let second = L::load(panel.scales[1].as_ptr());
+        each_row!(ROW, {
+            let step = L::splat(*metas.add(ROW));
+            let low = L::load_i32(products.add(ROW * TILE));
+            if S::HALVES {
+                let high = L::load_i32(products.add((STRIP + ROW) * TILE));
+                let both = L::fma(low, low_scale, L::mul(high, second));
+                sums[ROW] = L::fma(both, step, sums[ROW]);
+            } else {
+                sums[ROW] = L::fma(low, L::mul(low_scale, step), sums[ROW]);
+            }
+            if S::MINS {
+                sums[ROW] = L::fma(second, L::splat(*metas.add(STRIP + ROW)), sums[ROW]);
+            }
+        });
+    }
+}
+
+/// Generates the kernels of one matrix unit. `$attributes` holds the lanes' `#[target_feature]`.
+macro_rules! unit_kernels {
+    ($name:ident, $lanes:ty, $unit:ty, $probe:path, [$($attribute:tt)*]) => {
+        unit_kernels!(@types $name, $lanes, $unit, $probe, [$($attribute)*];
+            Q4_0 q4_0: Bits4, Half, 8;
+            Q4_1 q4_1: Bits4, HalfWithMin, 0;
+            Q5_0 q5_0: Bits5, Half, 16;
+            Q5_1 q5_1: Bits5, HalfWithMin, 0;
+            Q8_0 q8_0: Bits8, Half, 128;
+            Q4K q4_k: Bits4, SixBit, 0;
+            Q5K q5_k: Bits5, SixBit, 0;
+            Q6K q6_k: Bits6, SignedHalves, 32;
+            IQ4NL iq4_nl: Iq4Values, Half, 128;
+            IQ4XS iq4_xs: Iq4Values, Signed, 128;);
+    };
+    (@types $name:ident, $lanes:ty, $unit:ty, $probe:path, $attributes:tt;
+        $($variant:ident $function:ident: $codes:ty, $scales:ty, $zero:expr;)*) => {
+        mod $name {
+            use crate::simd::matrix_unit::*;
+            use crate::simd::tile::*;
+            use pianola_formats::TensorType;
+            use std::ops::Range;
+
+            pub(crate) static KERNELS: UnitKernels = UnitKernels { product, probe: $probe };
+
+            fn product(ty: TensorType) -> Option<UnitProduct> {
+                Some(match ty {
+                    $(TensorType::$variant => $function,)*
+                    TensorType::F32 | TensorType::F16 | TensorType::BF16 => return None,
+                })
+            }
+
+            $(unit_kernels!(@one $attributes, $function, $lanes, $unit, $codes, $scales, $zero);)*
+        }
+        pub(crate) use $name::KERNELS;
+    };
+    (@one [$($attribute:tt)*], $function:ident, $lanes:ty, $unit:ty, $codes:ty, $scales:ty, $zero:expr) => {
+        $($attribute)*
+        unsafe fn $function(
+            tile: *const u8,
+            strips: &Strips,
+            first: usize,
+            blocks: Range<usize>,
+            panel: &mut [PanelBlock],
+            sums: &mut [f32],
+        ) {
+            const HALVES: bool = <$scales as Scales>::HALVES;
+            // SAFETY: forwarded; see `UnitKernels`.
+            unsafe {
+                multiply_strips::<$lanes, $unit, $codes, $scales, $zero, HALVES>(
+                    tile, strips, first, blocks, panel, sums,
+                )
+            }
+        }
+    };
+}
+pub(super) use unit_kernels;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pack::packed;
+    use crate::simd::Level;
+    use crate::simd::product::QuantizedRows;
+
+    /// Numbers of a fixed sequence.
+    struct Random(u64);
+
+    impl Random {
+        fn next(&mut self) -> u64 {
+            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            self.0 >> 33
+        }
+    }
+
+    const COLUMNS: usize = 1280;
+
+    /// Rows as a prologue leaves them, for vectors and in strips.
+    struct Activations {
+        codes: Vec<i8>,
+        metas: Vec<BlockMeta>,
+        strip_codes: Vec<i8>,
+        strip_metas: Vec<f32>,
+    }
+
+    fn activations(level: Level, rows: usize) -> Activations {
+        let mut random = Random(rows as u64);
+        let (strips, blocks) = (rows.div_ceil(STRIP), COLUMNS / BLOCK);
+        let zero = BlockMeta { step: 0.0, value_sum: 0.0, low: 0, high: 0 };
+        let mut all = Activations {
+            codes: vec![0; rows * COLUMNS],
+            metas: vec![zero; rows * blocks],
+            strip_codes: vec![0; strips * STRIP * COLUMNS],
+            strip_metas: vec![f32::NAN; strips * blocks * STRIP_METAS],
+        };
+        for row in 0..rows {
+            let x: Vec<f32> = (0..COLUMNS).map(|_| random.next() as f32 * 1e-9 - 1.0).collect();
+            let codes = &mut all.codes[row * COLUMNS..][..COLUMNS];
+            let metas = &mut all.metas[row * blocks..][..blocks];
+            let strips = (all.strip_codes.as_mut_ptr(), all.strip_metas.as_mut_ptr());
+            // SAFETY: all have room for the row, and the level is available.
+            unsafe {
+                (level.kernels().quantize)(
+                    x.as_ptr(),
+                    COLUMNS,
+                    codes.as_mut_ptr(),
+                    metas.as_mut_ptr(),
+                );
+                put_row(row, (codes, metas), strips.0, strips.1);
+            }
+        }
+        all
+    }
+
+    /// Sums of a tile with rows by vectors and by a unit, panel by panel.
+    fn both(level: Level, ty: TensorType, rows: usize) -> [Vec<f32>; 2] {
+        let mut random = Random(7);
+        let bytes = TILE * ty.row_bytes(COLUMNS).unwrap();
+        // Scales are finite: the exponent's top bit is cleared wherever it may lie.
+        let file: Vec<u8> = (0..bytes).map(|_| random.next() as u8 & 0xbf).collect();
+        let matrix = packed(ty, COLUMNS, &file);
+        let tile = matrix.tile(0).as_ptr();
+        let all = activations(level, rows);
+        let plain = QuantizedRows {
+            codes: all.codes.as_ptr(),
+            metas: all.metas.as_ptr(),
+            columns: COLUMNS,
+            #[cfg(feature = "test-hooks")]
+            fault: None,
+        };
+        let strips = Strips {
+            codes: all.strip_codes.as_ptr(),
+            metas: all.strip_metas.as_ptr(),
+            columns: COLUMNS,
+            #[cfg(feature = "test-hooks")]
+            fault: None,
+        };
+        let mut expected = vec![0.0; rows * TILE];
+        let mut found = vec![0.0; rows.next_multiple_of(STRIP) * TILE];
+        let mut panel = vec![PanelBlock::ZERO; PANEL_BLOCKS];
+        let product = (level.kernels().product)(ty).unwrap();
+        let unit = (level.unit_kernels().unwrap().product)(ty).unwrap();
+        // SAFETY: the level is available; tile, rows and sums are those that the kernels take.
+        unsafe {
+            product(tile, &plain, 0, rows, expected.as_mut_ptr());
+            for start in (0..COLUMNS / BLOCK).step_by(PANEL_BLOCKS) {
+                let blocks = start..(COLUMNS / BLOCK).min(start + PANEL_BLOCKS);
+                unit(tile, &strips, 0, blocks, &mut panel, &mut found);
+            }
+        }
+        found.truncate(rows * TILE);
+        [expected, found]
+    }
+
+    #[test]
+    fn a_unit_gives_the_bits_of_vectors() {
+        let levels = [Level::EmulatedUnit, Level::Amx];
+        for level in levels.into_iter().filter(|level| level.available()) {
+            for &ty in TensorType::ALL.iter().filter(|ty| ty.is_quantized()) {
+                for rows in [16, 1, 37] {
+                    let [expected, found] = both(level, ty, rows);
+                    let bits =
+                        |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                    assert!(expected.iter().any(|sum| *sum != 0.0));
+                    assert_eq!(bits(&expected), bits(&found), "{ty} on {level}, {rows} rows");
+                }
+            }
+        }
+    }
+}

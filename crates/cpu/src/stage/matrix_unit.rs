@@ -1,0 +1,91 @@
+//! Products of many rows on a matrix unit.
+
+use super::product::{Product, Weights};
+use super::{Play, WorkerScratch};
+use crate::pack::{BLOCK, TILE};
+use crate::policy::UNIT_CUT;
+use crate::simd::matrix_unit::{PANEL_BLOCKS, PanelBlock, STRIP, Strips, UnitProduct};
+use pianola_plan::Activation;
+use std::ops::Range;
+
+/// Sums of 16 outputs of a row; a cache line.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+struct Sums([f32; TILE]);
+
+/// What a worker has for products on a matrix unit: nothing where there is none.
+pub(super) struct UnitScratch {
+    panel: Vec<PanelBlock>,
+    /// `[tiles][rows]`, as many as a job has.
+    sums: Vec<Sums>,
+}
+
+impl UnitScratch {
+    pub fn new(exists: bool) -> UnitScratch {
+        let (blocks, rows) =
+            if exists { (PANEL_BLOCKS, UNIT_CUT.tiles * UNIT_CUT.rows) } else { (0, 0) };
+        UnitScratch { panel: vec![PanelBlock::ZERO; blocks], sums: vec![Sums([0.0; TILE]); rows] }
+    }
+}
+
+impl Product {
+    /// Products of some tiles of a part with `rows`, which begin with a strip, put where they belong.
+    ///
+    /// Columns vary slowest: those of the rows stay in the cache while tile after tile meets them.
+    pub(super) unsafe fn unit_tiles(
+        &self,
+        play: &Play<'_>,
+        (part, product): (&Weights, UnitProduct),
+        tiles: Range<usize>,
+        rows: Range<usize>,
+        gate: Option<Activation>,
+        scratch: &mut WorkerScratch,
+    ) {
+        let UnitScratch { panel, sums } = &mut scratch.unit;
+        let padded = rows.len().next_multiple_of(STRIP);
+        let blocks = self.columns / BLOCK;
+        // Where another part has no kernel for the unit, a job may have more tiles or rows than fit.
+        let at_once = (sums.len() / padded).max(1);
+        for first in tiles.clone().step_by(at_once) {
+            let tiles = first..tiles.end.min(first + at_once);
+            for start in (0..blocks).step_by(PANEL_BLOCKS) {
+                let blocks = start..blocks.min(start + PANEL_BLOCKS);
+                for (tile, sums) in tiles.clone().zip(sums.chunks_exact_mut(padded)) {
+                    let strips = self.strips(play, part, tile);
+                    let strip = rows.start / STRIP;
+                    // SAFETY: by the promise of `Stage::run`; the rows are whole strips, or the last.
+                    unsafe {
+                        let tile = (*part.matrix).tile(tile).as_ptr();
+                        product(tile, &strips, strip, blocks.clone(), panel, values(sums));
+                    }
+                }
+            }
+            for (tile, sums) in tiles.zip(sums.chunks_exact_mut(padded)) {
+                let sums = values(sums);
+                if fault!(play, WrongTail) && !rows.len().is_multiple_of(8) {
+                    // The last row is that before it.
+                    let last = rows.len() - 1;
+                    sums.copy_within((last - 1) * TILE..last * TILE, last * TILE);
+                }
+                // SAFETY: by the promise of `Stage::run`.
+                unsafe { self.put(play, part, tile, rows.clone(), gate, sums) };
+            }
+        }
+    }
+
+    #[cfg_attr(not(feature = "test-hooks"), allow(unused_variables))]
+    fn strips(&self, play: &Play<'_>, part: &Weights, tile: usize) -> Strips {
+        Strips {
+            codes: self.activations.codes,
+            metas: self.activations.metas.cast(),
+            columns: self.columns,
+            #[cfg(feature = "test-hooks")]
+            fault: play.fault.filter(|_| part.is_faulty(tile)),
+        }
+    }
+}
+
+fn values(sums: &mut [Sums]) -> &mut [f32] {
+    // SAFETY: each is 16 f32, and nothing else.
+    unsafe { std::slice::from_raw_parts_mut(sums.as_mut_ptr().cast(), sums.len() * TILE) }
+}
