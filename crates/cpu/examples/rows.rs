@@ -54,7 +54,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut recording =
             CpuRecording::new(plan.clone(), DeviceId(0), &weights, cpu, &mut |_, _| ())?;
         for group in 0..plan.graph.kv_groups.len() {
-            for index in 0..plan.kv_pages[group] {
+            for index in 0..plan.kv_pages[group].min(plan.options.context / PAGE_TOKENS) {
                 recording.map_page(group, 0, index, index as u32);
             }
         }

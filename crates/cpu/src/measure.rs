@@ -13,7 +13,7 @@ use std::time::Instant;
 pub struct CpuDescription {
     /// Model name as the system reports it.
     pub name: String,
-    /// Logical cores this process may use.
+    /// Cores this process may use; hardware threads of one core count once.
     pub cores: usize,
     /// Levels this processor has, best first.
     pub levels: Vec<Level>,

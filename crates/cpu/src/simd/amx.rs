@@ -10,46 +10,18 @@ use std::arch::x86_64::*;
 use std::sync::OnceLock;
 
 /// Needs amx-tile, amx-int8 and the system's permission.
-#[derive(Clone, Copy)]
 pub(crate) struct Amx;
 
 /// Whether the processor has the unit and the system lets this process use it. Asks for the permission.
 pub(crate) fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    *AVAILABLE.get_or_init(|| has_instructions() && request_permission())
+    *AVAILABLE.get_or_init(|| has_instructions() && crate::system::request_amx())
 }
 
 fn has_instructions() -> bool {
     const TILE: u32 = 1 << 24;
     const INT8: u32 = 1 << 25;
     __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).edx & (TILE | INT8) == TILE | INT8
-}
-
-/// Registers this large are saved at a context switch only for processes that asked for them.
-#[cfg(target_os = "linux")]
-fn request_permission() -> bool {
-    const SYS_ARCH_PRCTL: usize = 158;
-    const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
-    const XFEATURE_XTILEDATA: usize = 18;
-    let result: isize;
-    // SAFETY: the call takes two numbers and touches no memory of this process.
-    unsafe {
-        asm!(
-            "syscall",
-            inlateout("rax") SYS_ARCH_PRCTL => result,
-            in("rdi") ARCH_REQ_XCOMP_PERM,
-            in("rsi") XFEATURE_XTILEDATA,
-            lateout("rcx") _,
-            lateout("r11") _,
-            options(nostack),
-        );
-    }
-    result == 0
-}
-
-#[cfg(not(target_os = "linux"))]
-fn request_permission() -> bool {
-    false
 }
 
 /// What `ldtilecfg` reads: bytes of a row and rows of each register.
@@ -63,8 +35,8 @@ struct Configuration {
 }
 
 impl Configuration {
-    /// Registers 0, 1, 6 and 7 hold products, 2 and 3 rows of a strip of `columns`, 4 and 5 those columns
-    /// of a panel, four to a row.
+    /// Registers 0 to 3 hold products, 4 and 5 rows of a strip of `columns`, 6 and 7 those columns of a
+    /// panel, four to a row.
     const fn of(columns: u16) -> Configuration {
         let mut configuration = Configuration {
             palette: 1,
@@ -76,8 +48,8 @@ impl Configuration {
         let mut register = 0;
         while register < 8 {
             let (row_bytes, rows) = match register {
-                2 | 3 => (columns, 16),
-                4 | 5 => (64, columns as u8 / 4),
+                4 | 5 => (columns, 16),
+                6 | 7 => (64, columns as u8 / 4),
                 _ => (64, 16),
             };
             configuration.row_bytes[register] = row_bytes;
@@ -101,67 +73,133 @@ static BLOCKS: Configuration = Configuration::of(32);
 static HALF_BLOCKS: Configuration = Configuration::of(16);
 static WHOLE: Configuration = Configuration::of(64);
 
-/// Products of a strip at `$strip` and a panel at `$panel`, by three registers.
-macro_rules! multiply {
-    ($sums:tt, $left:tt, $right:tt, $strip:expr, $panel:expr, $products:expr) => {
+/// Begins the products of a strip's block and a panel's, by three registers.
+macro_rules! start {
+    ($products:tt, $left:tt, $right:tt, $strip:expr, $panel:expr) => {
         asm!(
-            concat!("tilezero ", $sums),
             concat!("tileloadd ", $left, ", [{strip} + {row}]"),
             concat!("tileloadd ", $right, ", [{panel} + {line}]"),
-            concat!("tdpbssd ", $sums, ", ", $left, ", ", $right),
-            concat!("tilestored [{products} + {line}], ", $sums),
+            concat!("tilezero ", $products),
+            concat!("tdpbssd ", $products, ", ", $left, ", ", $right),
             strip = in(reg) $strip,
             panel = in(reg) $panel,
-            products = in(reg) $products,
             row = in(reg) 32usize,
             line = in(reg) 64usize,
-            out($sums) _,
+            out($products) _,
             out($left) _,
             out($right) _,
+            options(nostack, readonly, preserves_flags),
+        )
+    };
+}
+
+macro_rules! store {
+    ($register:literal, $products:expr) => {
+        asm!(
+            concat!("tilestored [{products} + {line}], ", $register),
+            products = in(reg) $products,
+            line = in(reg) 64usize,
             options(nostack, preserves_flags),
         )
     };
 }
 
-// SAFETY: each method is the instructions its name says; callers promise that the processor has them.
-unsafe impl MatrixUnit for Amx {
+// SAFETY: the instructions do what the methods say. Nothing else uses the registers, so that products stay
+// in them from one method to the next.
+unsafe impl MatrixUnit<false> for Amx {
     #[inline(always)]
-    unsafe fn configure<const HALVES: bool>() {
+    unsafe fn configure() -> Amx {
         // SAFETY: by the trait's promise.
-        unsafe { if HALVES { HALF_BLOCKS.load() } else { BLOCKS.load() } }
+        unsafe { BLOCKS.load() };
+        Amx
     }
 
     #[inline(always)]
-    unsafe fn release() {
+    unsafe fn start<const SLOT: usize>(&mut self, strip: *const i8, panel: *const i8) {
         // SAFETY: by the trait's promise.
-        unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
-    }
-
-    #[inline(always)]
-    unsafe fn multiply<const HALVES: bool, const SET: usize>(
-        strip: *const i8,
-        panel: *const i8,
-        products: *mut i32,
-    ) {
-        // SAFETY: by the trait's promise: a block of 16 rows of 32 bytes, a panel's of 8 rows of 64, and room
-        // for 16 rows of 64 bytes, twice with `HALVES`.
         unsafe {
-            if SET == 0 {
-                multiply!("tmm0", "tmm2", "tmm4", strip, panel, products);
-            } else {
-                multiply!("tmm1", "tmm3", "tmm5", strip, panel, products);
+            match SLOT {
+                0 => start!("tmm0", "tmm4", "tmm6", strip, panel),
+                1 => start!("tmm1", "tmm5", "tmm7", strip, panel),
+                2 => start!("tmm2", "tmm4", "tmm6", strip, panel),
+                _ => start!("tmm3", "tmm5", "tmm7", strip, panel),
             }
-            if HALVES {
-                let (strip, panel) = (strip.add(16), panel.add(256));
-                let products = products.add(256);
-                if SET == 0 {
-                    multiply!("tmm6", "tmm2", "tmm4", strip, panel, products);
-                } else {
-                    multiply!("tmm7", "tmm3", "tmm5", strip, panel, products);
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn store<const SLOT: usize>(&mut self, products: *mut i32) {
+        // SAFETY: by the trait's promise.
+        unsafe {
+            match SLOT {
+                0 => store!("tmm0", products),
+                1 => store!("tmm1", products),
+                2 => store!("tmm2", products),
+                _ => store!("tmm3", products),
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn release(self) {
+        release();
+    }
+}
+
+// SAFETY: as above.
+unsafe impl MatrixUnit<true> for Amx {
+    #[inline(always)]
+    unsafe fn configure() -> Amx {
+        // SAFETY: by the trait's promise.
+        unsafe { HALF_BLOCKS.load() };
+        Amx
+    }
+
+    #[inline(always)]
+    unsafe fn start<const SLOT: usize>(&mut self, strip: *const i8, panel: *const i8) {
+        // SAFETY: by the trait's promise: the second half of a block begins 16 columns behind the first.
+        unsafe {
+            let (second, columns) = (strip.add(16), panel.add(256));
+            match SLOT {
+                0 => {
+                    start!("tmm0", "tmm4", "tmm6", strip, panel);
+                    start!("tmm1", "tmm5", "tmm7", second, columns);
+                }
+                _ => {
+                    start!("tmm2", "tmm4", "tmm6", strip, panel);
+                    start!("tmm3", "tmm5", "tmm7", second, columns);
                 }
             }
         }
     }
+
+    #[inline(always)]
+    unsafe fn store<const SLOT: usize>(&mut self, products: *mut i32) {
+        // SAFETY: by the trait's promise.
+        unsafe {
+            match SLOT {
+                0 => {
+                    store!("tmm0", products);
+                    store!("tmm1", products.add(256));
+                }
+                _ => {
+                    store!("tmm2", products);
+                    store!("tmm3", products.add(256));
+                }
+            }
+        }
+    }
+
+    #[inline(always)]
+    fn release(self) {
+        release();
+    }
+}
+
+#[inline(always)]
+fn release() {
+    // SAFETY: there is an `Amx`, so the processor has the instruction; it only clears the registers.
+    unsafe { asm!("tilerelease", options(nostack, nomem, preserves_flags)) }
 }
 
 // SAFETY: each method is the intrinsics its name says; callers promise the instruction set.
@@ -191,18 +229,18 @@ pub(crate) unsafe fn probe(count: usize) {
         WHOLE.load();
         for _ in 0..count.div_ceil(4) {
             asm!(
-                "tdpbssd tmm0, tmm2, tmm4",
-                "tdpbssd tmm1, tmm3, tmm5",
-                "tdpbssd tmm6, tmm2, tmm4",
-                "tdpbssd tmm7, tmm3, tmm5",
+                "tdpbssd tmm0, tmm4, tmm6",
+                "tdpbssd tmm1, tmm5, tmm7",
+                "tdpbssd tmm2, tmm4, tmm6",
+                "tdpbssd tmm3, tmm5, tmm7",
                 out("tmm0") _,
                 out("tmm1") _,
-                out("tmm6") _,
-                out("tmm7") _,
+                out("tmm2") _,
+                out("tmm3") _,
                 options(nostack, nomem, preserves_flags),
             );
         }
-        Amx::release();
+        release();
     }
 }
 

@@ -1,18 +1,18 @@
 //! A matrix unit in plain Rust: what tests have where there is none.
 
-use super::matrix_unit::{MatrixUnit, UnitLanes, unit_kernels};
+use super::matrix_unit::{MatrixUnit, SLOTS, UnitLanes, unit_kernels};
 use super::portable::Portable;
 
-/// Computes what the unit's instructions would.
-#[derive(Clone, Copy)]
-pub(crate) struct EmulatedUnit;
+/// Computes what the unit's instructions would; holds the products of each slot.
+pub(crate) struct EmulatedUnit([[i32; 256]; SLOTS]);
 
 /// Products of `columns` columns of a strip's block with as many of a panel's.
 ///
 /// # Safety
-/// As of [`MatrixUnit::multiply`].
-unsafe fn multiply(strip: *const i8, panel: *const i8, columns: usize, products: *mut i32) {
-    for (row, output) in (0..16).flat_map(|row| (0..16).map(move |output| (row, output))) {
+/// As of [`MatrixUnit::start`].
+unsafe fn multiply(strip: *const i8, panel: *const i8, columns: usize) -> [i32; 256] {
+    std::array::from_fn(|at| {
+        let (row, output) = (at / 16, at % 16);
         let term = |column: usize| {
             // SAFETY: by this function's promise.
             unsafe {
@@ -21,31 +21,36 @@ unsafe fn multiply(strip: *const i8, panel: *const i8, columns: usize, products:
                 i32::from(left) * i32::from(right)
             }
         };
-        // SAFETY: as above.
-        unsafe { *products.add(16 * row + output) = (0..columns).map(term).sum() };
-    }
+        (0..columns).map(term).sum()
+    })
 }
 
-// SAFETY: plain code, which needs no configuration.
-unsafe impl MatrixUnit for EmulatedUnit {
-    unsafe fn configure<const HALVES: bool>() {}
-    unsafe fn release() {}
+// SAFETY: plain code.
+unsafe impl<const HALVES: bool> MatrixUnit<HALVES> for EmulatedUnit {
+    unsafe fn configure() -> EmulatedUnit {
+        EmulatedUnit([[0; 256]; SLOTS])
+    }
 
-    unsafe fn multiply<const HALVES: bool, const SET: usize>(
-        strip: *const i8,
-        panel: *const i8,
-        products: *mut i32,
-    ) {
+    unsafe fn start<const SLOT: usize>(&mut self, strip: *const i8, panel: *const i8) {
         // SAFETY: by the trait's promise.
         unsafe {
             if HALVES {
-                multiply(strip, panel, 16, products);
-                multiply(strip.add(16), panel.add(256), 16, products.add(256));
+                self.0[2 * SLOT] = multiply(strip, panel, 16);
+                self.0[2 * SLOT + 1] = multiply(strip.add(16), panel.add(256), 16);
             } else {
-                multiply(strip, panel, 32, products);
+                self.0[SLOT] = multiply(strip, panel, 32);
             }
         }
     }
+
+    unsafe fn store<const SLOT: usize>(&mut self, products: *mut i32) {
+        let count = if HALVES { 2 } else { 1 };
+        let held = self.0[count * SLOT..][..count].as_flattened();
+        // SAFETY: by the trait's promise.
+        unsafe { products.copy_from_nonoverlapping(held.as_ptr(), held.len()) };
+    }
+
+    fn release(self) {}
 }
 
 // SAFETY: plain code.

@@ -14,6 +14,7 @@ use super::product::BlockMeta;
 use super::tile::{Codes, Scales};
 use crate::pack::{BLOCK, SUPER, TILE};
 use pianola_formats::TensorType;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Rows of activations in a strip.
@@ -24,28 +25,34 @@ pub(crate) const PANEL_BLOCKS: usize = 32;
 const CODES: usize = BLOCK * TILE;
 /// Values that are known of a block of a strip: a step for each row, then a sum of values for each.
 const STRIP_METAS: usize = 2 * STRIP;
-/// Blocks whose products are under way while those of an earlier one are scaled.
-const AHEAD: usize = 2;
-/// Rooms for products: a power of two, more than [`AHEAD`].
-const ROOMS: usize = 4;
+/// Products that a unit holds, and rooms for those that it has stored.
+pub(super) const SLOTS: usize = 4;
 
-/// A unit that multiplies small matrices of signed bytes.
+/// A unit that multiplies small matrices of signed bytes. It holds the products of [`SLOTS`] blocks of 32
+/// columns or, with `HALVES`, of half as many blocks, twice 16 columns each.
 ///
 /// # Safety
-/// Its methods may be called where the processor has it; those that multiply between
-/// [`MatrixUnit::configure`] and [`MatrixUnit::release`] with the same `HALVES` on the same thread.
-pub(crate) unsafe trait MatrixUnit: Copy + 'static {
-    /// Prepares this thread's unit for blocks of 32 columns or, with `HALVES`, of 16.
-    unsafe fn configure<const HALVES: bool>();
+/// One exists where the processor has it. It is this thread's until it is released, and there is one at a
+/// time.
+pub(crate) unsafe trait MatrixUnit<const HALVES: bool>: Sized {
+    /// Prepares this thread's unit.
+    ///
+    /// # Safety
+    /// The processor has it.
+    unsafe fn configure() -> Self;
+    /// Begins to multiply a strip's block `[16][32]` with a panel's `[8][16][4]`, for slot `SLOT`.
+    ///
+    /// # Safety
+    /// The blocks are there, and `SLOT` is a slot.
+    unsafe fn start<const SLOT: usize>(&mut self, strip: *const i8, panel: *const i8);
+    /// Stores the products of a slot, `[16][16]`: with `HALVES` those of the first 16 columns, then those
+    /// of the others.
+    ///
+    /// # Safety
+    /// There is room, and `SLOT` is a slot.
+    unsafe fn store<const SLOT: usize>(&mut self, products: *mut i32);
     /// Lets the unit sleep.
-    unsafe fn release();
-    /// `products[row][output]` of a strip's block `[16][32]` and a panel's `[8][16][4]`. With `HALVES`
-    /// those of the first 16 columns, then those of the others. Registers differ by `SET`, 0 or 1.
-    unsafe fn multiply<const HALVES: bool, const SET: usize>(
-        strip: *const i8,
-        panel: *const i8,
-        products: *mut i32,
-    );
+    fn release(self);
 }
 
 /// What filling panels and scaling products needs of lanes.
@@ -59,10 +66,10 @@ pub(crate) unsafe trait UnitLanes: Lanes {
     unsafe fn store_signed(to: *mut i8, codes: Self::B, zero: u8);
 }
 
-/// Products of a block: twice 16 x 16, the second where halves have scales of their own.
-#[repr(align(64))]
-#[derive(Clone, Copy)]
-struct Products(#[allow(dead_code, reason = "read by pointer")] [i32; 2 * STRIP * TILE]);
+/// Rooms for products, as many as a unit holds. No two begin 4 KiB apart: a load would take a store to the
+/// other for one to its own address.
+#[repr(C, align(64))]
+struct Rooms([MaybeUninit<[i32; STRIP * TILE]>; SLOTS]);
 
 /// A block of a panel: signed codes as a unit takes them, then scales, and what is added or the scales
 /// of the second half.
@@ -145,7 +152,7 @@ pub(crate) unsafe fn multiply_strips<L, U, C, S, const ZERO: i32, const HALVES: 
     sums: &mut [f32],
 ) where
     L: UnitLanes,
-    U: MatrixUnit,
+    U: MatrixUnit<HALVES>,
     C: Codes,
     S: Scales,
 {
@@ -154,7 +161,7 @@ pub(crate) unsafe fn multiply_strips<L, U, C, S, const ZERO: i32, const HALVES: 
     // SAFETY: by this function's promise.
     unsafe {
         fill_panel::<L, C, S, ZERO>(tile, strips, blocks.start, panel);
-        U::configure::<HALVES>();
+        let mut unit = U::configure();
         for (index, sums) in sums.chunks_exact_mut(STRIP * TILE).enumerate() {
             if blocks.start == 0 {
                 sums.fill(0.0);
@@ -162,9 +169,9 @@ pub(crate) unsafe fn multiply_strips<L, U, C, S, const ZERO: i32, const HALVES: 
             let at = (first + index) * (strips.columns / BLOCK) + blocks.start;
             let codes = strips.codes.add(at * CODES);
             let metas = strips.metas.add(at * STRIP_METAS);
-            multiply_strip::<L, U, S, HALVES>(codes, metas, panel, sums.as_mut_ptr());
+            multiply_strip::<L, U, S, HALVES>(&mut unit, codes, metas, panel, sums.as_mut_ptr());
         }
-        U::release();
+        unit.release();
     }
 }
 
@@ -234,51 +241,65 @@ macro_rules! each_row {
     };
 }
 
+/// Blocks between the start of a product and its being stored: a unit takes its time, and a store that
+/// waits for it keeps all behind it waiting.
+const STORED_BEHIND: usize = 2;
+/// Blocks between a product's being stored and its being scaled.
+const SCALED_BEHIND: usize = 1;
+
 /// Adds the products of a strip with a panel to `sums` `[16][16]`.
 ///
 /// # Safety
 /// As of [`multiply_strips`]; `codes` and `metas` are those of the panel's blocks in the strip.
 #[inline(always)]
-unsafe fn multiply_strip<L: UnitLanes, U: MatrixUnit, S: Scales, const HALVES: bool>(
+unsafe fn multiply_strip<L: UnitLanes, U: MatrixUnit<HALVES>, S: Scales, const HALVES: bool>(
+    unit: &mut U,
     codes: *const i8,
     metas: *const f32,
     panel: &[PanelBlock],
     sums_at: *mut f32,
 ) {
     let count = panel.len();
-    let mut rooms = [const { std::mem::MaybeUninit::<Products>::uninit() }; ROOMS];
-    let rooms: *mut Products = rooms.as_mut_ptr().cast();
-    // SAFETY: by this function's promise; a block's room is written before it is read.
+    let panel = panel.as_ptr();
+    // With halves a block has two slots.
+    let (slots, behind) = if HALVES { (SLOTS / 2, 1) } else { (SLOTS, STORED_BEHIND) };
+    let mut rooms = Rooms([MaybeUninit::uninit(); SLOTS]);
+    let rooms = rooms.0.as_mut_ptr();
+    // SAFETY: by this function's promise; blocks in work have slots and rooms of their own, which are written
+    // before they are read.
     unsafe {
-        let room = |block: usize| rooms.add(block % ROOMS).cast::<i32>();
-        let panel = panel.as_ptr();
+        let room = |block: usize| rooms.add(SLOTS / slots * (block % slots)).cast::<i32>();
         let mut sums = [L::splat(0.0); STRIP];
         each_row!(ROW, { sums[ROW] = L::load(sums_at.add(ROW * TILE)) });
-        macro_rules! multiply {
-            ($block:expr, $set:literal) => {
-                if $block < count {
-                    let codes = codes.add($block * CODES);
-                    let panel = panel.add($block).cast::<i8>();
-                    U::multiply::<HALVES, $set>(codes, panel, room($block));
+        // Blocks that have not begun wrap around to beyond the last.
+        macro_rules! block {
+            ($block:expr, $slot:literal, $stored:literal) => {
+                let block: usize = $block;
+                if block < count {
+                    unit.start::<$slot>(codes.add(block * CODES), panel.add(block).cast());
+                }
+                let stored = block.wrapping_sub(behind);
+                if stored < count {
+                    unit.store::<$stored>(room(stored));
+                }
+                let scaled = stored.wrapping_sub(SCALED_BEHIND);
+                if scaled < count {
+                    let metas = metas.add(scaled * STRIP_METAS);
+                    scale::<L, S>(room(scaled), metas, &*panel.add(scaled), &mut sums);
                 }
             };
         }
-        macro_rules! add {
-            ($block:expr) => {
-                if $block < count {
-                    let metas = metas.add($block * STRIP_METAS);
-                    scale::<L, S>(room($block), metas, &*panel.add($block), &mut sums);
-                }
-            };
-        }
-        const { assert!(AHEAD == 2 && ROOMS.is_power_of_two() && ROOMS > AHEAD) };
-        multiply!(0, 0);
-        multiply!(1, 1);
-        for block in (0..count).step_by(2) {
-            multiply!(block + AHEAD, 0);
-            add!(block);
-            multiply!(block + 1 + AHEAD, 1);
-            add!(block + 1);
+        const { assert!(SLOTS == 4 && STORED_BEHIND == 2 && SCALED_BEHIND < 2) };
+        for block in (0..count + behind + SCALED_BEHIND).step_by(slots) {
+            if HALVES {
+                block!(block, 0, 1);
+                block!(block + 1, 1, 0);
+            } else {
+                block!(block, 0, 2);
+                block!(block + 1, 1, 3);
+                block!(block + 2, 2, 0);
+                block!(block + 3, 3, 1);
+            }
         }
         each_row!(ROW, { L::store(sums_at.add(ROW * TILE), sums[ROW]) });
     }

@@ -7,7 +7,7 @@
 //! function's `Safety` section, or else its doc, says it reads and writes; `stage` keeps that.
 
 // Where undocumented blocks are allowed, each is one vector operation under the promises above.
-#[cfg(target_arch = "x86_64")]
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
 pub(crate) mod attend;
 #[cfg(target_arch = "x86_64")]
@@ -92,8 +92,10 @@ impl Level {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vnni")
             }
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             Level::Amx => Level::Avx512.available() && amx::available(),
+            #[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+            Level::Amx => false,
             #[cfg(not(target_arch = "x86_64"))]
             Level::Avx2 | Level::Avx512 | Level::Amx => false,
         }
@@ -121,7 +123,7 @@ impl Level {
     /// Kernels for products of many rows, where there is a matrix unit.
     pub(crate) fn unit_kernels(self) -> Option<&'static UnitKernels> {
         match self {
-            #[cfg(target_arch = "x86_64")]
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             Level::Amx => Some(&amx::KERNELS),
             #[cfg(feature = "test-hooks")]
             Level::EmulatedUnit => Some(&emulated_unit::KERNELS),
