@@ -3,7 +3,7 @@
 use crate::memory::Memory;
 use crate::pack::BLOCK;
 use crate::simd::kernels::Kernels;
-use crate::simd::matrix_unit::{STRIP, UnitKernels};
+use crate::simd::matrix_unit::{STRIP, STRIP_BLOCK_BYTES, UnitKernels};
 use crate::simd::product::{BlockMeta, FloatRows};
 use crate::stage::{
     Activations, Angles, Attention, Embed, Norm, Plain, PlainOp, Product, Prologue, Rotation, Slab,
@@ -42,7 +42,9 @@ fn activation_values(plan: &Plan) -> usize {
 pub(crate) fn activation_bytes(plan: &Plan) -> usize {
     let values = activation_values(plan);
     // f32, int8, and what is known of 32 of these.
-    4 * values + values + size_of::<BlockMeta>() * (values / BLOCK + 16) + 256
+    let rows = 4 * values + values + size_of::<BlockMeta>() * (values / BLOCK + 16);
+    // The codes once more in strips; untouched, and no memory, where there is no matrix unit.
+    rows + STRIP_BLOCK_BYTES * (values / BLOCK) + 512
 }
 
 pub(crate) struct Recorder<'a> {
@@ -163,14 +165,18 @@ impl Recorder<'_> {
         let aligned = |bytes: usize| bytes.next_multiple_of(64);
         let codes = aligned(4 * values);
         let metas = codes + aligned(values);
-        assert!(metas + size_of::<BlockMeta>() * (values / BLOCK) <= self.activations.len());
+        let strips = metas + aligned(size_of::<BlockMeta>() * (values / BLOCK));
+        let strip_metas = strips + aligned(2 * values);
+        assert!(strips + STRIP_BLOCK_BYTES * (values / BLOCK) + 64 <= self.activations.len());
         let start = self.activations.start();
-        // SAFETY: the three arrays lie inside the memory, one behind another.
+        // SAFETY: the arrays lie inside the memory, one behind another.
         unsafe {
             Activations {
                 floats: start.cast(),
                 codes: start.add(codes).cast(),
                 metas: start.add(metas).cast(),
+                strips: start.add(strips).cast(),
+                strip_metas: start.add(strip_metas).cast(),
             }
         }
     }
@@ -240,7 +246,6 @@ impl Recorder<'_> {
             soft_cap: project.soft_cap.map(|cap| cap.0),
             logits,
             refined,
-            unit,
             columns: width,
             floats,
             activations,

@@ -60,7 +60,6 @@ fn of_product(
     level: Level,
 ) -> Vec<String> {
     let width = plan.graph.tensor(project.input).width;
-    let unit = level.unit_kernels().is_some();
     let mut found = BTreeSet::new();
     for part in &project.parts {
         let ty = plan.graph.weights[part.weight.0].ty;
@@ -74,7 +73,8 @@ fn of_product(
         };
         // The head's integers are refined: two rows for each.
         let mut left = if integer && head { 2 * rows } else { rows };
-        if unit && integer && left >= UNIT_ROWS {
+        let unit = level.unit_kernels().and_then(|kernels| (kernels.product)(ty));
+        if unit.is_some() && integer && left >= UNIT_ROWS {
             found.insert(format!(", {ty} with {form}, {UNIT_ROWS} rows on a matrix unit"));
             continue;
         }

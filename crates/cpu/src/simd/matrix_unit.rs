@@ -1,12 +1,14 @@
 //! Products on a matrix unit: 16 rows of activations against 16 rows of weights, 32 columns at a time.
 //!
 //! ```text
-//! strip (16 rows, int8) ─┐
-//!                        ├─ MatrixUnit ──► 16 x 16 i32 ──► times scale and step, added to f32 sums
-//! panel (16 outputs) ────┘
+//! strip (16 rows, int8 codes) ─┐
+//!                              ├─ MatrixUnit ──► 16 x 16 sums ──► times scale and step, added
+//! panel (16 outputs, codes) ───┘
 //! ```
 //!
-//! A block's products are exact integers, and scales are applied block by block in the order of
+//! Codes of both are whole numbers of at most eight bits, which a bf16 holds, and a block's products are
+//! whole numbers below 2^20, which an f32 holds: a unit for bf16 computes what one for int8 would, and
+//! leaves it as f32, which saves converting it. Scales are applied block by block in the order of
 //! [`super::product`]: a row's bits do not depend on which of the two computed it.
 
 use super::lanes::Lanes;
@@ -19,64 +21,70 @@ use std::ops::Range;
 
 /// Rows of activations in a strip.
 pub(crate) const STRIP: usize = 16;
-/// Blocks of a weight that a panel holds: with those of a strip beside it, less than a first-level cache.
-pub(crate) const PANEL_BLOCKS: usize = 32;
-/// Bytes of a block's codes in a panel and in a strip.
+/// Blocks of a weight that a panel holds: a few, so that panels of two hardware threads and what is streamed
+/// past them fit a first-level cache.
+pub(crate) const PANEL_BLOCKS: usize = 16;
+/// Codes of a block in a panel and in a strip.
 const CODES: usize = BLOCK * TILE;
 /// Values that are known of a block of a strip: a step for each row, then a sum of values for each.
 const STRIP_METAS: usize = 2 * STRIP;
+/// Bytes of a strip's row for 32 columns.
+pub(crate) const STRIP_BLOCK_BYTES: usize = 2 * BLOCK + 4 * STRIP_METAS / STRIP;
 /// Products that a unit holds, and rooms for those that it has stored.
 pub(super) const SLOTS: usize = 4;
+/// Columns of four as a unit takes them, in pairs: those that the even bytes of four codes are, then the odd.
+const ORDER: [usize; 4] = [0, 2, 1, 3];
 
-/// A unit that multiplies small matrices of signed bytes. It holds the products of [`SLOTS`] blocks of 32
-/// columns or, with `HALVES`, of half as many blocks, twice 16 columns each.
+/// A unit that multiplies small matrices of bf16 and holds [`SLOTS`] products.
 ///
 /// # Safety
 /// One exists where the processor has it. It is this thread's until it is released, and there is one at a
 /// time.
-pub(crate) unsafe trait MatrixUnit<const HALVES: bool>: Sized {
+pub(crate) unsafe trait MatrixUnit: Sized {
     /// Prepares this thread's unit.
     ///
     /// # Safety
     /// The processor has it.
     unsafe fn configure() -> Self;
-    /// Begins to multiply a strip's block `[16][32]` with a panel's `[8][16][4]`, for slot `SLOT`.
+    /// Begins to multiply a strip's block `[16][32]` with a panel's `[16][16][2]`, for slot `SLOT`.
     ///
     /// # Safety
     /// The blocks are there, and `SLOT` is a slot.
-    unsafe fn start<const SLOT: usize>(&mut self, strip: *const i8, panel: *const i8);
-    /// Stores the products of a slot, `[16][16]`: with `HALVES` those of the first 16 columns, then those
-    /// of the others.
+    unsafe fn start<const SLOT: usize>(&mut self, strip: *const u16, panel: *const u16);
+    /// Stores the products of a slot, `[16][16]`.
     ///
     /// # Safety
     /// There is room, and `SLOT` is a slot.
-    unsafe fn store<const SLOT: usize>(&mut self, products: *mut i32);
+    unsafe fn store<const SLOT: usize>(&mut self, products: *mut f32);
     /// Lets the unit sleep.
     fn release(self);
 }
 
-/// What filling panels and scaling products needs of lanes.
+/// What filling panels needs of lanes.
 ///
 /// # Safety
 /// As of [`Lanes`].
 pub(crate) unsafe trait UnitLanes: Lanes {
-    /// 16 i32, as f32.
-    unsafe fn load_i32(from: *const i32) -> Self::F;
-    /// Stores `byte - zero` of 64 bytes, signed; the differences fit.
-    unsafe fn store_signed(to: *mut i8, codes: Self::B, zero: u8);
+    /// Stores `code - ZERO` of four columns of 16 outputs as bf16: two rows of a panel's block, in
+    /// [`ORDER`]. Codes are below 32 unless `WIDE`.
+    unsafe fn store_pairs<const ZERO: i32, const WIDE: bool>(to: *mut u16, codes: Self::B);
+}
+
+/// The bf16 of a whole number of at most eight bits.
+pub(super) const fn whole_bf16(number: i32) -> u16 {
+    ((number as f32).to_bits() >> 16) as u16
 }
 
 /// Rooms for products, as many as a unit holds. No two begin 4 KiB apart: a load would take a store to the
 /// other for one to its own address.
 #[repr(C, align(64))]
-struct Rooms([MaybeUninit<[i32; STRIP * TILE]>; SLOTS]);
+struct Rooms([MaybeUninit<[f32; STRIP * TILE]>; SLOTS]);
 
-/// A block of a panel: signed codes as a unit takes them, then scales, and what is added or the scales
-/// of the second half.
+/// A block of a panel: codes less their zero point as a unit takes them, then scales, and what is added.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub(crate) struct PanelBlock {
-    codes: [i8; CODES],
+    codes: [u16; CODES],
     scales: [[f32; TILE]; 2],
 }
 
@@ -87,8 +95,8 @@ impl PanelBlock {
 /// Strips of quantised activations, `columns` wide.
 #[derive(Clone, Copy)]
 pub(crate) struct Strips {
-    /// `[strips][blocks][16][32]`
-    pub codes: *const i8,
+    /// `[strips][blocks][16][32]`, bf16, columns in [`ORDER`].
+    pub codes: *const u16,
     /// `[strips][blocks][2][16]`
     pub metas: *const f32,
     pub columns: usize,
@@ -104,7 +112,7 @@ pub(crate) struct Strips {
 pub(crate) unsafe fn put_row(
     row: usize,
     from: (&[i8], &[BlockMeta]),
-    codes: *mut i8,
+    codes: *mut u16,
     metas: *mut f32,
 ) {
     let blocks = from.1.len();
@@ -113,7 +121,10 @@ pub(crate) unsafe fn put_row(
         let at = strip * blocks + block;
         // SAFETY: by this function's promise.
         unsafe {
-            codes.add(at * CODES + lane * BLOCK).cast::<[i8; BLOCK]>().write_unaligned(*values);
+            let place = codes.add(at * CODES + lane * BLOCK).cast::<[u16; BLOCK]>();
+            place.write_unaligned(std::array::from_fn(|column| {
+                whole_bf16(i32::from(values[column / 4 * 4 + ORDER[column % 4]]))
+            }));
             let metas = metas.add(at * STRIP_METAS + lane);
             *metas = meta.step;
             *metas.add(STRIP) = meta.value_sum;
@@ -133,7 +144,7 @@ pub(crate) type UnitProduct =
 pub(crate) struct UnitKernels {
     pub product: fn(TensorType) -> Option<UnitProduct>,
     /// Repeated products on registers, for measuring the arithmetic ceiling: `count` times
-    /// 16 x 16 x 64 multiply-adds.
+    /// 16 x 16 x 32 multiply-adds.
     pub probe: unsafe fn(usize),
 }
 
@@ -143,7 +154,7 @@ pub(crate) struct UnitKernels {
 /// The processor has `U` and the instructions of `L`. `tile` is a whole tile of the type that `C`, `S`
 /// and `ZERO` name with `strips.columns` columns, `blocks` are some of it, and the strips exist.
 #[inline(always)]
-pub(crate) unsafe fn multiply_strips<L, U, C, S, const ZERO: i32, const HALVES: bool>(
+pub(crate) unsafe fn multiply_strips<L, U, C, S, const ZERO: i32>(
     tile: *const u8,
     strips: &Strips,
     first: usize,
@@ -152,11 +163,11 @@ pub(crate) unsafe fn multiply_strips<L, U, C, S, const ZERO: i32, const HALVES: 
     sums: &mut [f32],
 ) where
     L: UnitLanes,
-    U: MatrixUnit<HALVES>,
+    U: MatrixUnit,
     C: Codes,
     S: Scales,
 {
-    const { assert!(HALVES == S::HALVES) };
+    const { assert!(!S::HALVES, "two products a block are slower than vectors") };
     let panel = &mut panel[..blocks.len()];
     // SAFETY: by this function's promise.
     unsafe {
@@ -169,7 +180,7 @@ pub(crate) unsafe fn multiply_strips<L, U, C, S, const ZERO: i32, const HALVES: 
             let at = (first + index) * (strips.columns / BLOCK) + blocks.start;
             let codes = strips.codes.add(at * CODES);
             let metas = strips.metas.add(at * STRIP_METAS);
-            multiply_strip::<L, U, S, HALVES>(&mut unit, codes, metas, panel, sums.as_mut_ptr());
+            multiply_strip::<L, U, S>(&mut unit, codes, metas, panel, sums.as_mut_ptr());
         }
         unit.release();
     }
@@ -195,20 +206,23 @@ unsafe fn fill_panel<L: UnitLanes, C: Codes, S: Scales, const ZERO: i32>(
             let block = first + index;
             let codes = C::load::<L>(tile.add(block * C::BYTES));
             for (group, codes) in codes.into_iter().enumerate() {
-                L::store_signed(place.codes.as_mut_ptr().add(4 * TILE * group), codes, ZERO as u8);
+                let place = place.codes.as_mut_ptr().add(4 * TILE * group);
+                if C::WIDE {
+                    L::store_pairs::<ZERO, true>(place, codes);
+                } else {
+                    L::store_pairs::<ZERO, false>(place, codes);
+                }
             }
             if index == 0 || block % SUPER == 0 {
                 shared = S::shared::<L>(scales, blocks, block);
             }
-            let low = S::scale::<L>(scales, shared, block, 0);
-            let high = if S::HALVES { S::scale::<L>(scales, shared, block, 1) } else { low };
+            let scale = S::scale::<L>(scales, shared, block, 0);
             let min = S::min::<L>(scales, shared, block);
             #[cfg(feature = "test-hooks")]
-            let [low, high, min] = spoil::<L>(strips, block, [low, high, min]);
-            L::store(place.scales[0].as_mut_ptr(), low);
-            if S::HALVES || S::MINS {
-                let second = if S::HALVES { high } else { min };
-                L::store(place.scales[1].as_mut_ptr(), second);
+            let [scale, _, min] = spoil::<L>(strips, block, [scale, scale, min]);
+            L::store(place.scales[0].as_mut_ptr(), scale);
+            if S::MINS {
+                L::store(place.scales[1].as_mut_ptr(), min);
             }
         }
     }
@@ -221,8 +235,9 @@ unsafe fn fill_panel<L: UnitLanes, C: Codes, S: Scales, const ZERO: i32>(
 #[cfg(feature = "test-hooks")]
 #[inline(always)]
 unsafe fn spoil<L: Lanes>(strips: &Strips, block: usize, scales: [L::F; 3]) -> [L::F; 3] {
-    let &Strips { codes, columns, fault, .. } = strips;
-    let rows = super::product::QuantizedRows { codes, metas: std::ptr::null(), columns, fault };
+    let &Strips { columns, fault, .. } = strips;
+    let (codes, metas) = (std::ptr::null(), std::ptr::null());
+    let rows = super::product::QuantizedRows { codes, metas, columns, fault };
     // SAFETY: by this function's promise; the rows are not read.
     unsafe { super::product::spoil::<L>(&rows, block, scales) }
 }
@@ -252,23 +267,21 @@ const SCALED_BEHIND: usize = 1;
 /// # Safety
 /// As of [`multiply_strips`]; `codes` and `metas` are those of the panel's blocks in the strip.
 #[inline(always)]
-unsafe fn multiply_strip<L: UnitLanes, U: MatrixUnit<HALVES>, S: Scales, const HALVES: bool>(
+unsafe fn multiply_strip<L: UnitLanes, U: MatrixUnit, S: Scales>(
     unit: &mut U,
-    codes: *const i8,
+    codes: *const u16,
     metas: *const f32,
     panel: &[PanelBlock],
     sums_at: *mut f32,
 ) {
     let count = panel.len();
     let panel = panel.as_ptr();
-    // With halves a block has two slots.
-    let (slots, behind) = if HALVES { (SLOTS / 2, 1) } else { (SLOTS, STORED_BEHIND) };
     let mut rooms = Rooms([MaybeUninit::uninit(); SLOTS]);
     let rooms = rooms.0.as_mut_ptr();
     // SAFETY: by this function's promise; blocks in work have slots and rooms of their own, which are written
     // before they are read.
     unsafe {
-        let room = |block: usize| rooms.add(SLOTS / slots * (block % slots)).cast::<i32>();
+        let room = |block: usize| rooms.add(block % SLOTS).cast::<f32>();
         let mut sums = [L::splat(0.0); STRIP];
         each_row!(ROW, { sums[ROW] = L::load(sums_at.add(ROW * TILE)) });
         // Blocks that have not begun wrap around to beyond the last.
@@ -278,7 +291,7 @@ unsafe fn multiply_strip<L: UnitLanes, U: MatrixUnit<HALVES>, S: Scales, const H
                 if block < count {
                     unit.start::<$slot>(codes.add(block * CODES), panel.add(block).cast());
                 }
-                let stored = block.wrapping_sub(behind);
+                let stored = block.wrapping_sub(STORED_BEHIND);
                 if stored < count {
                     unit.store::<$stored>(room(stored));
                 }
@@ -290,16 +303,11 @@ unsafe fn multiply_strip<L: UnitLanes, U: MatrixUnit<HALVES>, S: Scales, const H
             };
         }
         const { assert!(SLOTS == 4 && STORED_BEHIND == 2 && SCALED_BEHIND < 2) };
-        for block in (0..count + behind + SCALED_BEHIND).step_by(slots) {
-            if HALVES {
-                block!(block, 0, 1);
-                block!(block + 1, 1, 0);
-            } else {
-                block!(block, 0, 2);
-                block!(block + 1, 1, 3);
-                block!(block + 2, 2, 0);
-                block!(block + 3, 3, 1);
-            }
+        for block in (0..count + STORED_BEHIND + SCALED_BEHIND).step_by(SLOTS) {
+            block!(block, 0, 2);
+            block!(block + 1, 1, 3);
+            block!(block + 2, 2, 0);
+            block!(block + 3, 3, 1);
         }
         each_row!(ROW, { L::store(sums_at.add(ROW * TILE), sums[ROW]) });
     }
@@ -310,28 +318,22 @@ unsafe fn multiply_strip<L: UnitLanes, U: MatrixUnit<HALVES>, S: Scales, const H
 /// # Safety
 /// `products` holds those of the block; `metas` is the strip's of the block.
 #[inline(always)]
-unsafe fn scale<L: UnitLanes, S: Scales>(
-    products: *const i32,
+unsafe fn scale<L: Lanes, S: Scales>(
+    products: *const f32,
     metas: *const f32,
     panel: &PanelBlock,
     sums: &mut [L::F; STRIP],
 ) {
     // SAFETY: by this function's promise.
     unsafe {
-        let low_scale = L::load(panel.scales[0].as_ptr());
-        let second = L::load(panel.scales[1].as_ptr());
+        let scale = L::load(panel.scales[0].as_ptr());
+        let min = L::load(panel.scales[1].as_ptr());
         each_row!(ROW, {
+            let product = L::load(products.add(ROW * TILE));
             let step = L::splat(*metas.add(ROW));
-            let low = L::load_i32(products.add(ROW * TILE));
-            if S::HALVES {
-                let high = L::load_i32(products.add((STRIP + ROW) * TILE));
-                let both = L::fma(low, low_scale, L::mul(high, second));
-                sums[ROW] = L::fma(both, step, sums[ROW]);
-            } else {
-                sums[ROW] = L::fma(low, L::mul(low_scale, step), sums[ROW]);
-            }
+            sums[ROW] = L::fma(product, L::mul(scale, step), sums[ROW]);
             if S::MINS {
-                sums[ROW] = L::fma(second, L::splat(*metas.add(STRIP + ROW)), sums[ROW]);
+                sums[ROW] = L::fma(min, L::splat(*metas.add(STRIP + ROW)), sums[ROW]);
             }
         });
     }
@@ -348,7 +350,6 @@ macro_rules! unit_kernels {
             Q8_0 q8_0: Bits8, Half, 128;
             Q4K q4_k: Bits4, SixBit, 0;
             Q5K q5_k: Bits5, SixBit, 0;
-            Q6K q6_k: Bits6, SignedHalves, 32;
             IQ4NL iq4_nl: Iq4Values, Half, 128;
             IQ4XS iq4_xs: Iq4Values, Signed, 128;);
     };
@@ -365,6 +366,8 @@ macro_rules! unit_kernels {
             fn product(ty: TensorType) -> Option<UnitProduct> {
                 Some(match ty {
                     $(TensorType::$variant => $function,)*
+                    // Blocks with two scales would take two products each, which is no faster than vectors.
+                    TensorType::Q6K => return None,
                     TensorType::F32 | TensorType::F16 | TensorType::BF16 => return None,
                 })
             }
@@ -383,10 +386,9 @@ macro_rules! unit_kernels {
             panel: &mut [PanelBlock],
             sums: &mut [f32],
         ) {
-            const HALVES: bool = <$scales as Scales>::HALVES;
             // SAFETY: forwarded; see `UnitKernels`.
             unsafe {
-                multiply_strips::<$lanes, $unit, $codes, $scales, $zero, HALVES>(
+                multiply_strips::<$lanes, $unit, $codes, $scales, $zero>(
                     tile, strips, first, blocks, panel, sums,
                 )
             }
@@ -418,7 +420,7 @@ mod tests {
     struct Activations {
         codes: Vec<i8>,
         metas: Vec<BlockMeta>,
-        strip_codes: Vec<i8>,
+        strip_codes: Vec<u16>,
         strip_metas: Vec<f32>,
     }
 
@@ -495,7 +497,9 @@ mod tests {
     fn a_unit_gives_the_bits_of_vectors() {
         let levels = [Level::EmulatedUnit, Level::Amx];
         for level in levels.into_iter().filter(|level| level.available()) {
-            for &ty in TensorType::ALL.iter().filter(|ty| ty.is_quantized()) {
+            let has_kernel =
+                |ty: &&TensorType| (level.unit_kernels().unwrap().product)(**ty).is_some();
+            for &ty in TensorType::ALL.iter().filter(has_kernel) {
                 for rows in [16, 1, 37] {
                     let [expected, found] = both(level, ty, rows);
                     let bits =

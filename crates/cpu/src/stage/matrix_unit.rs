@@ -44,40 +44,35 @@ impl Product {
         let UnitScratch { panel, sums } = &mut scratch.unit;
         let padded = rows.len().next_multiple_of(STRIP);
         let blocks = self.columns / BLOCK;
-        // Where another part has no kernel for the unit, a job may have more tiles or rows than fit.
-        let at_once = (sums.len() / padded).max(1);
-        for first in tiles.clone().step_by(at_once) {
-            let tiles = first..tiles.end.min(first + at_once);
-            for start in (0..blocks).step_by(PANEL_BLOCKS) {
-                let blocks = start..blocks.min(start + PANEL_BLOCKS);
-                for (tile, sums) in tiles.clone().zip(sums.chunks_exact_mut(padded)) {
-                    let strips = self.strips(play, part, tile);
-                    let strip = rows.start / STRIP;
-                    // SAFETY: by the promise of `Stage::run`; the rows are whole strips, or the last.
-                    unsafe {
-                        let tile = (*part.matrix).tile(tile).as_ptr();
-                        product(tile, &strips, strip, blocks.clone(), panel, values(sums));
-                    }
+        for start in (0..blocks).step_by(PANEL_BLOCKS) {
+            let blocks = start..blocks.min(start + PANEL_BLOCKS);
+            for (tile, sums) in tiles.clone().zip(sums.chunks_exact_mut(padded)) {
+                let strips = self.strips(play, part, tile);
+                let strip = rows.start / STRIP;
+                // SAFETY: by the promise of `Stage::run`; the rows are whole strips, or the last.
+                unsafe {
+                    let tile = (*part.matrix).tile(tile).as_ptr();
+                    product(tile, &strips, strip, blocks.clone(), panel, values(sums));
                 }
             }
-            for (tile, sums) in tiles.zip(sums.chunks_exact_mut(padded)) {
-                let sums = values(sums);
-                if fault!(play, WrongTail) && !rows.len().is_multiple_of(8) {
-                    // The last row is that before it.
-                    let last = rows.len() - 1;
-                    sums.copy_within((last - 1) * TILE..last * TILE, last * TILE);
-                }
-                // SAFETY: by the promise of `Stage::run`.
-                unsafe { self.put(play, part, tile, rows.clone(), gate, sums) };
+        }
+        for (tile, sums) in tiles.zip(sums.chunks_exact_mut(padded)) {
+            let sums = values(sums);
+            if fault!(play, WrongTail) && rows.len() > 1 && !rows.len().is_multiple_of(8) {
+                // The last row is that before it.
+                let last = rows.len() - 1;
+                sums.copy_within((last - 1) * TILE..last * TILE, last * TILE);
             }
+            // SAFETY: by the promise of `Stage::run`.
+            unsafe { self.put(play, part, tile, rows.clone(), gate, sums) };
         }
     }
 
     #[cfg_attr(not(feature = "test-hooks"), allow(unused_variables))]
     fn strips(&self, play: &Play<'_>, part: &Weights, tile: usize) -> Strips {
         Strips {
-            codes: self.activations.codes,
-            metas: self.activations.metas.cast(),
+            codes: self.activations.strips,
+            metas: self.activations.strip_metas,
             columns: self.columns,
             #[cfg(feature = "test-hooks")]
             fault: play.fault.filter(|_| part.is_faulty(tile)),

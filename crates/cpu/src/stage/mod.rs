@@ -18,7 +18,7 @@ pub(crate) use product::{Product, Weights};
 pub(crate) use prologue::Prologue;
 
 use crate::kv::KvMemory;
-use crate::pack::{BLOCK, PackedMatrix, TILE};
+use crate::pack::{PackedMatrix, TILE};
 use crate::simd::attend::Scratch;
 use crate::simd::kernels::Kernels;
 use crate::simd::product::BlockMeta;
@@ -52,6 +52,9 @@ pub(crate) struct Activations {
     pub floats: *mut f32,
     pub codes: *mut i8,
     pub metas: *mut BlockMeta,
+    /// The codes once more in strips, and what is known of them, for a matrix unit.
+    pub strips: *mut u16,
+    pub strip_metas: *mut f32,
 }
 
 pub(crate) struct Embed {
@@ -97,24 +100,14 @@ pub(crate) struct WorkerScratch {
     panel: Vec<f32>,
     /// Two rows of the widest input.
     rows: [Vec<f32>; 2],
-    /// One of it quantised.
-    quantized: QuantizedRow,
     unit: UnitScratch,
     attend: Scratch,
-}
-
-/// Room for a row of int8 activations.
-struct QuantizedRow {
-    codes: Vec<i8>,
-    metas: Vec<BlockMeta>,
 }
 
 impl WorkerScratch {
     /// `unit` says whether products may run on a matrix unit.
     pub fn new(widest: usize, head_dim: usize, unit: bool) -> WorkerScratch {
-        let metas = BlockMeta { step: 0.0, value_sum: 0.0, low: 0, high: 0 };
         WorkerScratch {
-            quantized: QuantizedRow { codes: vec![0; widest], metas: vec![metas; widest / BLOCK] },
             unit: UnitScratch::new(unit),
             output: vec![0.0; ROWS_AT_ONCE * TILE],
             panel: vec![0.0; widest * TILE],

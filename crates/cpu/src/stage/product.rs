@@ -36,8 +36,6 @@ pub(crate) struct Product {
     pub logits: bool,
     /// Rows come in pairs whose results are added; see [`super::Prologue::refined`].
     pub refined: bool,
-    /// Many int8 rows lie in strips; see [`super::Prologue::unit`].
-    pub unit: bool,
     pub columns: usize,
     pub floats: FloatRows,
     pub activations: Activations,
@@ -51,11 +49,11 @@ impl Product {
 
     /// The kernel for a matrix unit, where this play uses it for a part.
     fn unit_product(&self, play: &Play<'_>, part: &Weights) -> Option<UnitProduct> {
-        part.unit.filter(|_| self.unit && self.rows(play) >= UNIT_ROWS)
+        part.unit.filter(|_| self.rows(play) >= UNIT_ROWS)
     }
 
     fn cut(&self, play: &Play<'_>) -> ProductCut {
-        if self.parts.iter().all(|part| self.unit_product(play, part).is_some()) {
+        if self.parts.iter().any(|part| self.unit_product(play, part).is_some()) {
             return cut_unit_product(self.tiles(), self.rows(play), play.workers);
         }
         let quantized = self.parts.iter().all(|part| part.quantized.is_some());

@@ -1,10 +1,9 @@
 //! The prologue of a product: what its input goes through, row by row.
 
-use super::{Activations, Norm, Play, QuantizedRow, Slab, WorkerScratch};
+use super::{Activations, Norm, Play, Slab, WorkerScratch};
 use crate::pack::BLOCK;
 use crate::policy::UNIT_ROWS;
 use crate::simd::matrix_unit::put_row;
-use crate::simd::product::BlockMeta;
 
 /// Residual sum, norm and quantisation of a product's input, row by row.
 pub(crate) struct Prologue {
@@ -22,7 +21,7 @@ pub(crate) struct Prologue {
     pub quantized: bool,
     /// Each int8 row is followed by one of what its rounding left out: 15 bits in all.
     pub refined: bool,
-    /// Many int8 rows are left in strips, for a matrix unit.
+    /// Many int8 rows are left in strips, too, for a matrix unit.
     pub unit: bool,
     pub activations: Activations,
 }
@@ -59,53 +58,39 @@ impl Prologue {
             }
             if self.quantized {
                 let job = if self.refined { 2 * job } else { job };
-                let room = &mut scratch.quantized;
-                let rounded = self.quantize(play, x, job, room);
+                self.quantize(play, x, job);
                 if self.refined {
-                    self.left_out(x, rounded, sum.as_mut_ptr());
-                    self.quantize(play, sum.as_ptr(), job + 1, room);
+                    self.left_out(x, job, sum.as_mut_ptr());
+                    self.quantize(play, sum.as_ptr(), job + 1);
                 }
             }
         }
     }
 
-    /// Quantises a row; returns where its codes lie one behind another.
-    unsafe fn quantize(
-        &self,
-        play: &Play<'_>,
-        x: *const f32,
-        row: usize,
-        room: &mut QuantizedRow,
-    ) -> (*const i8, *const BlockMeta) {
-        let Activations { codes, metas, .. } = self.activations;
+    unsafe fn quantize(&self, play: &Play<'_>, x: *const f32, row: usize) {
+        let Activations { codes, metas, strips, strip_metas, .. } = self.activations;
         let (width, blocks) = (self.width, self.width / BLOCK);
         let rows = self.rows(play) * if self.refined { 2 } else { 1 };
-        // SAFETY: the activations have room for every row of a play, and for whole strips.
+        // SAFETY: the activations have room for every row of a play.
         unsafe {
-            if !self.unit || rows < UNIT_ROWS {
-                let place = (codes.add(row * width), metas.add(row * blocks));
-                (play.kernels.quantize)(x, width, place.0, place.1);
-                return (place.0, place.1);
+            let (codes, metas) = (codes.add(row * width), metas.add(row * blocks));
+            (play.kernels.quantize)(x, width, codes, metas);
+            if self.unit && rows >= UNIT_ROWS {
+                let codes = std::slice::from_raw_parts(codes, width);
+                let metas = std::slice::from_raw_parts(metas, blocks);
+                put_row(row, (codes, metas), strips, strip_metas);
             }
-            let place = (&mut room.codes[..width], &mut room.metas[..blocks]);
-            (play.kernels.quantize)(x, width, place.0.as_mut_ptr(), place.1.as_mut_ptr());
-            put_row(row, (place.0, place.1), codes, metas.cast());
         }
-        (room.codes.as_ptr(), room.metas.as_ptr())
     }
 
-    /// `x` less what a quantised row holds of it.
-    unsafe fn left_out(
-        &self,
-        x: *const f32,
-        (codes, metas): (*const i8, *const BlockMeta),
-        out: *mut f32,
-    ) {
+    /// `x` less what row `row` of the int8 rows holds of it.
+    unsafe fn left_out(&self, x: *const f32, row: usize, out: *mut f32) {
+        let blocks = self.width / BLOCK;
         for at in 0..self.width {
             // SAFETY: as in `quantize`, which wrote them.
             unsafe {
-                let code = f32::from(*codes.add(at));
-                let step = (*metas.add(at / BLOCK)).step;
+                let code = f32::from(*self.activations.codes.add(row * self.width + at));
+                let step = (*self.activations.metas.add(row * blocks + at / BLOCK)).step;
                 *out.add(at) = *x.add(at) - code * step;
             }
         }
