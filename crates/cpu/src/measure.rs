@@ -88,7 +88,7 @@ pub(crate) fn measure_with(pool: &Pool, level: Level, block: &[u8], numeric: Num
             const PRODUCTS: usize = 50_000;
             // SAFETY: as above.
             let seconds = best(&|_| unsafe { (unit.probe)(PRODUCTS) });
-            (seconds, 2 * 16 * 16 * 32 * PRODUCTS)
+            (seconds, 2 * 16 * 16 * 64 * PRODUCTS)
         }
         _ => {
             const ROUNDS: usize = 500_000;

@@ -1,5 +1,6 @@
 //! Policy: how work is cut for the workers. Pure functions of shapes, apart from the kernels.
 
+use crate::simd::matrix_unit::STRIP;
 use pianola_formats::TensorType;
 
 /// Bytes of activations that stay in a core's own cache beside the weights streaming through.
@@ -32,8 +33,8 @@ pub(crate) fn cut_product(
     ProductCut { tiles, rows: rows.max(1) }
 }
 
-/// Least rows of a product in int8 for a matrix unit, which takes 16 at a time.
-pub(crate) const UNIT_ROWS: usize = 16;
+/// Least rows of a product in int8 for a matrix unit, which takes 16 at a time: fewer are no slower without.
+pub(crate) const UNIT_ROWS: usize = 32;
 /// Most tiles and rows of a job on a matrix unit: their sums, a panel of each tile and its columns of the
 /// rows stay in a core's own cache.
 pub(crate) const UNIT_CUT: ProductCut = ProductCut { tiles: 8, rows: 256 };
@@ -42,7 +43,7 @@ pub(crate) const UNIT_CUT: ProductCut = ProductCut { tiles: 8, rows: 256 };
 /// tiles costs about as much as half a tile.
 pub(crate) fn cut_unit_product(tiles: usize, rows: usize, workers: usize) -> ProductCut {
     let row_jobs = rows.div_ceil(UNIT_CUT.rows).max(1);
-    let rows = rows.div_ceil(row_jobs).next_multiple_of(UNIT_ROWS);
+    let rows = rows.div_ceil(row_jobs).next_multiple_of(STRIP);
     let cost = |each: &usize| {
         let jobs = tiles.div_ceil(*each) * row_jobs;
         jobs.div_ceil(workers) * (2 * each + 1)

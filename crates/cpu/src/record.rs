@@ -166,7 +166,7 @@ impl Recorder<'_> {
         let codes = aligned(4 * values);
         let metas = codes + aligned(values);
         let strips = metas + aligned(size_of::<BlockMeta>() * (values / BLOCK));
-        let strip_metas = strips + aligned(2 * values);
+        let strip_metas = strips + aligned(values);
         assert!(strips + STRIP_BLOCK_BYTES * (values / BLOCK) + 64 <= self.activations.len());
         let start = self.activations.start();
         // SAFETY: the arrays lie inside the memory, one behind another.

@@ -75,7 +75,7 @@ fn of_product(
         let mut left = if integer && head { 2 * rows } else { rows };
         let unit = level.unit_kernels().and_then(|kernels| (kernels.product)(ty));
         if unit.is_some() && integer && left >= UNIT_ROWS {
-            found.insert(format!(", {ty} with {form}, {UNIT_ROWS} rows on a matrix unit"));
+            found.insert(format!(", {ty} with {form}, many rows on a matrix unit"));
             continue;
         }
         for run in RUNS {
@@ -90,8 +90,8 @@ fn of_product(
 
 /// Variants that any step of device `id`'s part of `plan` uses.
 pub(crate) fn of_plan(plan: &Plan, id: DeviceId, level: Level) -> Vec<KernelVariant> {
-    // All that depends on the number of rows does so up to eight at once, or 16 on a matrix unit.
-    const MOST: usize = 16;
+    // All that depends on the number of rows does so up to eight at once, or where a matrix unit begins.
+    const MOST: usize = UNIT_ROWS;
     let mut found = BTreeSet::new();
     for rows in 1..=MOST.min(plan.options.max_rows) as u32 {
         let (mut prompt, mut lanes) = (Step::default(), Step::default());

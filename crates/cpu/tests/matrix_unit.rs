@@ -48,7 +48,7 @@ fn prompts_have_the_same_bits_with_and_without_a_unit() {
             let case = Case { numeric: Numeric::Fast, threads: 3, ..usual(ty) };
             let (mut on_unit, mut plain) =
                 (record(&case, level, |_| ty), record(&case, without, |_| ty));
-            for (rows, chunk) in [(64, 64), (64, 40), (23, 23), (16, 16), (16, 5)] {
+            for (rows, chunk) in [(64, 64), (64, 40), (33, 33), (32, 32), (32, 5)] {
                 let expected = logits(&mut plain, rows, rows);
                 let found = logits(&mut on_unit, rows, chunk);
                 assert_eq!(expected, found, "{ty} on {level}: {rows} rows, {chunk} at a time");

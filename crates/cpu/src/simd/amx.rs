@@ -4,12 +4,12 @@
 //! uses its registers, and what a thread configured is its own.
 
 use super::avx512::Avx512;
-use super::matrix_unit::{MatrixUnit, UnitLanes, unit_kernels, whole_bf16};
+use super::matrix_unit::{MatrixUnit, UnitLanes, unit_kernels};
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::sync::OnceLock;
 
-/// Needs amx-tile, amx-bf16 and the system's permission.
+/// Needs amx-tile, amx-int8 and the system's permission.
 pub(crate) struct Amx;
 
 /// Whether the processor has the unit and the system lets this process use it. Asks for the permission.
@@ -20,8 +20,8 @@ pub(crate) fn available() -> bool {
 
 fn has_instructions() -> bool {
     const TILE: u32 = 1 << 24;
-    const BF16: u32 = 1 << 22;
-    __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).edx & (TILE | BF16) == TILE | BF16
+    const INT8: u32 = 1 << 25;
+    __cpuid_count(0, 0).eax >= 7 && __cpuid_count(7, 0).edx & (TILE | INT8) == TILE | INT8
 }
 
 /// What `ldtilecfg` reads: bytes of a row and rows of each register.
@@ -35,14 +35,17 @@ struct Configuration {
 }
 
 impl Configuration {
-    /// Registers 0 to 3 hold products, 4 and 5 a block of a strip, 6 and 7 of a panel: all of them whole.
-    const WHOLE: Configuration = Configuration {
-        palette: 1,
-        start_row: 0,
-        reserved: [0; 14],
-        row_bytes: [64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0],
-        rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
-    };
+    /// Registers 0 to 3 hold products, 4 and 5 a block of a strip, 6 and 7 of a panel, `columns` wide.
+    const fn of(columns: u16) -> Configuration {
+        let (strip, panel) = (columns, columns as u8 / 4);
+        Configuration {
+            palette: 1,
+            start_row: 0,
+            reserved: [0; 14],
+            row_bytes: [64, 64, 64, 64, strip, strip, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0],
+            rows: [16, 16, 16, 16, 16, 16, panel, panel, 0, 0, 0, 0, 0, 0, 0, 0],
+        }
+    }
 
     /// # Safety
     /// The processor has the unit, and the system permits it.
@@ -54,18 +57,21 @@ impl Configuration {
     }
 }
 
-static CONFIGURATION: Configuration = Configuration::WHOLE;
+static BLOCKS: Configuration = Configuration::of(32);
+/// Registers filled whole, for the ceiling.
+static WHOLE: Configuration = Configuration::of(64);
 
 /// Begins the products of a strip's block and a panel's, by three registers.
 macro_rules! start {
     ($products:tt, $left:tt, $right:tt, $strip:expr, $panel:expr) => {
         asm!(
-            concat!("tileloadd ", $left, ", [{strip} + {line}]"),
+            concat!("tileloadd ", $left, ", [{strip} + {row}]"),
             concat!("tileloadd ", $right, ", [{panel} + {line}]"),
             concat!("tilezero ", $products),
-            concat!("tdpbf16ps ", $products, ", ", $left, ", ", $right),
+            concat!("tdpbssd ", $products, ", ", $left, ", ", $right),
             strip = in(reg) $strip,
             panel = in(reg) $panel,
+            row = in(reg) 32usize,
             line = in(reg) 64usize,
             out($products) _,
             out($left) _,
@@ -92,12 +98,12 @@ unsafe impl MatrixUnit for Amx {
     #[inline(always)]
     unsafe fn configure() -> Amx {
         // SAFETY: by the trait's promise.
-        unsafe { CONFIGURATION.load() };
+        unsafe { BLOCKS.load() };
         Amx
     }
 
     #[inline(always)]
-    unsafe fn start<const SLOT: usize>(&mut self, strip: *const u16, panel: *const u16) {
+    unsafe fn start<const SLOT: usize>(&mut self, strip: *const i8, panel: *const i8) {
         // SAFETY: by the trait's promise.
         unsafe {
             match SLOT {
@@ -110,7 +116,7 @@ unsafe impl MatrixUnit for Amx {
     }
 
     #[inline(always)]
-    unsafe fn store<const SLOT: usize>(&mut self, products: *mut f32) {
+    unsafe fn store<const SLOT: usize>(&mut self, products: *mut i32) {
         // SAFETY: by the trait's promise.
         unsafe {
             match SLOT {
@@ -132,56 +138,17 @@ unsafe impl MatrixUnit for Amx {
 // SAFETY: each method is the intrinsics its name says; callers promise the instruction set.
 unsafe impl UnitLanes for Avx512 {
     #[inline(always)]
-    unsafe fn store_pairs<const ZERO: i32, const WIDE: bool>(to: *mut u16, codes: __m512i) {
+    unsafe fn load_i32(from: *const i32) -> __m512 {
+        // SAFETY: by the trait's promise.
+        unsafe { _mm512_cvtepi32_ps(_mm512_loadu_si512(from.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_signed(to: *mut i8, codes: __m512i, zero: u8) {
         // SAFETY: by the trait's promise.
         unsafe {
-            let even = _mm512_and_si512(codes, _mm512_set1_epi16(255));
-            let odd = _mm512_srli_epi16::<8>(codes);
-            for (row, codes) in [even, odd].into_iter().enumerate() {
-                let pairs = match WIDE {
-                    true => whole_pairs(codes, ZERO),
-                    false => {
-                        let table = const { &NarrowTable::of(ZERO) };
-                        _mm512_permutexvar_epi16(codes, _mm512_loadu_si512(table.0.as_ptr().cast()))
-                    }
-                };
-                _mm512_storeu_si512(to.add(32 * row).cast(), pairs);
-            }
+            let signed = _mm512_sub_epi8(codes, _mm512_set1_epi8(zero as i8));
+            _mm512_storeu_si512(to.cast(), signed);
         }
-    }
-}
-
-/// The bf16 of each code below 32, less a zero point.
-#[repr(align(64))]
-struct NarrowTable([u16; 32]);
-
-impl NarrowTable {
-    const fn of(zero: i32) -> NarrowTable {
-        let mut values = [0; 32];
-        let mut code = 0;
-        while code < 32 {
-            values[code as usize] = whole_bf16(code - zero);
-            code += 1;
-        }
-        NarrowTable(values)
-    }
-}
-
-/// The bf16 of 32 codes less a zero point.
-///
-/// # Safety
-/// Needs avx512f.
-#[inline(always)]
-unsafe fn whole_pairs(codes: __m512i, zero: i32) -> __m512i {
-    // SAFETY: by this function's promise.
-    unsafe {
-        let zero = _mm512_set1_epi32(zero);
-        let low = _mm512_and_si512(codes, _mm512_set1_epi32(255));
-        let low = _mm512_cvtepi32_ps(_mm512_sub_epi32(low, zero));
-        let high = _mm512_sub_epi32(_mm512_srli_epi32::<16>(codes), zero);
-        let high = _mm512_castps_si512(_mm512_cvtepi32_ps(high));
-        let low = _mm512_srli_epi32::<16>(_mm512_castps_si512(low));
-        _mm512_or_si512(low, high)
     }
 }
 
@@ -192,13 +159,13 @@ unsafe fn whole_pairs(codes: __m512i, zero: i32) -> __m512i {
 pub(crate) unsafe fn probe(count: usize) {
     // SAFETY: works on registers of this thread, which are zero after their configuration.
     unsafe {
-        let unit = Amx::configure();
+        WHOLE.load();
         for _ in 0..count.div_ceil(4) {
             asm!(
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tdpbf16ps tmm1, tmm5, tmm7",
-                "tdpbf16ps tmm2, tmm4, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
+                "tdpbssd tmm0, tmm4, tmm6",
+                "tdpbssd tmm1, tmm5, tmm7",
+                "tdpbssd tmm2, tmm4, tmm6",
+                "tdpbssd tmm3, tmm5, tmm7",
                 out("tmm0") _,
                 out("tmm1") _,
                 out("tmm2") _,
@@ -206,7 +173,7 @@ pub(crate) unsafe fn probe(count: usize) {
                 options(nostack, nomem, preserves_flags),
             );
         }
-        unit.release();
+        Amx.release();
     }
 }
 

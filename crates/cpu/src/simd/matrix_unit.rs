@@ -6,9 +6,7 @@
 //! panel (16 outputs, codes) ───┘
 //! ```
 //!
-//! Codes of both are whole numbers of at most eight bits, which a bf16 holds, and a block's products are
-//! whole numbers below 2^20, which an f32 holds: a unit for bf16 computes what one for int8 would, and
-//! leaves it as f32, which saves converting it. Scales are applied block by block in the order of
+//! A block's products are exact integers, and scales are applied block by block in the order of
 //! [`super::product`]: a row's bits do not depend on which of the two computed it.
 
 use super::lanes::Lanes;
@@ -21,21 +19,20 @@ use std::ops::Range;
 
 /// Rows of activations in a strip.
 pub(crate) const STRIP: usize = 16;
-/// Blocks of a weight that a panel holds: a few, so that panels of two hardware threads and what is streamed
-/// past them fit a first-level cache.
+/// Blocks of a weight that a panel holds, and panels that a strip meets one after another. Few, so that those
+/// of two hardware threads and what is streamed past them fit a first-level cache.
 pub(crate) const PANEL_BLOCKS: usize = 16;
+pub(crate) const PANELS: usize = 2;
 /// Codes of a block in a panel and in a strip.
 const CODES: usize = BLOCK * TILE;
 /// Values that are known of a block of a strip: a step for each row, then a sum of values for each.
 const STRIP_METAS: usize = 2 * STRIP;
 /// Bytes of a strip's row for 32 columns.
-pub(crate) const STRIP_BLOCK_BYTES: usize = 2 * BLOCK + 4 * STRIP_METAS / STRIP;
+pub(crate) const STRIP_BLOCK_BYTES: usize = BLOCK + 4 * STRIP_METAS / STRIP;
 /// Products that a unit holds, and rooms for those that it has stored.
 pub(super) const SLOTS: usize = 4;
-/// Columns of four as a unit takes them, in pairs: those that the even bytes of four codes are, then the odd.
-const ORDER: [usize; 4] = [0, 2, 1, 3];
 
-/// A unit that multiplies small matrices of bf16 and holds [`SLOTS`] products.
+/// A unit that multiplies small matrices of signed bytes and holds [`SLOTS`] products.
 ///
 /// # Safety
 /// One exists where the processor has it. It is this thread's until it is released, and there is one at a
@@ -46,45 +43,41 @@ pub(crate) unsafe trait MatrixUnit: Sized {
     /// # Safety
     /// The processor has it.
     unsafe fn configure() -> Self;
-    /// Begins to multiply a strip's block `[16][32]` with a panel's `[16][16][2]`, for slot `SLOT`.
+    /// Begins to multiply a strip's block `[16][32]` with a panel's `[8][16][4]`, for slot `SLOT`.
     ///
     /// # Safety
     /// The blocks are there, and `SLOT` is a slot.
-    unsafe fn start<const SLOT: usize>(&mut self, strip: *const u16, panel: *const u16);
+    unsafe fn start<const SLOT: usize>(&mut self, strip: *const i8, panel: *const i8);
     /// Stores the products of a slot, `[16][16]`.
     ///
     /// # Safety
     /// There is room, and `SLOT` is a slot.
-    unsafe fn store<const SLOT: usize>(&mut self, products: *mut f32);
+    unsafe fn store<const SLOT: usize>(&mut self, products: *mut i32);
     /// Lets the unit sleep.
     fn release(self);
 }
 
-/// What filling panels needs of lanes.
+/// What filling panels and scaling products needs of lanes.
 ///
 /// # Safety
 /// As of [`Lanes`].
 pub(crate) unsafe trait UnitLanes: Lanes {
-    /// Stores `code - ZERO` of four columns of 16 outputs as bf16: two rows of a panel's block, in
-    /// [`ORDER`]. Codes are below 32 unless `WIDE`.
-    unsafe fn store_pairs<const ZERO: i32, const WIDE: bool>(to: *mut u16, codes: Self::B);
-}
-
-/// The bf16 of a whole number of at most eight bits.
-pub(super) const fn whole_bf16(number: i32) -> u16 {
-    ((number as f32).to_bits() >> 16) as u16
+    /// 16 i32, as f32.
+    unsafe fn load_i32(from: *const i32) -> Self::F;
+    /// Stores `byte - zero` of 64 bytes, signed; the differences fit.
+    unsafe fn store_signed(to: *mut i8, codes: Self::B, zero: u8);
 }
 
 /// Rooms for products, as many as a unit holds. No two begin 4 KiB apart: a load would take a store to the
 /// other for one to its own address.
 #[repr(C, align(64))]
-struct Rooms([MaybeUninit<[f32; STRIP * TILE]>; SLOTS]);
+struct Rooms([MaybeUninit<[i32; STRIP * TILE]>; SLOTS]);
 
-/// A block of a panel: codes less their zero point as a unit takes them, then scales, and what is added.
+/// A block of a panel: signed codes as a unit takes them, then scales, and what is added.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 pub(crate) struct PanelBlock {
-    codes: [u16; CODES],
+    codes: [i8; CODES],
     scales: [[f32; TILE]; 2],
 }
 
@@ -95,14 +88,22 @@ impl PanelBlock {
 /// Strips of quantised activations, `columns` wide.
 #[derive(Clone, Copy)]
 pub(crate) struct Strips {
-    /// `[strips][blocks][16][32]`, bf16, columns in [`ORDER`].
-    pub codes: *const u16,
+    /// `[strips][blocks][16][32]`
+    pub codes: *const i8,
     /// `[strips][blocks][2][16]`
     pub metas: *const f32,
     pub columns: usize,
-    /// Planted in the block in the middle.
+}
+
+/// Tiles that follow one another in memory, at most [`PANELS`].
+#[derive(Clone, Copy)]
+pub(crate) struct UnitTiles {
+    pub start: *const u8,
+    pub bytes: usize,
+    pub count: usize,
+    /// Planted in the block in the middle of one of the tiles.
     #[cfg(feature = "test-hooks")]
-    pub fault: Option<pianola_plan::Fault>,
+    pub fault: Option<(usize, pianola_plan::Fault)>,
 }
 
 /// Puts a quantised row where [`Strips`] have it.
@@ -112,7 +113,7 @@ pub(crate) struct Strips {
 pub(crate) unsafe fn put_row(
     row: usize,
     from: (&[i8], &[BlockMeta]),
-    codes: *mut u16,
+    codes: *mut i8,
     metas: *mut f32,
 ) {
     let blocks = from.1.len();
@@ -121,10 +122,7 @@ pub(crate) unsafe fn put_row(
         let at = strip * blocks + block;
         // SAFETY: by this function's promise.
         unsafe {
-            let place = codes.add(at * CODES + lane * BLOCK).cast::<[u16; BLOCK]>();
-            place.write_unaligned(std::array::from_fn(|column| {
-                whole_bf16(i32::from(values[column / 4 * 4 + ORDER[column % 4]]))
-            }));
+            codes.add(at * CODES + lane * BLOCK).cast::<[i8; BLOCK]>().write_unaligned(*values);
             let metas = metas.add(at * STRIP_METAS + lane);
             *metas = meta.step;
             *metas.add(STRIP) = meta.value_sum;
@@ -132,10 +130,11 @@ pub(crate) unsafe fn put_row(
     }
 }
 
-/// `(tile, strips, first strip, blocks, panel [PANEL_BLOCKS], sums)`: adds the products of some blocks of
-/// a tile with as many strips as `sums` has room for, `[strips][16][16]`; from block 0 on, sums start at 0.
+/// `(tiles, strips, first strip, blocks, panels [PANELS * PANEL_BLOCKS], sums)`: adds the products of some
+/// blocks of tiles with as many strips as `sums` has room for, `[tiles][strips][16][16]`; from block 0 on,
+/// sums start at 0.
 pub(crate) type UnitProduct =
-    unsafe fn(*const u8, &Strips, usize, Range<usize>, &mut [PanelBlock], &mut [f32]);
+    unsafe fn(&UnitTiles, &Strips, usize, Range<usize>, &mut [PanelBlock], &mut [f32]);
 
 /// Kernels for one matrix unit.
 ///
@@ -144,22 +143,22 @@ pub(crate) type UnitProduct =
 pub(crate) struct UnitKernels {
     pub product: fn(TensorType) -> Option<UnitProduct>,
     /// Repeated products on registers, for measuring the arithmetic ceiling: `count` times
-    /// 16 x 16 x 32 multiply-adds.
+    /// 16 x 16 x 64 multiply-adds.
     pub probe: unsafe fn(usize),
 }
 
 /// See [`UnitProduct`].
 ///
 /// # Safety
-/// The processor has `U` and the instructions of `L`. `tile` is a whole tile of the type that `C`, `S`
-/// and `ZERO` name with `strips.columns` columns, `blocks` are some of it, and the strips exist.
+/// The processor has `U` and the instructions of `L`. `tiles` are whole tiles of the type that `C`, `S`
+/// and `ZERO` name with `strips.columns` columns, `blocks` are some of them, and the strips exist.
 #[inline(always)]
 pub(crate) unsafe fn multiply_strips<L, U, C, S, const ZERO: i32>(
-    tile: *const u8,
+    tiles: &UnitTiles,
     strips: &Strips,
     first: usize,
     blocks: Range<usize>,
-    panel: &mut [PanelBlock],
+    panels: &mut [PanelBlock],
     sums: &mut [f32],
 ) where
     L: UnitLanes,
@@ -168,19 +167,26 @@ pub(crate) unsafe fn multiply_strips<L, U, C, S, const ZERO: i32>(
     S: Scales,
 {
     const { assert!(!S::HALVES, "two products a block are slower than vectors") };
-    let panel = &mut panel[..blocks.len()];
+    let panels = &mut panels[..tiles.count * blocks.len()];
+    if blocks.start == 0 {
+        sums.fill(0.0);
+    }
     // SAFETY: by this function's promise.
     unsafe {
-        fill_panel::<L, C, S, ZERO>(tile, strips, blocks.start, panel);
+        for (index, panel) in panels.chunks_exact_mut(blocks.len()).enumerate() {
+            fill_panel::<L, C, S, ZERO>(tiles, index, strips.columns, blocks.start, panel);
+        }
         let mut unit = U::configure();
-        for (index, sums) in sums.chunks_exact_mut(STRIP * TILE).enumerate() {
-            if blocks.start == 0 {
-                sums.fill(0.0);
-            }
-            let at = (first + index) * (strips.columns / BLOCK) + blocks.start;
+        let each = sums.len() / tiles.count;
+        for strip in 0..each / (STRIP * TILE) {
+            let at = (first + strip) * (strips.columns / BLOCK) + blocks.start;
             let codes = strips.codes.add(at * CODES);
             let metas = strips.metas.add(at * STRIP_METAS);
-            multiply_strip::<L, U, S>(&mut unit, codes, metas, panel, sums.as_mut_ptr());
+            // The strip's columns stay in the first-level cache for all panels.
+            for (index, panel) in panels.chunks_exact(blocks.len()).enumerate() {
+                let sums = sums[index * each + strip * STRIP * TILE..].as_mut_ptr();
+                multiply_strip::<L, U, S>(&mut unit, codes, metas, panel, sums);
+            }
         }
         unit.release();
     }
@@ -192,34 +198,34 @@ pub(crate) unsafe fn multiply_strips<L, U, C, S, const ZERO: i32>(
 /// As of [`multiply_strips`].
 #[inline(always)]
 unsafe fn fill_panel<L: UnitLanes, C: Codes, S: Scales, const ZERO: i32>(
-    tile: *const u8,
-    strips: &Strips,
+    tiles: &UnitTiles,
+    index: usize,
+    columns: usize,
     first: usize,
     panel: &mut [PanelBlock],
 ) {
     // SAFETY: by this function's promise.
     unsafe {
-        let blocks = strips.columns / BLOCK;
+        let tile = tiles.start.add(index * tiles.bytes);
+        let blocks = columns / BLOCK;
         let scales = tile.add(blocks * C::BYTES);
         let mut shared = [L::splat(0.0); 2];
-        for (index, place) in panel.iter_mut().enumerate() {
-            let block = first + index;
+        for (offset, place) in panel.iter_mut().enumerate() {
+            let block = first + offset;
             let codes = C::load::<L>(tile.add(block * C::BYTES));
             for (group, codes) in codes.into_iter().enumerate() {
-                let place = place.codes.as_mut_ptr().add(4 * TILE * group);
-                if C::WIDE {
-                    L::store_pairs::<ZERO, true>(place, codes);
-                } else {
-                    L::store_pairs::<ZERO, false>(place, codes);
-                }
+                L::store_signed(place.codes.as_mut_ptr().add(4 * TILE * group), codes, ZERO as u8);
             }
-            if index == 0 || block % SUPER == 0 {
+            if offset == 0 || block % SUPER == 0 {
                 shared = S::shared::<L>(scales, blocks, block);
             }
             let scale = S::scale::<L>(scales, shared, block, 0);
             let min = S::min::<L>(scales, shared, block);
             #[cfg(feature = "test-hooks")]
-            let [scale, _, min] = spoil::<L>(strips, block, [scale, scale, min]);
+            let [scale, _, min] = {
+                let fault = tiles.fault.filter(|fault| fault.0 == index).map(|fault| fault.1);
+                spoil::<L>(fault, columns, block, [scale, scale, min])
+            };
             L::store(place.scales[0].as_mut_ptr(), scale);
             if S::MINS {
                 L::store(place.scales[1].as_mut_ptr(), min);
@@ -234,8 +240,12 @@ unsafe fn fill_panel<L: UnitLanes, C: Codes, S: Scales, const ZERO: i32>(
 /// The module's.
 #[cfg(feature = "test-hooks")]
 #[inline(always)]
-unsafe fn spoil<L: Lanes>(strips: &Strips, block: usize, scales: [L::F; 3]) -> [L::F; 3] {
-    let &Strips { columns, fault, .. } = strips;
+unsafe fn spoil<L: Lanes>(
+    fault: Option<pianola_plan::Fault>,
+    columns: usize,
+    block: usize,
+    scales: [L::F; 3],
+) -> [L::F; 3] {
     let (codes, metas) = (std::ptr::null(), std::ptr::null());
     let rows = super::product::QuantizedRows { codes, metas, columns, fault };
     // SAFETY: by this function's promise; the rows are not read.
@@ -269,7 +279,7 @@ const SCALED_BEHIND: usize = 1;
 #[inline(always)]
 unsafe fn multiply_strip<L: UnitLanes, U: MatrixUnit, S: Scales>(
     unit: &mut U,
-    codes: *const u16,
+    codes: *const i8,
     metas: *const f32,
     panel: &[PanelBlock],
     sums_at: *mut f32,
@@ -281,7 +291,7 @@ unsafe fn multiply_strip<L: UnitLanes, U: MatrixUnit, S: Scales>(
     // SAFETY: by this function's promise; blocks in work have slots and rooms of their own, which are written
     // before they are read.
     unsafe {
-        let room = |block: usize| rooms.add(block % SLOTS).cast::<f32>();
+        let room = |block: usize| rooms.add(block % SLOTS).cast::<i32>();
         let mut sums = [L::splat(0.0); STRIP];
         each_row!(ROW, { sums[ROW] = L::load(sums_at.add(ROW * TILE)) });
         // Blocks that have not begun wrap around to beyond the last.
@@ -318,8 +328,8 @@ unsafe fn multiply_strip<L: UnitLanes, U: MatrixUnit, S: Scales>(
 /// # Safety
 /// `products` holds those of the block; `metas` is the strip's of the block.
 #[inline(always)]
-unsafe fn scale<L: Lanes, S: Scales>(
-    products: *const f32,
+unsafe fn scale<L: UnitLanes, S: Scales>(
+    products: *const i32,
     metas: *const f32,
     panel: &PanelBlock,
     sums: &mut [L::F; STRIP],
@@ -329,7 +339,7 @@ unsafe fn scale<L: Lanes, S: Scales>(
         let scale = L::load(panel.scales[0].as_ptr());
         let min = L::load(panel.scales[1].as_ptr());
         each_row!(ROW, {
-            let product = L::load(products.add(ROW * TILE));
+            let product = L::load_i32(products.add(ROW * TILE));
             let step = L::splat(*metas.add(ROW));
             sums[ROW] = L::fma(product, L::mul(scale, step), sums[ROW]);
             if S::MINS {
@@ -379,17 +389,17 @@ macro_rules! unit_kernels {
     (@one [$($attribute:tt)*], $function:ident, $lanes:ty, $unit:ty, $codes:ty, $scales:ty, $zero:expr) => {
         $($attribute)*
         unsafe fn $function(
-            tile: *const u8,
+            tiles: &UnitTiles,
             strips: &Strips,
             first: usize,
             blocks: Range<usize>,
-            panel: &mut [PanelBlock],
+            panels: &mut [PanelBlock],
             sums: &mut [f32],
         ) {
             // SAFETY: forwarded; see `UnitKernels`.
             unsafe {
                 multiply_strips::<$lanes, $unit, $codes, $scales, $zero>(
-                    tile, strips, first, blocks, panel, sums,
+                    tiles, strips, first, blocks, panels, sums,
                 )
             }
         }
@@ -420,7 +430,7 @@ mod tests {
     struct Activations {
         codes: Vec<i8>,
         metas: Vec<BlockMeta>,
-        strip_codes: Vec<u16>,
+        strip_codes: Vec<i8>,
         strip_metas: Vec<f32>,
     }
 
@@ -453,14 +463,13 @@ mod tests {
         all
     }
 
-    /// Sums of a tile with rows by vectors and by a unit, panel by panel.
+    /// Sums of two tiles with rows by vectors and by a unit, panel by panel.
     fn both(level: Level, ty: TensorType, rows: usize) -> [Vec<f32>; 2] {
         let mut random = Random(7);
-        let bytes = TILE * ty.row_bytes(COLUMNS).unwrap();
+        let bytes = 2 * TILE * ty.row_bytes(COLUMNS).unwrap();
         // Scales are finite: the exponent's top bit is cleared wherever it may lie.
         let file: Vec<u8> = (0..bytes).map(|_| random.next() as u8 & 0xbf).collect();
         let matrix = packed(ty, COLUMNS, &file);
-        let tile = matrix.tile(0).as_ptr();
         let all = activations(level, rows);
         let plain = QuantizedRows {
             codes: all.codes.as_ptr(),
@@ -469,27 +478,34 @@ mod tests {
             #[cfg(feature = "test-hooks")]
             fault: None,
         };
-        let strips = Strips {
-            codes: all.strip_codes.as_ptr(),
-            metas: all.strip_metas.as_ptr(),
-            columns: COLUMNS,
+        let (codes, metas) = (all.strip_codes.as_ptr(), all.strip_metas.as_ptr());
+        let strips = Strips { codes, metas, columns: COLUMNS };
+        let tiles = UnitTiles {
+            start: matrix.tile(0).as_ptr(),
+            bytes: matrix.tile_bytes,
+            count: 2,
             #[cfg(feature = "test-hooks")]
             fault: None,
         };
-        let mut expected = vec![0.0; rows * TILE];
-        let mut found = vec![0.0; rows.next_multiple_of(STRIP) * TILE];
-        let mut panel = vec![PanelBlock::ZERO; PANEL_BLOCKS];
+        let padded = rows.next_multiple_of(STRIP) * TILE;
+        let (mut expected, mut found) = (vec![0.0; 2 * padded], vec![f32::NAN; 2 * padded]);
+        let mut panels = vec![PanelBlock::ZERO; PANELS * PANEL_BLOCKS];
         let product = (level.kernels().product)(ty).unwrap();
         let unit = (level.unit_kernels().unwrap().product)(ty).unwrap();
-        // SAFETY: the level is available; tile, rows and sums are those that the kernels take.
+        // SAFETY: the level is available; tiles, rows and sums are those that the kernels take.
         unsafe {
-            product(tile, &plain, 0, rows, expected.as_mut_ptr());
+            for (tile, expected) in expected.chunks_exact_mut(padded).enumerate() {
+                product(matrix.tile(tile).as_ptr(), &plain, 0, rows, expected.as_mut_ptr());
+            }
             for start in (0..COLUMNS / BLOCK).step_by(PANEL_BLOCKS) {
                 let blocks = start..(COLUMNS / BLOCK).min(start + PANEL_BLOCKS);
-                unit(tile, &strips, 0, blocks, &mut panel, &mut found);
+                unit(&tiles, &strips, 0, blocks, &mut panels, &mut found);
             }
         }
-        found.truncate(rows * TILE);
+        // What is beyond the rows is nobody's.
+        for sums in found.chunks_exact_mut(padded) {
+            sums[rows * TILE..].fill(0.0);
+        }
         [expected, found]
     }
 

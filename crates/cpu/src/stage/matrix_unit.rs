@@ -1,10 +1,12 @@
 //! Products of many rows on a matrix unit.
 
 use super::product::{Product, Weights};
-use super::{Play, WorkerScratch};
+use super::{Activations, Play, WorkerScratch};
 use crate::pack::{BLOCK, TILE};
 use crate::policy::UNIT_CUT;
-use crate::simd::matrix_unit::{PANEL_BLOCKS, PanelBlock, STRIP, Strips, UnitProduct};
+use crate::simd::matrix_unit::{
+    PANEL_BLOCKS, PANELS, PanelBlock, STRIP, Strips, UnitProduct, UnitTiles,
+};
 use pianola_plan::Activation;
 use std::ops::Range;
 
@@ -15,7 +17,7 @@ struct Sums([f32; TILE]);
 
 /// What a worker has for products on a matrix unit: nothing where there is none.
 pub(super) struct UnitScratch {
-    panel: Vec<PanelBlock>,
+    panels: Vec<PanelBlock>,
     /// `[tiles][rows]`, as many as a job has.
     sums: Vec<Sums>,
 }
@@ -23,8 +25,8 @@ pub(super) struct UnitScratch {
 impl UnitScratch {
     pub fn new(exists: bool) -> UnitScratch {
         let (blocks, rows) =
-            if exists { (PANEL_BLOCKS, UNIT_CUT.tiles * UNIT_CUT.rows) } else { (0, 0) };
-        UnitScratch { panel: vec![PanelBlock::ZERO; blocks], sums: vec![Sums([0.0; TILE]); rows] }
+            if exists { (PANELS * PANEL_BLOCKS, UNIT_CUT.tiles * UNIT_CUT.rows) } else { (0, 0) };
+        UnitScratch { panels: vec![PanelBlock::ZERO; blocks], sums: vec![Sums([0.0; TILE]); rows] }
     }
 }
 
@@ -41,19 +43,20 @@ impl Product {
         gate: Option<Activation>,
         scratch: &mut WorkerScratch,
     ) {
-        let UnitScratch { panel, sums } = &mut scratch.unit;
+        let UnitScratch { panels, sums } = &mut scratch.unit;
         let padded = rows.len().next_multiple_of(STRIP);
         let blocks = self.columns / BLOCK;
+        let Activations { strips: codes, strip_metas: metas, .. } = self.activations;
+        let strips = Strips { codes, metas, columns: self.columns };
         for start in (0..blocks).step_by(PANEL_BLOCKS) {
             let blocks = start..blocks.min(start + PANEL_BLOCKS);
-            for (tile, sums) in tiles.clone().zip(sums.chunks_exact_mut(padded)) {
-                let strips = self.strips(play, part, tile);
+            let groups = tiles.clone().step_by(PANELS);
+            for (first, sums) in groups.zip(sums.chunks_mut(PANELS * padded)) {
+                let group = unit_tiles(play, part, first..tiles.end.min(first + PANELS));
+                let sums = values(&mut sums[..group.count * padded]);
                 let strip = rows.start / STRIP;
                 // SAFETY: by the promise of `Stage::run`; the rows are whole strips, or the last.
-                unsafe {
-                    let tile = (*part.matrix).tile(tile).as_ptr();
-                    product(tile, &strips, strip, blocks.clone(), panel, values(sums));
-                }
+                unsafe { product(&group, &strips, strip, blocks.clone(), panels, sums) };
             }
         }
         for (tile, sums) in tiles.zip(sums.chunks_exact_mut(padded)) {
@@ -67,16 +70,20 @@ impl Product {
             unsafe { self.put(play, part, tile, rows.clone(), gate, sums) };
         }
     }
+}
 
-    #[cfg_attr(not(feature = "test-hooks"), allow(unused_variables))]
-    fn strips(&self, play: &Play<'_>, part: &Weights, tile: usize) -> Strips {
-        Strips {
-            codes: self.activations.strips,
-            metas: self.activations.strip_metas,
-            columns: self.columns,
-            #[cfg(feature = "test-hooks")]
-            fault: play.fault.filter(|_| part.is_faulty(tile)),
-        }
+/// Some tiles of a part.
+#[cfg_attr(not(feature = "test-hooks"), allow(unused_variables))]
+fn unit_tiles(play: &Play<'_>, part: &Weights, tiles: Range<usize>) -> UnitTiles {
+    // SAFETY: matrices outlive the recording's stages.
+    let matrix = unsafe { &*part.matrix };
+    UnitTiles {
+        start: matrix.tile(tiles.start).as_ptr(),
+        bytes: matrix.tile_bytes,
+        count: tiles.len(),
+        #[cfg(feature = "test-hooks")]
+        fault: (tiles.clone().position(|tile| part.is_faulty(tile)))
+            .and_then(|index| Some((index, play.fault?))),
     }
 }
 

@@ -53,7 +53,7 @@ pub(crate) struct Activations {
     pub codes: *mut i8,
     pub metas: *mut BlockMeta,
     /// The codes once more in strips, and what is known of them, for a matrix unit.
-    pub strips: *mut u16,
+    pub strips: *mut i8,
     pub strip_metas: *mut f32,
 }
 
