@@ -39,20 +39,26 @@ pub fn describe() -> CpuDescription {
 }
 
 /// Measures what `options` can read and compute at best: a plain read of a block larger than the
-/// caches, and chains of the multiply-adds that `numeric` rests on. Takes about a tenth of a second.
+/// caches, and chains of the multiply-adds that `numeric` rests on. Takes about a tenth of a second, a second where the caches are large.
 pub fn measure(options: CpuOptions, numeric: Numeric) -> Option<Ceilings> {
     if !options.level.available() {
         return None;
     }
     let pool = Pool::new(options.threads.max(1)).ok()?;
-    let mut block = Memory::zeroed(BLOCK)?;
+    let bytes = block_bytes();
+    let mut block = Memory::zeroed(bytes)?;
     // Touched, or every page would be the one page of zeros.
     block.bytes_mut().iter_mut().step_by(64).for_each(|byte| *byte = 1);
-    Some(measure_with(&pool, options.level, &block.bytes()[..BLOCK], numeric))
+    Some(measure_with(&pool, options.level, &block.bytes()[..bytes], numeric))
 }
 
-/// Bytes that are read at most: several times the last-level cache of the processors this is for.
-const BLOCK: usize = 128 << 20;
+/// Bytes that are read at most: several times the last-level cache, as far as a second allows.
+fn block_bytes() -> usize {
+    const LEAST: usize = 128 << 20;
+    const MOST: usize = 1 << 30;
+    crate::topology::last_cache().map_or(LEAST, |bytes| bytes.saturating_mul(4).clamp(LEAST, MOST))
+}
+
 /// Weights of this size serve as well.
 pub(crate) const LEAST_BLOCK: usize = 64 << 20;
 
@@ -61,7 +67,7 @@ pub(crate) const LEAST_BLOCK: usize = 64 << 20;
 pub(crate) fn measure_with(pool: &Pool, level: Level, block: &[u8], numeric: Numeric) -> Ceilings {
     const SLICE: usize = 1 << 20;
     let kernels = level.kernels();
-    let bytes = block.len().min(BLOCK) / SLICE * SLICE;
+    let bytes = block.len().min(block_bytes()) / SLICE * SLICE;
     let next = AtomicUsize::new(0);
     // Best of a few rounds: what disturbs a round is not the processor's limit.
     let best = |work: &(dyn Fn(usize) + Sync)| {

@@ -26,6 +26,26 @@ pub(crate) fn nodes() -> Option<Vec<usize>> {
     (nodes.len() > 1).then_some(nodes)
 }
 
+/// Bytes of the last-level cache, where the system says.
+pub(crate) fn last_cache() -> Option<usize> {
+    let read =
+        |level: usize| std::fs::read_to_string(format!("{CPUS}/cpu0/cache/index{level}/size")).ok();
+    (0..5).rev().find_map(read).and_then(|text| size(&text))
+}
+
+/// Bytes of a size such as `307200K`.
+fn size(text: &str) -> Option<usize> {
+    let text = text.trim();
+    let digits = text.trim_end_matches(['K', 'M']);
+    let unit = match &text[digits.len()..] {
+        "" => 1,
+        "K" => 1 << 10,
+        "M" => 1 << 20,
+        _ => return None,
+    };
+    digits.parse::<usize>().ok()?.checked_mul(unit)
+}
+
 /// Processors that a thread may run on, by the text of its status.
 fn allowed(status: &str) -> Option<Vec<usize>> {
     Some(list(field(status, "Cpus_allowed_list:")?))
@@ -66,6 +86,15 @@ mod tests {
         assert!(list("\n").is_empty());
         assert!(list("3-1,x,4-").is_empty());
         assert_eq!(list("0-18446744073709551615").len(), 65537);
+    }
+
+    #[test]
+    fn sizes_are_read() {
+        assert_eq!(size("307200K\n"), Some(300 << 20));
+        assert_eq!(size("32M"), Some(32 << 20));
+        assert_eq!(size("512"), Some(512));
+        assert_eq!(size("many"), None);
+        assert_eq!(size("1KK"), None);
     }
 
     #[test]

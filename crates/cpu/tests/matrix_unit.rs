@@ -6,7 +6,7 @@ mod case;
 use case::{Case, STEPS, beside_reference, check, map_pages, plan, plan_of_types, usual};
 use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level};
 use pianola_formats::TensorType;
-use pianola_plan::{DeviceId, Numeric, Recording, Step};
+use pianola_plan::{DeviceId, Fault, Numeric, Recording, Step};
 use std::sync::Arc;
 
 /// Levels with a matrix unit, each beside the same without it.
@@ -86,6 +86,26 @@ fn products_on_a_unit_match_the_reference() {
             check(&mut recording, &mut reference_model, &[long])
                 .and_then(|_| check(&mut recording, &mut reference_model, &STEPS))
                 .unwrap_or_else(|reason| panic!("{family} on {level}: {reason}"));
+        }
+    }
+}
+
+/// Faults of products are planted in kernels for a unit, too, and noticed.
+#[test]
+fn faults_on_a_unit_are_noticed() {
+    for (level, _) in levels() {
+        let case = usual(TensorType::Q4_0);
+        let (plan, weights) = plan(&case, CpuDevice::spec());
+        let cpu = CpuOptions { level, threads: 2 };
+        let (mut recording, mut reference_model) = beside_reference(plan, &weights, |plan| {
+            CpuRecording::new(plan, DeviceId(0), &weights, cpu, &mut |_, _| ())
+        });
+        let rows: &case::Runs = &[(0, 0, 43)];
+        let faults = [Fault::DroppedBlock, Fault::WrongScale, Fault::StaleRow, Fault::WrongTail];
+        for fault in faults.into_iter().map(Some).chain([None]) {
+            recording.set_fault(fault);
+            let result = check(&mut recording, &mut reference_model, &[rows]);
+            assert_eq!(result.is_err(), fault.is_some(), "{fault:?} on {level}");
         }
     }
 }

@@ -19,10 +19,10 @@ use std::ops::Range;
 
 /// Rows of activations in a strip.
 pub(crate) const STRIP: usize = 16;
-/// Blocks of a weight that a panel holds, and panels that a strip meets one after another. Few, so that those
-/// of two hardware threads and what is streamed past them fit a first-level cache.
+/// Blocks of a weight that a panel holds, and panels that a strip meets one after another: with a strip's
+/// blocks beside them, about a first-level cache. The best of 8 to 32 and 1 to 4, by little.
 pub(crate) const PANEL_BLOCKS: usize = 16;
-pub(crate) const PANELS: usize = 2;
+pub(crate) const PANELS: usize = 4;
 /// Codes of a block in a panel and in a strip.
 const CODES: usize = BLOCK * TILE;
 /// Values that are known of a block of a strip: a step for each row, then a sum of values for each.
