@@ -22,9 +22,9 @@ pub struct CpuOptions {
 }
 
 impl Default for CpuOptions {
+    /// The best instruction set, and a worker for each core.
     fn default() -> Self {
-        let threads = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        CpuOptions { level: Level::best(), threads }
+        CpuOptions { level: Level::best(), threads: crate::topology::cores() }
     }
 }
 

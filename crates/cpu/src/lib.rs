@@ -40,6 +40,10 @@ mod reference;
 mod simd;
 #[allow(unsafe_code)]
 mod stage;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+#[allow(unsafe_code)]
+mod system;
+mod topology;
 mod variants;
 #[allow(unsafe_code)]
 mod weights;

@@ -3,7 +3,8 @@
 use crate::device::CpuOptions;
 use crate::memory::Memory;
 use crate::pool::Pool;
-use crate::simd::kernels::{Kernels, PROBE_DOTS};
+use crate::simd::Level;
+use crate::simd::kernels::PROBE_DOTS;
 use pianola_plan::{Ceilings, Numeric};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
@@ -12,10 +13,10 @@ use std::time::Instant;
 pub struct CpuDescription {
     /// Model name as the system reports it.
     pub name: String,
-    /// Logical cores this process may use.
+    /// Cores this process may use; hardware threads of one core count once.
     pub cores: usize,
     /// Levels this processor has, best first.
-    pub levels: Vec<crate::Level>,
+    pub levels: Vec<Level>,
     /// Memory in bytes that this process may use, in all and available, where the system reports
     /// it: the machine's, or less where a control group has a limit.
     pub memory: Option<(u64, u64)>,
@@ -32,39 +33,41 @@ pub fn describe() -> CpuDescription {
         name: field("/proc/cpuinfo", "model name")
             .unwrap_or_else(|| std::env::consts::ARCH.to_string()),
         cores: CpuOptions::default().threads,
-        levels: crate::Level::ALL.into_iter().filter(|level| level.available()).collect(),
+        levels: Level::ALL.into_iter().filter(|level| level.available()).collect(),
         memory: crate::available::memory(),
     }
 }
 
 /// Measures what `options` can read and compute at best: a plain read of a block larger than the
-/// caches, and chains of the multiply-adds that `numeric` rests on. Takes about a tenth of a second.
+/// caches, and chains of the multiply-adds that `numeric` rests on. Takes about a tenth of a second, a second where the caches are large.
 pub fn measure(options: CpuOptions, numeric: Numeric) -> Option<Ceilings> {
     if !options.level.available() {
         return None;
     }
     let pool = Pool::new(options.threads.max(1)).ok()?;
-    let mut block = Memory::zeroed(BLOCK)?;
+    let bytes = block_bytes();
+    let mut block = Memory::zeroed(bytes)?;
     // Touched, or every page would be the one page of zeros.
     block.bytes_mut().iter_mut().step_by(64).for_each(|byte| *byte = 1);
-    Some(measure_with(&pool, options.level.kernels(), &block.bytes()[..BLOCK], numeric))
+    Some(measure_with(&pool, options.level, &block.bytes()[..bytes], numeric))
 }
 
-/// Bytes that are read at most: several times the last-level cache of the processors this is for.
-const BLOCK: usize = 128 << 20;
+/// Bytes that are read at most: several times the last-level cache, as far as a second allows.
+fn block_bytes() -> usize {
+    const LEAST: usize = 128 << 20;
+    const MOST: usize = 1 << 30;
+    crate::topology::last_cache().map_or(LEAST, |bytes| bytes.saturating_mul(4).clamp(LEAST, MOST))
+}
+
 /// Weights of this size serve as well.
 pub(crate) const LEAST_BLOCK: usize = 64 << 20;
 
 /// [`measure`] with a block that is in memory and workers that are there. The processor has the
-/// instructions of the kernels.
-pub(crate) fn measure_with(
-    pool: &Pool,
-    kernels: &Kernels,
-    block: &[u8],
-    numeric: Numeric,
-) -> Ceilings {
+/// instructions of the level.
+pub(crate) fn measure_with(pool: &Pool, level: Level, block: &[u8], numeric: Numeric) -> Ceilings {
     const SLICE: usize = 1 << 20;
-    let bytes = block.len().min(BLOCK) / SLICE * SLICE;
+    let kernels = level.kernels();
+    let bytes = block.len().min(block_bytes()) / SLICE * SLICE;
     let next = AtomicUsize::new(0);
     // Best of a few rounds: what disturbs a round is not the processor's limit.
     let best = |work: &(dyn Fn(usize) + Sync)| {
@@ -86,18 +89,30 @@ pub(crate) fn measure_with(
             std::hint::black_box(unsafe { (kernels.probe_read)(block.as_ptr().add(at), SLICE) });
         }
     });
-    const ROUNDS: usize = 500_000;
-    // SAFETY: as above.
-    let arithmetic = best(&|_| unsafe {
-        std::hint::black_box(match numeric {
-            Numeric::Fast => (kernels.probe_dots)(ROUNDS),
-            Numeric::Exact => (kernels.probe_fmas)(ROUNDS),
-        });
-    });
-    // A dot instruction is 16 lanes of 4 multiply-adds, an FMA 16 lanes of one; each is 2 operations.
-    let per_round = 2 * 16 * PROBE_DOTS * if numeric == Numeric::Fast { 4 } else { 1 };
+    let (seconds, operations) = match (numeric, level.unit_kernels()) {
+        (Numeric::Fast, Some(unit)) => {
+            const PRODUCTS: usize = 50_000;
+            // SAFETY: as above.
+            let seconds = best(&|_| unsafe { (unit.probe)(PRODUCTS) });
+            (seconds, 2 * 16 * 16 * 64 * PRODUCTS)
+        }
+        _ => {
+            const ROUNDS: usize = 500_000;
+            // SAFETY: as above.
+            let seconds = best(&|_| unsafe {
+                std::hint::black_box(match numeric {
+                    Numeric::Fast => (kernels.probe_dots)(ROUNDS),
+                    Numeric::Exact => (kernels.probe_fmas)(ROUNDS),
+                });
+            });
+            // A dot instruction is 16 lanes of 4 multiply-adds, an FMA 16 lanes of one; each is 2
+            // operations.
+            let each = 2 * 16 * PROBE_DOTS * if numeric == Numeric::Fast { 4 } else { 1 };
+            (seconds, each * ROUNDS)
+        }
+    };
     Ceilings {
         bytes_per_second: bytes as f64 / read,
-        operations_per_second: (per_round * ROUNDS * pool.workers()) as f64 / arithmetic,
+        operations_per_second: (operations * pool.workers()) as f64 / seconds,
     }
 }

@@ -27,6 +27,14 @@ impl Memory {
             // A kernel without huge pages refuses; ordinary pages work, only slower.
             let _ = map.advise(memmap2::Advice::HugePage);
         }
+        #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+        if bytes >= HUGE_FROM
+            && let Some(nodes) = crate::topology::nodes()
+        {
+            // Workers of all nodes read all of it: by turns, no node's memory serves them alone. Where
+            // that is refused, pages lie where they are packed, which is by turns, too.
+            crate::system::interleave(&mut map, &nodes);
+        }
         let skipped = map.as_ptr().align_offset(HUGE_PAGE);
         let start = map[skipped..].as_mut_ptr();
         Some(Memory { map, skipped, start })

@@ -1,5 +1,6 @@
 //! Policy: how work is cut for the workers. Pure functions of shapes, apart from the kernels.
 
+use crate::simd::matrix_unit::STRIP;
 use pianola_formats::TensorType;
 
 /// Bytes of activations that stay in a core's own cache beside the weights streaming through.
@@ -30,6 +31,25 @@ pub(crate) fn cut_product(
     // About six jobs a worker: long enough to be read as one stream, enough to even out a slow core.
     let tiles = (tiles / (6 * workers)).clamp(1, 64);
     ProductCut { tiles, rows: rows.max(1) }
+}
+
+/// Least rows of a product in int8 for a matrix unit, which takes 16 at a time: fewer are no slower without.
+pub(crate) const UNIT_ROWS: usize = 32;
+/// Most tiles and rows of a job on a matrix unit: their sums, a panel of each tile and its columns of the
+/// rows stay in a core's own cache.
+pub(crate) const UNIT_CUT: ProductCut = ProductCut { tiles: 8, rows: 256 };
+
+/// Cuts a product for a matrix unit so that workers finish together; what a job reads but for its
+/// tiles costs about as much as half a tile.
+pub(crate) fn cut_unit_product(tiles: usize, rows: usize, workers: usize) -> ProductCut {
+    let row_jobs = rows.div_ceil(UNIT_CUT.rows).max(1);
+    let rows = rows.div_ceil(row_jobs).next_multiple_of(STRIP);
+    let cost = |each: &usize| {
+        let jobs = tiles.div_ceil(*each) * row_jobs;
+        jobs.div_ceil(workers) * (2 * each + 1)
+    };
+    let tiles = (1..=UNIT_CUT.tiles).min_by_key(cost).unwrap_or(1);
+    ProductCut { tiles, rows }
 }
 
 /// How attention is cut: a job is `rows` rows of `heads` of the query heads of one KV head.
@@ -67,6 +87,13 @@ mod tests {
             cut.rows * 9000 <= CACHED_ACTIVATIONS && cut.rows.is_multiple_of(8) && cut.rows > 8
         );
         assert_eq!(cut_product(1, 512, 600, 2).tiles, 1);
+    }
+
+    #[test]
+    fn jobs_of_a_matrix_unit_end_together() {
+        assert_eq!(cut_unit_product(240, 512, 16), ProductCut { tiles: 6, rows: 256 });
+        assert_eq!(cut_unit_product(960, 512, 16).tiles, 8);
+        assert_eq!(cut_unit_product(3, 20, 16), ProductCut { tiles: 1, rows: 32 });
     }
 
     #[test]

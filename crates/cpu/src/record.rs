@@ -3,6 +3,7 @@
 use crate::memory::Memory;
 use crate::pack::BLOCK;
 use crate::simd::kernels::Kernels;
+use crate::simd::matrix_unit::{STRIP, STRIP_BLOCK_BYTES, UnitKernels};
 use crate::simd::product::{BlockMeta, FloatRows};
 use crate::stage::{
     Activations, Angles, Attention, Embed, Norm, Plain, PlainOp, Product, Prologue, Rotation, Slab,
@@ -32,14 +33,18 @@ pub(crate) fn widest_input(plan: &Plan) -> usize {
 
 /// Values that [`Activations`] have room for; rows with logits may be held twice.
 fn activation_values(plan: &Plan) -> usize {
-    plan.options.max_rows.max(2 * plan.options.max_logit_rows) * widest_input(plan)
+    let rows = plan.options.max_rows.max(2 * plan.options.max_logit_rows);
+    // Whole strips for a matrix unit.
+    rows.next_multiple_of(STRIP) * widest_input(plan)
 }
 
 /// Bytes of memory for [`Activations`].
 pub(crate) fn activation_bytes(plan: &Plan) -> usize {
     let values = activation_values(plan);
     // f32, int8, and what is known of 32 of these.
-    4 * values + values + size_of::<BlockMeta>() * (values / BLOCK + 16) + 256
+    let rows = 4 * values + values + size_of::<BlockMeta>() * (values / BLOCK + 16);
+    // The codes once more in strips; untouched, and no memory, where there is no matrix unit.
+    rows + STRIP_BLOCK_BYTES * (values / BLOCK) + 512
 }
 
 pub(crate) struct Recorder<'a> {
@@ -49,6 +54,7 @@ pub(crate) struct Recorder<'a> {
     pub arena: &'a Memory,
     pub activations: &'a Memory,
     pub kernels: &'static Kernels,
+    pub unit: Option<&'static UnitKernels>,
 }
 
 impl Recorder<'_> {
@@ -159,14 +165,18 @@ impl Recorder<'_> {
         let aligned = |bytes: usize| bytes.next_multiple_of(64);
         let codes = aligned(4 * values);
         let metas = codes + aligned(values);
-        assert!(metas + size_of::<BlockMeta>() * (values / BLOCK) <= self.activations.len());
+        let strips = metas + aligned(size_of::<BlockMeta>() * (values / BLOCK));
+        let strip_metas = strips + aligned(values);
+        assert!(strips + STRIP_BLOCK_BYTES * (values / BLOCK) + 64 <= self.activations.len());
         let start = self.activations.start();
-        // SAFETY: the three arrays lie inside the memory, one behind another.
+        // SAFETY: the arrays lie inside the memory, one behind another.
         unsafe {
             Activations {
                 floats: start.cast(),
                 codes: start.add(codes).cast(),
                 metas: start.add(metas).cast(),
+                strips: start.add(strips).cast(),
+                strip_metas: start.add(strip_metas).cast(),
             }
         }
     }
@@ -190,6 +200,7 @@ impl Recorder<'_> {
                 quantized,
                 dequantize: (self.kernels.dequantize)(matrix.ty),
                 direct: (self.kernels.direct)(matrix.ty),
+                unit: quantized.and_then(|_| (self.unit?.product)(matrix.ty)),
                 output: self.slab(epilogue.unwrap_or(part.output)),
                 first_tile,
             });
@@ -198,6 +209,8 @@ impl Recorder<'_> {
         }
         let quantized = parts.iter().any(|part| part.quantized.is_some());
         let floats = parts.iter().any(|part| part.quantized.is_none());
+        let unit =
+            quantized && parts.iter().all(|part| part.quantized.is_none() || part.unit.is_some());
         let logits = graph.tensor(project.parts[0].output).rows == RowSet::Logits;
         // Nothing behind the head evens out its rounding, and its rows are few.
         let refined = logits && quantized;
@@ -220,6 +233,7 @@ impl Recorder<'_> {
             floats,
             quantized,
             refined,
+            unit,
             activations,
         });
         let floats = match direct {

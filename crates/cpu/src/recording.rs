@@ -107,6 +107,7 @@ impl CpuRecording {
                 arena: &arena,
                 activations: &activations,
                 kernels: options.level.kernels(),
+                unit: options.level.unit_kernels(),
             };
             let stages = recorder.record().map_err(|op| {
                 DeviceError::Unsupported(format!("the CPU has no kernel for a lone '{op}'"))
@@ -116,7 +117,8 @@ impl CpuRecording {
         let slots = arenas.into_iter().map(slot).collect::<Result<Vec<_>, DeviceError>>()?;
         let head_dim = plan.graph.kv_groups.iter().map(|group| group.head_dim).max().unwrap_or(16);
         let widest = widest_input(&plan).max(head_dim);
-        let scratch = || Mutex::new(WorkerScratch::new(widest, head_dim));
+        let unit = options.level.unit_kernels().is_some();
+        let scratch = || Mutex::new(WorkerScratch::new(widest, head_dim, unit));
         Ok(CpuRecording {
             progress: slots[0].stages.iter().map(|_| Progress::default()).collect(),
             scratch: (0..pool.workers()).map(|_| scratch()).collect(),
@@ -360,8 +362,7 @@ impl Recording for CpuRecording {
         });
         let block = matrix?.all_weights();
         let numeric = self.plan.options.numeric;
-        (block.len() >= LEAST_BLOCK)
-            .then(|| measure_with(&self.pool, self.level.kernels(), block, numeric))
+        (block.len() >= LEAST_BLOCK).then(|| measure_with(&self.pool, self.level, block, numeric))
     }
 
     fn statistics(&self) -> PlayStatistics {

@@ -4,7 +4,7 @@
 //! and, where products take several rows at once, a number of rows.
 
 use crate::pack::BLOCK;
-use crate::policy::direct_rows;
+use crate::policy::{UNIT_ROWS, direct_rows};
 use crate::simd::Level;
 use pianola_plan::{
     Attend, DeviceId, Kernel, KernelVariant, KvType, Numeric, Op, Plan, Project, Step,
@@ -30,7 +30,7 @@ pub(crate) fn of_op(plan: &Plan, op: usize, step: &Step, level: Level) -> Vec<Ke
     let kv_type = |group: usize| plan.graph.kv_groups[group].ty;
     match &plan.ops[op].kernel {
         Kernel::Project(project) => {
-            let products = of_product(plan, project, rows, plan.is_head(op));
+            let products = of_product(plan, project, rows, plan.is_head(op), level);
             products.into_iter().map(|choices| variant("product", choices)).collect()
         }
         Kernel::Attend(Attend { spec, .. }) => {
@@ -52,7 +52,13 @@ pub(crate) fn of_op(plan: &Plan, op: usize, step: &Step, level: Level) -> Vec<Ke
 }
 
 /// Types and runs of rows of a product.
-fn of_product(plan: &Plan, project: &Project, rows: usize, head: bool) -> Vec<String> {
+fn of_product(
+    plan: &Plan,
+    project: &Project,
+    rows: usize,
+    head: bool,
+    level: Level,
+) -> Vec<String> {
     let width = plan.graph.tensor(project.input).width;
     let mut found = BTreeSet::new();
     for part in &project.parts {
@@ -67,6 +73,11 @@ fn of_product(plan: &Plan, project: &Project, rows: usize, head: bool) -> Vec<St
         };
         // The head's integers are refined: two rows for each.
         let mut left = if integer && head { 2 * rows } else { rows };
+        let unit = level.unit_kernels().and_then(|kernels| (kernels.product)(ty));
+        if unit.is_some() && integer && left >= UNIT_ROWS {
+            found.insert(format!(", {ty} with {form}, many rows on a matrix unit"));
+            continue;
+        }
         for run in RUNS {
             if left >= run {
                 found.insert(format!(", {ty} with {form}, {run} rows at once"));
@@ -79,8 +90,8 @@ fn of_product(plan: &Plan, project: &Project, rows: usize, head: bool) -> Vec<St
 
 /// Variants that any step of device `id`'s part of `plan` uses.
 pub(crate) fn of_plan(plan: &Plan, id: DeviceId, level: Level) -> Vec<KernelVariant> {
-    // All that depends on the number of rows does so up to eight at once.
-    const MOST: usize = 16;
+    // All that depends on the number of rows does so up to eight at once, or where a matrix unit begins.
+    const MOST: usize = UNIT_ROWS;
     let mut found = BTreeSet::new();
     for rows in 1..=MOST.min(plan.options.max_rows) as u32 {
         let (mut prompt, mut lanes) = (Step::default(), Step::default());

@@ -7,6 +7,8 @@
 //! function's `Safety` section, or else its doc, says it reads and writes; `stage` keeps that.
 
 // Where undocumented blocks are allowed, each is one vector operation under the promises above.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+mod amx;
 pub(crate) mod attend;
 #[cfg(target_arch = "x86_64")]
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -15,10 +17,13 @@ mod avx2;
 #[allow(clippy::undocumented_unsafe_blocks)]
 mod avx512;
 pub(crate) mod direct;
+#[cfg(feature = "test-hooks")]
+mod emulated_unit;
 pub(crate) mod kernels;
 mod lanes;
 #[allow(clippy::undocumented_unsafe_blocks)]
 mod math;
+pub(crate) mod matrix_unit;
 #[allow(clippy::undocumented_unsafe_blocks)]
 mod portable;
 pub(crate) mod product;
@@ -28,6 +33,7 @@ pub(crate) mod store;
 mod tile;
 
 use kernels::Kernels;
+use matrix_unit::UnitKernels;
 
 /// An instruction set to compute with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -40,11 +46,17 @@ pub enum Level {
     Avx2,
     /// AVX-512 with VNNI.
     Avx512,
+    /// AVX-512 with VNNI, and AMX for products of many rows.
+    Amx,
+    /// Plain Rust with an emulated matrix unit for products of many rows, for tests where there is none.
+    #[cfg(feature = "test-hooks")]
+    EmulatedUnit,
 }
 
 impl Level {
     /// All levels, best first.
-    pub const ALL: [Level; 4] = [Level::Avx512, Level::Avx2, Level::Portable, Level::Reference];
+    pub const ALL: [Level; 5] =
+        [Level::Amx, Level::Avx512, Level::Avx2, Level::Portable, Level::Reference];
 
     /// Name as on the command line.
     pub fn name(self) -> &'static str {
@@ -53,6 +65,9 @@ impl Level {
             Level::Portable => "portable",
             Level::Avx2 => "avx2",
             Level::Avx512 => "avx512",
+            Level::Amx => "amx",
+            #[cfg(feature = "test-hooks")]
+            Level::EmulatedUnit => "emulated-unit",
         }
     }
 
@@ -60,6 +75,8 @@ impl Level {
     pub fn available(self) -> bool {
         match self {
             Level::Reference | Level::Portable => true,
+            #[cfg(feature = "test-hooks")]
+            Level::EmulatedUnit => true,
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => {
                 is_x86_feature_detected!("avx2")
@@ -75,8 +92,12 @@ impl Level {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vnni")
             }
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Level::Amx => Level::Avx512.available() && amx::available(),
+            #[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
+            Level::Amx => false,
             #[cfg(not(target_arch = "x86_64"))]
-            Level::Avx2 | Level::Avx512 => false,
+            Level::Avx2 | Level::Avx512 | Level::Amx => false,
         }
     }
 
@@ -88,12 +109,25 @@ impl Level {
     pub(crate) fn kernels(self) -> &'static Kernels {
         match self {
             Level::Reference | Level::Portable => &kernels::portable::KERNELS,
+            #[cfg(feature = "test-hooks")]
+            Level::EmulatedUnit => &kernels::portable::KERNELS,
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => &kernels::avx2::KERNELS,
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => &kernels::avx512::KERNELS,
+            Level::Avx512 | Level::Amx => &kernels::avx512::KERNELS,
             #[cfg(not(target_arch = "x86_64"))]
-            Level::Avx2 | Level::Avx512 => &kernels::portable::KERNELS,
+            Level::Avx2 | Level::Avx512 | Level::Amx => &kernels::portable::KERNELS,
+        }
+    }
+
+    /// Kernels for products of many rows, where there is a matrix unit.
+    pub(crate) fn unit_kernels(self) -> Option<&'static UnitKernels> {
+        match self {
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Level::Amx => Some(&amx::KERNELS),
+            #[cfg(feature = "test-hooks")]
+            Level::EmulatedUnit => Some(&emulated_unit::KERNELS),
+            _ => None,
         }
     }
 }

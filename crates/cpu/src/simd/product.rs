@@ -159,7 +159,7 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
 /// The module's.
 #[cfg(feature = "test-hooks")]
 #[inline(always)]
-unsafe fn spoil<L: Lanes>(
+pub(super) unsafe fn spoil<L: Lanes>(
     activations: &QuantizedRows,
     block: usize,
     scales: [L::F; 3],

@@ -7,6 +7,7 @@
 //! Unsafe functions of stages have the promise of [`Stage::run`] unless they state another.
 
 mod heads;
+mod matrix_unit;
 mod plain;
 mod product;
 mod prologue;
@@ -21,6 +22,7 @@ use crate::pack::{PackedMatrix, TILE};
 use crate::simd::attend::Scratch;
 use crate::simd::kernels::Kernels;
 use crate::simd::product::BlockMeta;
+use matrix_unit::UnitScratch;
 use pianola_plan::{RopeSpec, Row};
 use product::ROWS_AT_ONCE;
 use std::ops::Range;
@@ -50,6 +52,9 @@ pub(crate) struct Activations {
     pub floats: *mut f32,
     pub codes: *mut i8,
     pub metas: *mut BlockMeta,
+    /// The codes once more in strips, and what is known of them, for a matrix unit.
+    pub strips: *mut i8,
+    pub strip_metas: *mut f32,
 }
 
 pub(crate) struct Embed {
@@ -95,12 +100,15 @@ pub(crate) struct WorkerScratch {
     panel: Vec<f32>,
     /// Two rows of the widest input.
     rows: [Vec<f32>; 2],
+    unit: UnitScratch,
     attend: Scratch,
 }
 
 impl WorkerScratch {
-    pub fn new(widest: usize, head_dim: usize) -> WorkerScratch {
+    /// `unit` says whether products may run on a matrix unit.
+    pub fn new(widest: usize, head_dim: usize, unit: bool) -> WorkerScratch {
         WorkerScratch {
+            unit: UnitScratch::new(unit),
             output: vec![0.0; ROWS_AT_ONCE * TILE],
             panel: vec![0.0; widest * TILE],
             rows: [vec![0.0; widest + 16], vec![0.0; widest + 16]],

@@ -2,9 +2,10 @@
 
 use super::{Activations, Play, Slab, WorkerScratch};
 use crate::pack::{PackedMatrix, TILE};
-use crate::policy::{ProductCut, cut_product, direct_rows};
+use crate::policy::{ProductCut, UNIT_ROWS, cut_product, cut_unit_product, direct_rows};
 use crate::simd::direct::{TILES_AT_ONCE, Tiles};
 use crate::simd::kernels::{Dequantize, FloatProduct, QuantizedProduct};
+use crate::simd::matrix_unit::UnitProduct;
 use crate::simd::product::{FloatRows, QuantizedRows};
 use pianola_formats::TensorType;
 use pianola_plan::Activation;
@@ -21,6 +22,8 @@ pub(crate) struct Weights {
     pub quantized: Option<QuantizedProduct>,
     pub dequantize: Dequantize,
     pub direct: FloatProduct,
+    /// Many rows of a product with a quantised kernel.
+    pub unit: Option<UnitProduct>,
     pub output: Slab,
     /// First tile of this part in the stage's count.
     pub first_tile: usize,
@@ -39,12 +42,20 @@ pub(crate) struct Product {
 }
 
 impl Product {
-    fn rows(&self, play: &Play<'_>) -> usize {
+    pub(super) fn rows(&self, play: &Play<'_>) -> usize {
         let rows = if self.logits { play.logits.len() } else { play.rows.len() };
         if self.refined { 2 * rows } else { rows }
     }
 
+    /// The kernel for a matrix unit, where this play uses it for a part.
+    fn unit_product(&self, play: &Play<'_>, part: &Weights) -> Option<UnitProduct> {
+        part.unit.filter(|_| self.rows(play) >= UNIT_ROWS)
+    }
+
     fn cut(&self, play: &Play<'_>) -> ProductCut {
+        if self.parts.iter().any(|part| self.unit_product(play, part).is_some()) {
+            return cut_unit_product(self.tiles(), self.rows(play), play.workers);
+        }
         let quantized = self.parts.iter().all(|part| part.quantized.is_some());
         let row_bytes = if quantized { self.columns } else { 4 * self.columns };
         cut_product(self.tiles(), self.rows(play), row_bytes, play.workers)
@@ -95,6 +106,10 @@ impl Product {
         // SAFETY: by the promise of `Stage::run`; the scratch holds `ROWS_AT_ONCE` rows of a tile, which
         // are more than those of the tiles that are computed directly.
         unsafe {
+            if let Some(product) = self.unit_product(play, part) {
+                self.unit_tiles(play, (part, product), tiles, rows, gate, scratch);
+                return;
+            }
             if !part.is_direct(play, rows.len()) {
                 for tile in tiles {
                     self.tile(play, part, tile, rows.clone(), gate, scratch);
@@ -139,7 +154,7 @@ impl Product {
     }
 
     /// Puts a tile's products with `rows` where they belong.
-    unsafe fn put(
+    pub(super) unsafe fn put(
         &self,
         play: &Play<'_>,
         part: &Weights,
@@ -291,7 +306,7 @@ fn spoils_panels(_: &Play<'_>) -> bool {
 impl Weights {
     /// Whether a tile is the one that faulty blocks are planted in: in the middle.
     #[cfg(feature = "test-hooks")]
-    fn is_faulty(&self, tile: usize) -> bool {
+    pub(super) fn is_faulty(&self, tile: usize) -> bool {
         // SAFETY: matrices outlive the recording's stages.
         tile == unsafe { &*self.matrix }.tiles() / 2
     }

@@ -2,6 +2,8 @@
 
 use super::{Activations, Norm, Play, Slab, WorkerScratch};
 use crate::pack::BLOCK;
+use crate::policy::UNIT_ROWS;
+use crate::simd::matrix_unit::put_row;
 
 /// Residual sum, norm and quantisation of a product's input, row by row.
 pub(crate) struct Prologue {
@@ -19,6 +21,8 @@ pub(crate) struct Prologue {
     pub quantized: bool,
     /// Each int8 row is followed by one of what its rounding left out: 15 bits in all.
     pub refined: bool,
+    /// Many int8 rows are left in strips, too, for a matrix unit.
+    pub unit: bool,
     pub activations: Activations,
 }
 
@@ -64,11 +68,18 @@ impl Prologue {
     }
 
     unsafe fn quantize(&self, play: &Play<'_>, x: *const f32, row: usize) {
-        let Activations { codes, metas, .. } = self.activations;
+        let Activations { codes, metas, strips, strip_metas, .. } = self.activations;
         let (width, blocks) = (self.width, self.width / BLOCK);
+        let rows = self.rows(play) * if self.refined { 2 } else { 1 };
         // SAFETY: the activations have room for every row of a play.
         unsafe {
-            (play.kernels.quantize)(x, width, codes.add(row * width), metas.add(row * blocks));
+            let (codes, metas) = (codes.add(row * width), metas.add(row * blocks));
+            (play.kernels.quantize)(x, width, codes, metas);
+            if self.unit && rows >= UNIT_ROWS {
+                let codes = std::slice::from_raw_parts(codes, width);
+                let metas = std::slice::from_raw_parts(metas, blocks);
+                put_row(row, (codes, metas), strips, strip_metas);
+            }
         }
     }
 

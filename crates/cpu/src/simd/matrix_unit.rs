@@ -1,0 +1,529 @@
+//! Products on a matrix unit: 16 rows of activations against 16 rows of weights, 32 columns at a time.
+//!
+//! ```text
+//! strip (16 rows, int8 codes) ─┐
+//!                              ├─ MatrixUnit ──► 16 x 16 sums ──► times scale and step, added
+//! panel (16 outputs, codes) ───┘
+//! ```
+//!
+//! A block's products are exact integers, and scales are applied block by block in the order of
+//! [`super::product`]: a row's bits do not depend on which of the two computed it.
+
+use super::lanes::Lanes;
+use super::product::BlockMeta;
+use super::tile::{Codes, Scales};
+use crate::pack::{BLOCK, SUPER, TILE};
+use pianola_formats::TensorType;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+/// Rows of activations in a strip.
+pub(crate) const STRIP: usize = 16;
+/// Blocks of a weight that a panel holds, and panels that a strip meets one after another: with a strip's
+/// blocks beside them, about a first-level cache. The best of 8 to 32 and 1 to 4, by little.
+pub(crate) const PANEL_BLOCKS: usize = 16;
+pub(crate) const PANELS: usize = 4;
+/// Codes of a block in a panel and in a strip.
+const CODES: usize = BLOCK * TILE;
+/// Values that are known of a block of a strip: a step for each row, then a sum of values for each.
+const STRIP_METAS: usize = 2 * STRIP;
+/// Bytes of a strip's row for 32 columns.
+pub(crate) const STRIP_BLOCK_BYTES: usize = BLOCK + 4 * STRIP_METAS / STRIP;
+/// Products that a unit holds, and rooms for those that it has stored.
+pub(super) const SLOTS: usize = 4;
+
+/// A unit that multiplies small matrices of signed bytes and holds [`SLOTS`] products.
+///
+/// # Safety
+/// One exists where the processor has it. It is this thread's until it is released, and there is one at a
+/// time.
+pub(crate) unsafe trait MatrixUnit: Sized {
+    /// Prepares this thread's unit.
+    ///
+    /// # Safety
+    /// The processor has it.
+    unsafe fn configure() -> Self;
+    /// Begins to multiply a strip's block `[16][32]` with a panel's `[8][16][4]`, for slot `SLOT`.
+    ///
+    /// # Safety
+    /// The blocks are there, and `SLOT` is a slot.
+    unsafe fn start<const SLOT: usize>(&mut self, strip: *const i8, panel: *const i8);
+    /// Stores the products of a slot, `[16][16]`.
+    ///
+    /// # Safety
+    /// There is room, and `SLOT` is a slot.
+    unsafe fn store<const SLOT: usize>(&mut self, products: *mut i32);
+    /// Lets the unit sleep.
+    fn release(self);
+}
+
+/// What filling panels and scaling products needs of lanes.
+///
+/// # Safety
+/// As of [`Lanes`].
+pub(crate) unsafe trait UnitLanes: Lanes {
+    /// 16 i32, as f32.
+    unsafe fn load_i32(from: *const i32) -> Self::F;
+    /// Stores `byte - zero` of 64 bytes, signed; the differences fit.
+    unsafe fn store_signed(to: *mut i8, codes: Self::B, zero: u8);
+}
+
+/// Rooms for products, as many as a unit holds. No two begin 4 KiB apart: a load would take a store to the
+/// other for one to its own address.
+#[repr(C, align(64))]
+struct Rooms([MaybeUninit<[i32; STRIP * TILE]>; SLOTS]);
+
+/// A block of a panel: signed codes as a unit takes them, then scales, and what is added.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+pub(crate) struct PanelBlock {
+    codes: [i8; CODES],
+    scales: [[f32; TILE]; 2],
+}
+
+impl PanelBlock {
+    pub const ZERO: PanelBlock = PanelBlock { codes: [0; CODES], scales: [[0.0; TILE]; 2] };
+}
+
+/// Strips of quantised activations, `columns` wide.
+#[derive(Clone, Copy)]
+pub(crate) struct Strips {
+    /// `[strips][blocks][16][32]`
+    pub codes: *const i8,
+    /// `[strips][blocks][2][16]`
+    pub metas: *const f32,
+    pub columns: usize,
+}
+
+/// Tiles that follow one another in memory, at most [`PANELS`].
+#[derive(Clone, Copy)]
+pub(crate) struct UnitTiles {
+    pub start: *const u8,
+    pub bytes: usize,
+    pub count: usize,
+    /// Planted in the block in the middle of one of the tiles.
+    #[cfg(feature = "test-hooks")]
+    pub fault: Option<(usize, pianola_plan::Fault)>,
+}
+
+/// Puts a quantised row where [`Strips`] have it.
+///
+/// # Safety
+/// `codes` and `metas` have room for the row's whole strip.
+pub(crate) unsafe fn put_row(
+    row: usize,
+    from: (&[i8], &[BlockMeta]),
+    codes: *mut i8,
+    metas: *mut f32,
+) {
+    let blocks = from.1.len();
+    let (strip, lane) = (row / STRIP, row % STRIP);
+    for (block, (values, meta)) in from.0.as_chunks::<BLOCK>().0.iter().zip(from.1).enumerate() {
+        let at = strip * blocks + block;
+        // SAFETY: by this function's promise.
+        unsafe {
+            codes.add(at * CODES + lane * BLOCK).cast::<[i8; BLOCK]>().write_unaligned(*values);
+            let metas = metas.add(at * STRIP_METAS + lane);
+            *metas = meta.step;
+            *metas.add(STRIP) = meta.value_sum;
+        }
+    }
+}
+
+/// `(tiles, strips, first strip, blocks, panels [PANELS * PANEL_BLOCKS], sums)`: adds the products of some
+/// blocks of tiles with as many strips as `sums` has room for, `[tiles][strips][16][16]`; from block 0 on,
+/// sums start at 0.
+pub(crate) type UnitProduct =
+    unsafe fn(&UnitTiles, &Strips, usize, Range<usize>, &mut [PanelBlock], &mut [f32]);
+
+/// Kernels for one matrix unit.
+///
+/// # Safety
+/// They may be called on a processor that has it ([`super::Level::available`]).
+pub(crate) struct UnitKernels {
+    pub product: fn(TensorType) -> Option<UnitProduct>,
+    /// Repeated products on registers, for measuring the arithmetic ceiling: `count` times
+    /// 16 x 16 x 64 multiply-adds.
+    pub probe: unsafe fn(usize),
+}
+
+/// See [`UnitProduct`].
+///
+/// # Safety
+/// The processor has `U` and the instructions of `L`. `tiles` are whole tiles of the type that `C`, `S`
+/// and `ZERO` name with `strips.columns` columns, `blocks` are some of them, and the strips exist.
+#[inline(always)]
+pub(crate) unsafe fn multiply_strips<L, U, C, S, const ZERO: i32>(
+    tiles: &UnitTiles,
+    strips: &Strips,
+    first: usize,
+    blocks: Range<usize>,
+    panels: &mut [PanelBlock],
+    sums: &mut [f32],
+) where
+    L: UnitLanes,
+    U: MatrixUnit,
+    C: Codes,
+    S: Scales,
+{
+    const { assert!(!S::HALVES, "two products a block are slower than vectors") };
+    let panels = &mut panels[..tiles.count * blocks.len()];
+    if blocks.start == 0 {
+        sums.fill(0.0);
+    }
+    // SAFETY: by this function's promise.
+    unsafe {
+        for (index, panel) in panels.chunks_exact_mut(blocks.len()).enumerate() {
+            fill_panel::<L, C, S, ZERO>(tiles, index, strips.columns, blocks.start, panel);
+        }
+        let mut unit = U::configure();
+        let each = sums.len() / tiles.count;
+        for strip in 0..each / (STRIP * TILE) {
+            let at = (first + strip) * (strips.columns / BLOCK) + blocks.start;
+            let codes = strips.codes.add(at * CODES);
+            let metas = strips.metas.add(at * STRIP_METAS);
+            // The strip's columns stay in the first-level cache for all panels.
+            for (index, panel) in panels.chunks_exact(blocks.len()).enumerate() {
+                let sums = sums[index * each + strip * STRIP * TILE..].as_mut_ptr();
+                multiply_strip::<L, U, S>(&mut unit, codes, metas, panel, sums);
+            }
+        }
+        unit.release();
+    }
+}
+
+/// Makes a panel of the blocks of a tile from `first` on.
+///
+/// # Safety
+/// As of [`multiply_strips`].
+#[inline(always)]
+unsafe fn fill_panel<L: UnitLanes, C: Codes, S: Scales, const ZERO: i32>(
+    tiles: &UnitTiles,
+    index: usize,
+    columns: usize,
+    first: usize,
+    panel: &mut [PanelBlock],
+) {
+    // SAFETY: by this function's promise.
+    unsafe {
+        let tile = tiles.start.add(index * tiles.bytes);
+        let blocks = columns / BLOCK;
+        let scales = tile.add(blocks * C::BYTES);
+        let mut shared = [L::splat(0.0); 2];
+        for (offset, place) in panel.iter_mut().enumerate() {
+            let block = first + offset;
+            let codes = C::load::<L>(tile.add(block * C::BYTES));
+            for (group, codes) in codes.into_iter().enumerate() {
+                L::store_signed(place.codes.as_mut_ptr().add(4 * TILE * group), codes, ZERO as u8);
+            }
+            if offset == 0 || block % SUPER == 0 {
+                shared = S::shared::<L>(scales, blocks, block);
+            }
+            let scale = S::scale::<L>(scales, shared, block, 0);
+            let min = S::min::<L>(scales, shared, block);
+            #[cfg(feature = "test-hooks")]
+            let [scale, _, min] = {
+                let fault = tiles.fault.filter(|fault| fault.0 == index).map(|fault| fault.1);
+                spoil::<L>(fault, columns, block, [scale, scale, min])
+            };
+            L::store(place.scales[0].as_mut_ptr(), scale);
+            if S::MINS {
+                L::store(place.scales[1].as_mut_ptr(), min);
+            }
+        }
+    }
+}
+
+/// The scales of a block, with a fault planted in one of the tile's rows.
+///
+/// # Safety
+/// The module's.
+#[cfg(feature = "test-hooks")]
+#[inline(always)]
+unsafe fn spoil<L: Lanes>(
+    fault: Option<pianola_plan::Fault>,
+    columns: usize,
+    block: usize,
+    scales: [L::F; 3],
+) -> [L::F; 3] {
+    let (codes, metas) = (std::ptr::null(), std::ptr::null());
+    let rows = super::product::QuantizedRows { codes, metas, columns, fault };
+    // SAFETY: by this function's promise; the rows are not read.
+    unsafe { super::product::spoil::<L>(&rows, block, scales) }
+}
+
+/// Does something for every row of a strip. Written out, because sums that a loop indexes are kept in
+/// memory.
+macro_rules! each_row {
+    ($row:ident, $body:block) => {
+        each_row!($row, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
+    };
+    ($row:ident, $body:block, $($value:literal)*) => {
+        $({
+            const $row: usize = $value;
+            $body
+        })*
+    };
+}
+
+/// Blocks between the start of a product and its being stored: a unit takes its time, and a store that
+/// waits for it keeps all behind it waiting.
+const STORED_BEHIND: usize = 2;
+/// Blocks between a product's being stored and its being scaled.
+const SCALED_BEHIND: usize = 1;
+
+/// Adds the products of a strip with a panel to `sums` `[16][16]`.
+///
+/// # Safety
+/// As of [`multiply_strips`]; `codes` and `metas` are those of the panel's blocks in the strip.
+#[inline(always)]
+unsafe fn multiply_strip<L: UnitLanes, U: MatrixUnit, S: Scales>(
+    unit: &mut U,
+    codes: *const i8,
+    metas: *const f32,
+    panel: &[PanelBlock],
+    sums_at: *mut f32,
+) {
+    let count = panel.len();
+    let panel = panel.as_ptr();
+    let mut rooms = Rooms([MaybeUninit::uninit(); SLOTS]);
+    let rooms = rooms.0.as_mut_ptr();
+    // SAFETY: by this function's promise; blocks in work have slots and rooms of their own, which are written
+    // before they are read.
+    unsafe {
+        let room = |block: usize| rooms.add(block % SLOTS).cast::<i32>();
+        let mut sums = [L::splat(0.0); STRIP];
+        each_row!(ROW, { sums[ROW] = L::load(sums_at.add(ROW * TILE)) });
+        // Blocks that have not begun wrap around to beyond the last.
+        macro_rules! block {
+            ($block:expr, $slot:literal, $stored:literal) => {
+                let block: usize = $block;
+                if block < count {
+                    unit.start::<$slot>(codes.add(block * CODES), panel.add(block).cast());
+                }
+                let stored = block.wrapping_sub(STORED_BEHIND);
+                if stored < count {
+                    unit.store::<$stored>(room(stored));
+                }
+                let scaled = stored.wrapping_sub(SCALED_BEHIND);
+                if scaled < count {
+                    let metas = metas.add(scaled * STRIP_METAS);
+                    scale::<L, S>(room(scaled), metas, &*panel.add(scaled), &mut sums);
+                }
+            };
+        }
+        const { assert!(SLOTS == 4 && STORED_BEHIND == 2 && SCALED_BEHIND < 2) };
+        for block in (0..count + STORED_BEHIND + SCALED_BEHIND).step_by(SLOTS) {
+            block!(block, 0, 2);
+            block!(block + 1, 1, 3);
+            block!(block + 2, 2, 0);
+            block!(block + 3, 3, 1);
+        }
+        each_row!(ROW, { L::store(sums_at.add(ROW * TILE), sums[ROW]) });
+    }
+}
+
+/// Scales the products of a block and adds them to the sums.
+///
+/// # Safety
+/// `products` holds those of the block; `metas` is the strip's of the block.
+#[inline(always)]
+unsafe fn scale<L: UnitLanes, S: Scales>(
+    products: *const i32,
+    metas: *const f32,
+    panel: &PanelBlock,
+    sums: &mut [L::F; STRIP],
+) {
+    // SAFETY: by this function's promise.
+    unsafe {
+        let scale = L::load(panel.scales[0].as_ptr());
+        let min = L::load(panel.scales[1].as_ptr());
+        each_row!(ROW, {
+            let product = L::load_i32(products.add(ROW * TILE));
+            let step = L::splat(*metas.add(ROW));
+            sums[ROW] = L::fma(product, L::mul(scale, step), sums[ROW]);
+            if S::MINS {
+                sums[ROW] = L::fma(min, L::splat(*metas.add(STRIP + ROW)), sums[ROW]);
+            }
+        });
+    }
+}
+
+/// Generates the kernels of one matrix unit. `$attributes` holds the lanes' `#[target_feature]`.
+macro_rules! unit_kernels {
+    ($name:ident, $lanes:ty, $unit:ty, $probe:path, [$($attribute:tt)*]) => {
+        unit_kernels!(@types $name, $lanes, $unit, $probe, [$($attribute)*];
+            Q4_0 q4_0: Bits4, Half, 8;
+            Q4_1 q4_1: Bits4, HalfWithMin, 0;
+            Q5_0 q5_0: Bits5, Half, 16;
+            Q5_1 q5_1: Bits5, HalfWithMin, 0;
+            Q8_0 q8_0: Bits8, Half, 128;
+            Q4K q4_k: Bits4, SixBit, 0;
+            Q5K q5_k: Bits5, SixBit, 0;
+            IQ4NL iq4_nl: Iq4Values, Half, 128;
+            IQ4XS iq4_xs: Iq4Values, Signed, 128;);
+    };
+    (@types $name:ident, $lanes:ty, $unit:ty, $probe:path, $attributes:tt;
+        $($variant:ident $function:ident: $codes:ty, $scales:ty, $zero:expr;)*) => {
+        mod $name {
+            use crate::simd::matrix_unit::*;
+            use crate::simd::tile::*;
+            use pianola_formats::TensorType;
+            use std::ops::Range;
+
+            pub(crate) static KERNELS: UnitKernels = UnitKernels { product, probe: $probe };
+
+            fn product(ty: TensorType) -> Option<UnitProduct> {
+                Some(match ty {
+                    $(TensorType::$variant => $function,)*
+                    // Blocks with two scales would take two products each, which is no faster than vectors.
+                    TensorType::Q6K => return None,
+                    TensorType::F32 | TensorType::F16 | TensorType::BF16 => return None,
+                })
+            }
+
+            $(unit_kernels!(@one $attributes, $function, $lanes, $unit, $codes, $scales, $zero);)*
+        }
+        pub(crate) use $name::KERNELS;
+    };
+    (@one [$($attribute:tt)*], $function:ident, $lanes:ty, $unit:ty, $codes:ty, $scales:ty, $zero:expr) => {
+        $($attribute)*
+        unsafe fn $function(
+            tiles: &UnitTiles,
+            strips: &Strips,
+            first: usize,
+            blocks: Range<usize>,
+            panels: &mut [PanelBlock],
+            sums: &mut [f32],
+        ) {
+            // SAFETY: forwarded; see `UnitKernels`.
+            unsafe {
+                multiply_strips::<$lanes, $unit, $codes, $scales, $zero>(
+                    tiles, strips, first, blocks, panels, sums,
+                )
+            }
+        }
+    };
+}
+pub(super) use unit_kernels;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pack::packed;
+    use crate::simd::Level;
+    use crate::simd::product::QuantizedRows;
+
+    /// Numbers of a fixed sequence.
+    struct Random(u64);
+
+    impl Random {
+        fn next(&mut self) -> u64 {
+            self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            self.0 >> 33
+        }
+    }
+
+    const COLUMNS: usize = 1280;
+
+    /// Rows as a prologue leaves them, for vectors and in strips.
+    struct Activations {
+        codes: Vec<i8>,
+        metas: Vec<BlockMeta>,
+        strip_codes: Vec<i8>,
+        strip_metas: Vec<f32>,
+    }
+
+    fn activations(level: Level, rows: usize) -> Activations {
+        let mut random = Random(rows as u64);
+        let (strips, blocks) = (rows.div_ceil(STRIP), COLUMNS / BLOCK);
+        let zero = BlockMeta { step: 0.0, value_sum: 0.0, low: 0, high: 0 };
+        let mut all = Activations {
+            codes: vec![0; rows * COLUMNS],
+            metas: vec![zero; rows * blocks],
+            strip_codes: vec![0; strips * STRIP * COLUMNS],
+            strip_metas: vec![f32::NAN; strips * blocks * STRIP_METAS],
+        };
+        for row in 0..rows {
+            let x: Vec<f32> = (0..COLUMNS).map(|_| random.next() as f32 * 1e-9 - 1.0).collect();
+            let codes = &mut all.codes[row * COLUMNS..][..COLUMNS];
+            let metas = &mut all.metas[row * blocks..][..blocks];
+            let strips = (all.strip_codes.as_mut_ptr(), all.strip_metas.as_mut_ptr());
+            // SAFETY: all have room for the row, and the level is available.
+            unsafe {
+                (level.kernels().quantize)(
+                    x.as_ptr(),
+                    COLUMNS,
+                    codes.as_mut_ptr(),
+                    metas.as_mut_ptr(),
+                );
+                put_row(row, (codes, metas), strips.0, strips.1);
+            }
+        }
+        all
+    }
+
+    /// Sums of two tiles with rows by vectors and by a unit, panel by panel.
+    fn both(level: Level, ty: TensorType, rows: usize) -> [Vec<f32>; 2] {
+        let mut random = Random(7);
+        let bytes = 2 * TILE * ty.row_bytes(COLUMNS).unwrap();
+        // Scales are finite: the exponent's top bit is cleared wherever it may lie.
+        let file: Vec<u8> = (0..bytes).map(|_| random.next() as u8 & 0xbf).collect();
+        let matrix = packed(ty, COLUMNS, &file);
+        let all = activations(level, rows);
+        let plain = QuantizedRows {
+            codes: all.codes.as_ptr(),
+            metas: all.metas.as_ptr(),
+            columns: COLUMNS,
+            #[cfg(feature = "test-hooks")]
+            fault: None,
+        };
+        let (codes, metas) = (all.strip_codes.as_ptr(), all.strip_metas.as_ptr());
+        let strips = Strips { codes, metas, columns: COLUMNS };
+        let tiles = UnitTiles {
+            start: matrix.tile(0).as_ptr(),
+            bytes: matrix.tile_bytes,
+            count: 2,
+            #[cfg(feature = "test-hooks")]
+            fault: None,
+        };
+        let padded = rows.next_multiple_of(STRIP) * TILE;
+        let (mut expected, mut found) = (vec![0.0; 2 * padded], vec![f32::NAN; 2 * padded]);
+        let mut panels = vec![PanelBlock::ZERO; PANELS * PANEL_BLOCKS];
+        let product = (level.kernels().product)(ty).unwrap();
+        let unit = (level.unit_kernels().unwrap().product)(ty).unwrap();
+        // SAFETY: the level is available; tiles, rows and sums are those that the kernels take.
+        unsafe {
+            for (tile, expected) in expected.chunks_exact_mut(padded).enumerate() {
+                product(matrix.tile(tile).as_ptr(), &plain, 0, rows, expected.as_mut_ptr());
+            }
+            for start in (0..COLUMNS / BLOCK).step_by(PANEL_BLOCKS) {
+                let blocks = start..(COLUMNS / BLOCK).min(start + PANEL_BLOCKS);
+                unit(&tiles, &strips, 0, blocks, &mut panels, &mut found);
+            }
+        }
+        // What is beyond the rows is nobody's.
+        for sums in found.chunks_exact_mut(padded) {
+            sums[rows * TILE..].fill(0.0);
+        }
+        [expected, found]
+    }
+
+    #[test]
+    fn a_unit_gives_the_bits_of_vectors() {
+        let levels = [Level::EmulatedUnit, Level::Amx];
+        for level in levels.into_iter().filter(|level| level.available()) {
+            let has_kernel =
+                |ty: &&TensorType| (level.unit_kernels().unwrap().product)(**ty).is_some();
+            for &ty in TensorType::ALL.iter().filter(has_kernel) {
+                for rows in [16, 1, 37] {
+                    let [expected, found] = both(level, ty, rows);
+                    let bits =
+                        |values: &[f32]| values.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                    assert!(expected.iter().any(|sum| *sum != 0.0));
+                    assert_eq!(bits(&expected), bits(&found), "{ty} on {level}, {rows} rows");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Products of many rows on a matrix unit.
+
+use super::product::{Product, Weights};
+use super::{Activations, Play, WorkerScratch};
+use crate::pack::{BLOCK, TILE};
+use crate::policy::UNIT_CUT;
+use crate::simd::matrix_unit::{
+    PANEL_BLOCKS, PANELS, PanelBlock, STRIP, Strips, UnitProduct, UnitTiles,
+};
+use pianola_plan::Activation;
+use std::ops::Range;
+
+/// Sums of 16 outputs of a row; a cache line.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+struct Sums([f32; TILE]);
+
+/// What a worker has for products on a matrix unit: nothing where there is none.
+pub(super) struct UnitScratch {
+    panels: Vec<PanelBlock>,
+    /// `[tiles][rows]`, as many as a job has.
+    sums: Vec<Sums>,
+}
+
+impl UnitScratch {
+    pub fn new(exists: bool) -> UnitScratch {
+        let (blocks, rows) =
+            if exists { (PANELS * PANEL_BLOCKS, UNIT_CUT.tiles * UNIT_CUT.rows) } else { (0, 0) };
+        UnitScratch { panels: vec![PanelBlock::ZERO; blocks], sums: vec![Sums([0.0; TILE]); rows] }
+    }
+}
+
+impl Product {
+    /// Products of some tiles of a part with `rows`, which begin with a strip, put where they belong.
+    ///
+    /// Columns vary slowest: those of the rows stay in the cache while tile after tile meets them.
+    pub(super) unsafe fn unit_tiles(
+        &self,
+        play: &Play<'_>,
+        (part, product): (&Weights, UnitProduct),
+        tiles: Range<usize>,
+        rows: Range<usize>,
+        gate: Option<Activation>,
+        scratch: &mut WorkerScratch,
+    ) {
+        let UnitScratch { panels, sums } = &mut scratch.unit;
+        let padded = rows.len().next_multiple_of(STRIP);
+        let blocks = self.columns / BLOCK;
+        let Activations { strips: codes, strip_metas: metas, .. } = self.activations;
+        let strips = Strips { codes, metas, columns: self.columns };
+        for start in (0..blocks).step_by(PANEL_BLOCKS) {
+            let blocks = start..blocks.min(start + PANEL_BLOCKS);
+            let groups = tiles.clone().step_by(PANELS);
+            for (first, sums) in groups.zip(sums.chunks_mut(PANELS * padded)) {
+                let group = unit_tiles(play, part, first..tiles.end.min(first + PANELS));
+                let sums = values(&mut sums[..group.count * padded]);
+                let strip = rows.start / STRIP;
+                // SAFETY: by the promise of `Stage::run`; the rows are whole strips, or the last.
+                unsafe { product(&group, &strips, strip, blocks.clone(), panels, sums) };
+            }
+        }
+        for (tile, sums) in tiles.zip(sums.chunks_exact_mut(padded)) {
+            let sums = values(sums);
+            if fault!(play, WrongTail) && rows.len() > 1 && !rows.len().is_multiple_of(8) {
+                // The last row is that before it.
+                let last = rows.len() - 1;
+                sums.copy_within((last - 1) * TILE..last * TILE, last * TILE);
+            }
+            // SAFETY: by the promise of `Stage::run`.
+            unsafe { self.put(play, part, tile, rows.clone(), gate, sums) };
+        }
+    }
+}
+
+/// Some tiles of a part.
+#[cfg_attr(not(feature = "test-hooks"), allow(unused_variables))]
+fn unit_tiles(play: &Play<'_>, part: &Weights, tiles: Range<usize>) -> UnitTiles {
+    // SAFETY: matrices outlive the recording's stages.
+    let matrix = unsafe { &*part.matrix };
+    UnitTiles {
+        start: matrix.tile(tiles.start).as_ptr(),
+        bytes: matrix.tile_bytes,
+        count: tiles.len(),
+        #[cfg(feature = "test-hooks")]
+        fault: (tiles.clone().position(|tile| part.is_faulty(tile)))
+            .and_then(|index| Some((index, play.fault?))),
+    }
+}
+
+fn values(sums: &mut [Sums]) -> &mut [f32] {
+    // SAFETY: each is 16 f32, and nothing else.
+    unsafe { std::slice::from_raw_parts_mut(sums.as_mut_ptr().cast(), sums.len() * TILE) }
+}
