@@ -37,6 +37,10 @@ constants! {
         GATE = 7, INTEGER = 8, REFINED = 9, LOGITS = 15, SHARED_BLOCKS = 16, BLOCKS = 17,
         CODES = 18, TAIL = 19, UNROLL = 20
     }
+    "project_single.comp" project_single {
+        WORKGROUP = 0, TYPE_A = 1, TYPE_B = 2, ROW_INVOCATIONS = 3, HEIGHT = 4, UNROLL = 5,
+        SLICES = 6, GATE = 7, REFINED = 8, BLOCKS = 9, MOST_GROUPS = 15
+    }
     "project_tiles.comp" project_tiles {
         TYPE_A = 0, TYPE_B = 1, TOKENS = 2, GATE = 3, INTEGER = 4, REFINED = 5, LOGITS = 6,
         BLOCKS = 7
@@ -83,6 +87,9 @@ mod tests {
             Shader::RopeAngles => vec![],
             Shader::Prologue => vec![prologue::NAMED, prologue_input::NAMED],
             Shader::ProjectRows => vec![project_rows::NAMED, prologue_input::NAMED, fault::NAMED],
+            Shader::ProjectSingle => {
+                vec![project_single::NAMED, prologue_input::NAMED, fault::NAMED]
+            }
             Shader::ProjectTiles => vec![project_tiles::NAMED, fault::NAMED],
             Shader::ProjectMatrix => vec![matrix::NAMED, project_matrix::NAMED],
             Shader::ProjectFragments => vec![matrix::NAMED, project_fragments::NAMED],

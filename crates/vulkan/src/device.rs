@@ -24,6 +24,9 @@ pub struct VulkanOptions {
     pub tuning: Tuning,
     /// Invocations that keep the device busy; none leaves it to a guess from the device's kind.
     pub parallelism: Option<u32>,
+    /// Units, each of which runs a workgroup of 512; none leaves it to what the device says, 0 means
+    /// that they are not counted.
+    pub units: Option<u32>,
     /// Whether `project_fragments` is used where the device allows it; without it
     /// `project_matrix` takes its place.
     pub fragments: bool,
@@ -32,8 +35,8 @@ pub struct VulkanOptions {
 impl VulkanOptions {
     /// A GPU as it is, without measured choices.
     pub fn new(gpu: Arc<Gpu>) -> VulkanOptions {
-        let (memory, parallelism) = (None, None);
-        VulkanOptions { gpu, memory, tuning: Tuning::default(), parallelism, fragments: true }
+        let tuning = Tuning::default();
+        VulkanOptions { gpu, memory: None, tuning, parallelism: None, units: None, fragments: true }
     }
 }
 

@@ -13,6 +13,7 @@ pub(crate) enum Shader {
     RopeAngles,
     Prologue,
     ProjectRows,
+    ProjectSingle,
     ProjectTiles,
     ProjectMatrix,
     ProjectFragments,
@@ -37,11 +38,12 @@ pub(crate) enum Shader {
 }
 
 impl Shader {
-    pub const ALL: [Shader; 25] = [
+    pub const ALL: [Shader; 26] = [
         Shader::Embed,
         Shader::RopeAngles,
         Shader::Prologue,
         Shader::ProjectRows,
+        Shader::ProjectSingle,
         Shader::ProjectTiles,
         Shader::ProjectMatrix,
         Shader::ProjectFragments,
@@ -72,6 +74,7 @@ impl Shader {
             Shader::RopeAngles => "rope_angles",
             Shader::Prologue => "prologue",
             Shader::ProjectRows => "project_rows",
+            Shader::ProjectSingle => "project_single",
             Shader::ProjectTiles => "project_tiles",
             Shader::ProjectMatrix => "project_matrix",
             Shader::ProjectFragments => "project_fragments",
@@ -103,6 +106,7 @@ impl Shader {
             Shader::RopeAngles => include_bytes!("../spirv/rope_angles.spv"),
             Shader::Prologue => include_bytes!("../spirv/prologue.spv"),
             Shader::ProjectRows => include_bytes!("../spirv/project_rows.spv"),
+            Shader::ProjectSingle => include_bytes!("../spirv/project_single.spv"),
             Shader::ProjectTiles => include_bytes!("../spirv/project_tiles.spv"),
             Shader::ProjectMatrix => include_bytes!("../spirv/project_matrix.spv"),
             Shader::ProjectFragments => include_bytes!("../spirv/project_fragments.spv"),
@@ -134,6 +138,7 @@ impl Shader {
             Shader::RopeAngles => &[1, 1],
             Shader::Prologue => &[1; 6],
             Shader::ProjectRows => &[3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
+            Shader::ProjectSingle => &[3, 3, 3, 1, 1, 1, 1, 1, 1],
             Shader::ProjectTiles | Shader::ProjectMatrix | Shader::ProjectFragments => {
                 &[3, 3, 3, 1, 1, 1, 1]
             }

@@ -157,8 +157,10 @@ impl Programmer<'_> {
     fn input(&self, op: usize, rows: u32) -> InputFrom {
         let rows = self.policy_rows(rows);
         let Kernel::Project(project) = &self.plan.ops[op].kernel else { return InputFrom::Own };
-        // What another device computed comes as it is.
-        if op == 0 || self.plan.ops[op - 1].device != self.device {
+        // What another device computed comes as it is, and so does every row where products form
+        // their own.
+        let plain = self.has_single_products(rows);
+        if op == 0 || self.plan.ops[op - 1].device != self.device || plain {
             return InputFrom::Own;
         }
         let alone = |project: &Project| match self.groups(project) {

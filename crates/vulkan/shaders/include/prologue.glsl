@@ -43,13 +43,14 @@ float workgroup_sum(float value) {
     return total;
 }
 
-// Forms `row` of the operand; writes the new residual stream if `keep`.
-void form_row(Prologue constants, uint row, bool keep, out vec4 x[PASSES]) {
+// The residual sum of `row` and the weights of its norm, which is not applied yet; writes the new
+// residual stream if `keep`. Returns this invocation's part of the sum's squares.
+float form_sum(Prologue constants, uint row, bool keep, out vec4 x[PASSES], out vec4 norm[PASSES]) {
     const uint vectors_in_row = WIDTH / 4;
     const uint source = SELECT ? play.logit_rows[row] : row;
     const uint base_row = source * constants.base_stride;
     const uint delta_row = source * constants.delta_stride;
-    vec4 d[PASSES], norm[PASSES], delta_norm[PASSES];
+    vec4 d[PASSES], delta_norm[PASSES];
     float squares = 0.0;
     // All loads before the first wait.
     [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
@@ -88,8 +89,20 @@ void form_row(Prologue constants, uint row, bool keep, out vec4 x[PASSES]) {
         }
         squares += dot(x[pass], x[pass]);
     }
+    return squares;
+}
+
+// What a norm multiplies a row by, besides its weights, by the sum of the row's squares.
+float norm_factor(Prologue constants, float squares) {
+    return inversesqrt(squares / float(WIDTH) + constants.epsilon);
+}
+
+// Forms `row` of the operand; writes the new residual stream if `keep`.
+void form_row(Prologue constants, uint row, bool keep, out vec4 x[PASSES]) {
+    vec4 norm[PASSES];
+    const float squares = form_sum(constants, row, keep, x, norm);
     if (NORM) {
-        const float factor = inversesqrt(workgroup_sum(squares) / float(WIDTH) + constants.epsilon);
+        const float factor = norm_factor(constants, workgroup_sum(squares));
         [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
             x[pass] *= factor * norm[pass];
         }

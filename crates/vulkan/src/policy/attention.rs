@@ -78,7 +78,8 @@ mod tests {
     use super::*;
 
     fn limits(parallelism: u32) -> Limits {
-        Limits { subgroup: 32, parallelism, shared_memory: 1 << 15, matrices: 0, fragments: None }
+        let (shared_memory, matrices, fragments) = (1 << 15, 0, None);
+        Limits { subgroup: 32, parallelism, units: 0, shared_memory, matrices, fragments }
     }
 
     #[test]

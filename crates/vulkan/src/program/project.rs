@@ -5,6 +5,7 @@ mod many;
 mod product;
 mod prologue;
 mod rows;
+mod single;
 
 use super::{Body, Dispatch, InputFrom, Programmer};
 use crate::policy::{Limits, fragments};
@@ -77,6 +78,9 @@ impl Programmer<'_> {
                 ready = Some(form);
             }
             let product = match kernel {
+                ProductKernel::Rows if fused && self.has_single_products(rows) => {
+                    self.single_product(op, project, group, keep)?
+                }
                 ProductKernel::Rows => {
                     let source = if fused { OperandSource::Fused } else { OperandSource::Ready };
                     self.rows_product(op, project, group, count, source, keep)?
