@@ -3,7 +3,7 @@
 // There is one workgroup for every unit, all under way at once. A workgroup has some of the weight
 // rows, in groups of as many as a subgroup takes side by side, and cuts each into SLICES by columns.
 // A subgroup streams one slice after another, a batch of blocks at a time: as soon as a block is used,
-// the same registers are asked for the block of the next batch. Its first batch is asked for before
+// the same registers are asked for the block of the next batch. Its first batch is on its way while
 // the input row is formed, which every workgroup does for itself: residual sum, norms, codes. So
 // kernels hand on plain rows of floats, and none waits for the last workgroup of the one before to
 // form anything.
@@ -77,7 +77,9 @@ const uint BATCHES = (BLOCKS + BATCH * SLICES - 1) / (BATCH * SLICES);
 // Whether batches end where rows do.
 const bool WHOLE = BATCH * BATCHES * SLICES == BLOCKS;
 // Passes over a row that are loaded at once where nothing needs the whole row.
-const uint PASSES_AT_ONCE = 6;
+const uint PASSES_AT_ONCE = PASSES < 6 ? PASSES : 6;
+// Nothing needs the whole row at once; some such rows are too wide to be in registers.
+const bool BARE = SUM == 0 && !NORM;
 
 shared float squares_of[64];
 // [row of the workgroup][part of a gate][slice]
@@ -150,30 +152,47 @@ void add_block(const uint type, const uint u, Item item, inout float sums[ROWS])
     }
 }
 
+// What the input row is formed from: all of it where a norm needs the whole row at once, else the
+// first passes.
+RowParts parts[PASSES];
+vec4 first_passes[PASSES_AT_ONCE];
+
+void load_passes(uint first) {
+    const uint row = (SELECT ? play.logit_rows[0] : 0) * constants.base_stride;
+    [[unroll]] for (uint i = 0; i < PASSES_AT_ONCE; i++) {
+        const uint v = (first + i) * WORKGROUP + gl_LocalInvocationIndex;
+        first_passes[i] = v < WIDTH / 4 ? base[row + v] : vec4(0.0);
+    }
+}
+
+void load_row() {
+    if (BARE) {
+        load_passes(0);
+    } else {
+        load_parts(constants, 0, parts);
+    }
+}
+
 // Forms the input row as codes in shared memory. Returns what all sums are to be multiplied by.
 float form_codes() {
-    if (SUM == 0 && !NORM) {
-        // Some of these are too wide to be in registers at once.
-        const uint row = (SELECT ? play.logit_rows[0] : 0) * constants.base_stride;
+    if (BARE) {
         [[unroll]] for (uint first = 0; first < PASSES; first += PASSES_AT_ONCE) {
-            vec4 x[PASSES_AT_ONCE];
-            [[unroll]] for (uint i = 0; i < PASSES_AT_ONCE; i++) {
-                const uint v = (first + i) * WORKGROUP + gl_LocalInvocationIndex;
-                x[i] = v < WIDTH / 4 ? base[row + v] : vec4(0.0);
+            if (first > 0) {
+                load_passes(first);
             }
             [[unroll]] for (uint i = 0; i < PASSES_AT_ONCE; i++) {
                 if (first + i < PASSES) {
-                    put_shared((first + i) * WORKGROUP + gl_LocalInvocationIndex, x[i]);
+                    put_shared((first + i) * WORKGROUP + gl_LocalInvocationIndex, first_passes[i]);
                 }
             }
         }
         barrier();
         return 1.0;
     }
-    vec4 x[PASSES], norm[PASSES];
-    const float squares = form_sum(constants, 0, (flags & 0x100u) != 0 && gl_WorkGroupID.x == 0, x, norm);
+    const float squares = form_sum(constants, 0, (flags & 0x100u) != 0 && gl_WorkGroupID.x == 0, parts);
     [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
-        put_shared(pass * WORKGROUP + gl_LocalInvocationIndex, NORM ? x[pass] * norm[pass] : x[pass]);
+        const vec4 x = parts[pass].base;
+        put_shared(pass * WORKGROUP + gl_LocalInvocationIndex, NORM ? x * parts[pass].norm : x);
     }
     if (!NORM) {
         barrier();
@@ -246,14 +265,16 @@ void stream(const uint type, uint part, uint first, uint items, float factor) {
         const bool last = BATCHES == 1 || batch == BATCHES - 1;
         const uint next_index = last ? index + SUBGROUPS : index;
         const uint next_batch = last ? 0 : batch + 1;
-        const bool more = next_index < items;
         const Item item = item_at(first, index, batch);
-        const Item next = item_at(first, next_index, next_batch);
+        // A branch around each load would keep them apart: behind the end all invocations ask for
+        // the same few bytes instead.
+        Item next = item_at(first, next_index, next_batch);
+        if (next_index >= items) {
+            next = Item(0, 0);
+        }
         [[unroll]] for (uint u = 0; u < UNROLL; u++) {
             add_block(type, u, item, sums);
-            if (more) {
-                fetch(type, u, part, next);
-            }
+            fetch(type, u, part, next);
         }
         if (last) {
             finish(part, first, index, item, factor, sums);
@@ -282,6 +303,7 @@ void main() {
     const bool is_a = GATE != 0 || TYPE_A == TYPE_B || (flags & (1u << part)) == 0;
 
     const Item item = item_at(first, min(gl_SubgroupID, max(items, 1) - 1), 0);
+    load_row();
     if (is_a) {
         fetch_all(TYPE_A, part, item);
     } else {

@@ -174,7 +174,7 @@ fn output_slot(shader: Shader) -> Option<usize> {
         Shader::RopeAngles => Some(1),
         Shader::ProjectRows | Shader::ProjectSingle => Some(11),
         Shader::ProjectTiles => Some(10),
-        Shader::Attention | Shader::AttentionMatrix => Some(6),
+        Shader::Attention | Shader::AttentionSingle | Shader::AttentionMatrix => Some(6),
         Shader::RmsNorm
         | Shader::Rope
         | Shader::Gate

@@ -54,6 +54,7 @@ constants! {
         HEADS = 6, SPLITS = 7, LEAST_PAGES = 14, FUSED = 8, SINGLE = 13, CODES = 9, EARLY = 10,
         FRAGMENT_ROWS = 12
     }
+    "attention_single.comp" attention_single { WORKGROUP = 0, SPLITS = 7, LEAST_PAGES = 14 }
     "attention_matrix.comp" attention_matrix {
         WORKGROUP = 0, SIDE = 6, TOKENS = 7, SPLIT = 8, KEEP = 9, FRAGMENT_ROWS = 12
     }
@@ -95,6 +96,7 @@ mod tests {
             Shader::ProjectFragments => vec![matrix::NAMED, project_fragments::NAMED],
             Shader::KvWrite => vec![heads::NAMED, fault::NAMED],
             Shader::Attention => vec![heads::NAMED, attention::NAMED, fault::NAMED],
+            Shader::AttentionSingle => vec![heads::NAMED, attention_single::NAMED, fault::NAMED],
             Shader::AttentionMatrix => vec![heads::NAMED, attention_matrix::NAMED],
             Shader::RmsNorm | Shader::Add | Shader::SelectRows | Shader::SoftCap => {
                 vec![plain::NAMED]

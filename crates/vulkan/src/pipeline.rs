@@ -19,6 +19,7 @@ pub(crate) enum Shader {
     ProjectFragments,
     KvWrite,
     Attention,
+    AttentionSingle,
     AttentionMatrix,
     RmsNorm,
     Rope,
@@ -38,7 +39,7 @@ pub(crate) enum Shader {
 }
 
 impl Shader {
-    pub const ALL: [Shader; 26] = [
+    pub const ALL: [Shader; 27] = [
         Shader::Embed,
         Shader::RopeAngles,
         Shader::Prologue,
@@ -49,6 +50,7 @@ impl Shader {
         Shader::ProjectFragments,
         Shader::KvWrite,
         Shader::Attention,
+        Shader::AttentionSingle,
         Shader::AttentionMatrix,
         Shader::RmsNorm,
         Shader::Rope,
@@ -80,6 +82,7 @@ impl Shader {
             Shader::ProjectFragments => "project_fragments",
             Shader::KvWrite => "kv_write",
             Shader::Attention => "attention",
+            Shader::AttentionSingle => "attention_single",
             Shader::AttentionMatrix => "attention_matrix",
             Shader::RmsNorm => "rms_norm",
             Shader::Rope => "rope",
@@ -112,6 +115,7 @@ impl Shader {
             Shader::ProjectFragments => include_bytes!("../spirv/project_fragments.spv"),
             Shader::KvWrite => include_bytes!("../spirv/kv_write.spv"),
             Shader::Attention => include_bytes!("../spirv/attention.spv"),
+            Shader::AttentionSingle => include_bytes!("../spirv/attention_single.spv"),
             Shader::AttentionMatrix => include_bytes!("../spirv/attention_matrix.spv"),
             Shader::RmsNorm => include_bytes!("../spirv/rms_norm.spv"),
             Shader::Rope => include_bytes!("../spirv/rope.spv"),
@@ -144,7 +148,7 @@ impl Shader {
             }
             Shader::KvWrite => &[1; 6],
             Shader::Attention => &[1; 11],
-            Shader::AttentionMatrix => &[1; 9],
+            Shader::AttentionSingle | Shader::AttentionMatrix => &[1; 9],
             Shader::RmsNorm | Shader::Rope | Shader::Gate | Shader::Add => &[1; 3],
             Shader::SelectRows | Shader::SoftCap => &[1; 2],
             Shader::SampleCut | Shader::SampleBest => &[1; 4],

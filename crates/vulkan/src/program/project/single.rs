@@ -68,6 +68,7 @@ impl Programmer<'_> {
             most.max().unwrap_or(1)
         };
         let workgroups = workgroups.max(group.parts.len() as u32);
+        let slices = single::slices(&self.limits, &cut, &shape);
         let (prologue_bindings, prologue, sum) = self.prologue_constants(project)?;
         if keep {
             product.flags |= KEEP;
@@ -82,11 +83,11 @@ impl Programmer<'_> {
             (id::ROW_INVOCATIONS, shape.row_invocations),
             (id::HEIGHT, shape.height),
             (id::UNROLL, shape.unroll),
-            (id::SLICES, single::slices(&self.limits, &cut, &shape)),
+            (id::SLICES, slices),
             (id::GATE, gate_code(project)),
             (id::REFINED, u32::from(logits)),
             (id::BLOCKS, blocks),
-            (id::MOST_GROUPS, most_groups),
+            (id::MOST_GROUPS, if slices > 1 { most_groups } else { 1 }),
         ];
         constants.extend(self.prologue_specials(project, sum, shape.workgroup));
         let variant = Variant { shader: Shader::ProjectSingle, constants };
