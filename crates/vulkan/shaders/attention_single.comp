@@ -71,15 +71,20 @@ void form_head(bool is_key, uint start) {
     const bool normed = is_key ? KEY_NORM : QUERY_NORM;
     const uint norm = is_key ? heads.key_norm : heads.query_norm;
     vec2 x[PAIRS];
+    if (is_key) {
+        [[unroll]] for (uint i = 0; i < PAIRS; i++) {
+            const uvec2 at = start + pair_of(min(i * SUBGROUP + gl_SubgroupInvocationID, HEAD_DIM / 2 - 1));
+            x[i] = vec2(keys[at.x], keys[at.y]);
+        }
+    } else {
+        [[unroll]] for (uint i = 0; i < PAIRS; i++) {
+            const uvec2 at = start + pair_of(min(i * SUBGROUP + gl_SubgroupInvocationID, HEAD_DIM / 2 - 1));
+            x[i] = vec2(queries[at.x], queries[at.y]);
+        }
+    }
     float squares = 0.0;
     [[unroll]] for (uint i = 0; i < PAIRS; i++) {
-        const uint pair = i * SUBGROUP + gl_SubgroupInvocationID;
-        x[i] = vec2(0.0);
-        if (pair < HEAD_DIM / 2) {
-            const uvec2 at = start + pair_of(pair);
-            x[i] = is_key ? vec2(keys[at.x], keys[at.y]) : vec2(queries[at.x], queries[at.y]);
-        }
-        squares += dot(x[i], x[i]);
+        squares += i * SUBGROUP + gl_SubgroupInvocationID < HEAD_DIM / 2 ? dot(x[i], x[i]) : 0.0;
     }
     float factor = 1.0;
     if (normed) {
@@ -210,26 +215,25 @@ uvec4 chunk_keys[KEYS];
 uvec4 chunk_values[TOKENS][OWN];
 float key_scale, value_scale;
 
-// Asks for a chunk of a page, of which tokens `from` to `end` are there to be read: a page's unwritten
-// tail may hold anything, not-a-number included.
+// A token of the page of `position`, or one that is there to be read: what the softmax does not see
+// has a weight of zero, but an unwritten token may hold anything, not-a-number included.
+uint readable(uint position, uint from, uint end) { return min(max(position, from), end - 1) % PAGE_TOKENS; }
+
+// Asks for a chunk of a page, of which positions `from` to `end` are there to be read.
 void load_chunk(uint base, uint chunk, uint from, uint end) {
-    const uint token = chunk % PAGE_TOKENS + gl_SubgroupInvocationID % CHUNK;
+    const uint token = readable(chunk + gl_SubgroupInvocationID % CHUNK, from, end);
     const uint scorer = gl_SubgroupInvocationID / CHUNK;
-    const uint position = chunk + gl_SubgroupInvocationID % CHUNK;
-    const bool visible = position >= from && position < end;
     [[unroll]] for (uint k = 0; k < KEYS; k++) {
-        chunk_keys[k] = visible ? pages[base + (k * SCORERS + scorer) * PAGE_TOKENS + token] : uvec4(0);
+        chunk_keys[k] = pages[base + (k * SCORERS + scorer) * PAGE_TOKENS + token];
     }
     [[unroll]] for (uint t = 0; t < TOKENS; t++) {
-        const uint at = t * SHARES + gl_SubgroupInvocationID / VECTORS;
-        const bool known = chunk + at >= from && chunk + at < end;
+        const uint at = readable(chunk + t * SHARES + gl_SubgroupInvocationID / VECTORS, from, end);
         [[unroll]] for (uint i = 0; i < OWN; i++) {
-            const uint place = (chunk % PAGE_TOKENS + at) * VECTORS + own_vector(i);
-            chunk_values[t][i] = known ? pages[base + VALUES_AT + place] : uvec4(0);
+            chunk_values[t][i] = pages[base + VALUES_AT + at * VECTORS + own_vector(i)];
         }
     }
-    key_scale = KV_BYTES && visible ? token_scale(base, 0, token) : 1.0;
-    value_scale = KV_BYTES && visible ? token_scale(base, 1, token) : 1.0;
+    key_scale = KV_BYTES ? token_scale(base, 0, token) : 1.0;
+    value_scale = KV_BYTES ? token_scale(base, 1, token) : 1.0;
 }
 
 // Adds a chunk that has come.

@@ -37,6 +37,7 @@ layout(constant_id = 8) const bool REFINED = false;
 layout(constant_id = 9) const uint BLOCKS = 1;
 // Groups of rows that a workgroup has at most, where they are cut into slices.
 layout(constant_id = 15) const uint MOST_GROUPS = 1;
+layout(constant_id = 16) const uint WORKGROUPS = 1;
 
 layout(set = 1, binding = 3, std430) readonly buffer Vectors { vec4 vectors[]; };
 layout(set = 1, binding = 4, std430) readonly buffer VectorFloats { float vector_floats[]; };
@@ -290,7 +291,7 @@ void stream(const uint type, uint part, uint first, uint items, float factor) {
 void main() {
     const uint workgroup = gl_WorkGroupID.x;
     uint part = 0;
-    uint end = gl_NumWorkGroups.x;
+    uint end = WORKGROUPS;
     if (GATE == 0) {
         part = workgroup >= part_group[2] ? 2 : workgroup >= part_group[1] ? 1 : 0;
         end = part < 2 ? min(end, part_group[part + 1]) : end;

@@ -39,7 +39,8 @@ constants! {
     }
     "project_single.comp" project_single {
         WORKGROUP = 0, TYPE_A = 1, TYPE_B = 2, ROW_INVOCATIONS = 3, HEIGHT = 4, UNROLL = 5,
-        SLICES = 6, GATE = 7, REFINED = 8, BLOCKS = 9, MOST_GROUPS = 15
+        SLICES = 6, GATE = 7, REFINED = 8, BLOCKS = 9, MOST_GROUPS = 15,
+        WORKGROUPS = 16
     }
     "project_tiles.comp" project_tiles {
         TYPE_A = 0, TYPE_B = 1, TOKENS = 2, GATE = 3, INTEGER = 4, REFINED = 5, LOGITS = 6,

@@ -16,6 +16,10 @@ const MOST_UNROLL: u32 = 14;
 /// Most slices of a row.
 const MOST_SLICES: u32 = 16;
 
+/// Bytes that the sums of slices take at most: a third of a workgroup's subgroups have groups of at most 16
+/// rows of two parts, in 16 slices.
+pub(crate) const SUMS_BYTES: u32 = 5 * 16 * 2 * MOST_SLICES * 4;
+
 /// Whether single rows are multiplied by `ProjectSingle`: where the number of units is known, and
 /// each reads so fast that it waits for little else.
 pub(crate) fn applies(limits: &Limits) -> bool {
