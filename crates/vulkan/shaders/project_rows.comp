@@ -14,6 +14,7 @@
 #include "include/common.glsl"
 #include "include/operand.glsl"
 #include "include/weights.glsl"
+#include "include/block_product.glsl"
 #include "include/epilogue.glsl"
 #include "include/fault.glsl"
 
@@ -68,31 +69,11 @@ layout(push_constant) uniform Constants {
     Prologue constants;
 };
 
-shared uvec4 shared_codes[2 * SHARED_BLOCKS];
-shared uvec2 shared_metas[SHARED_BLOCKS];
+#include "include/shared_row.glsl"
 
 // Outputs of this workgroup, where they become codes; and whether it is the last.
 shared float shared_values[CODES ? WORKGROUP / ROW_INVOCATIONS * HEIGHT : 1];
 shared bool is_last;
-
-// Four columns of the operand to shared memory, as codes. All invocations take part.
-void put_shared(uint v, vec4 y) {
-    const Quantised q = quantise(y, REFINED);
-    const uint block = v / 8;
-    if (v < WIDTH / 4) {
-        const uint word = code_word(v, BLOCKS);
-        shared_codes[word / 4][word % 4] = q.word;
-        if (v % 8 == 0) {
-            shared_metas[block] = q.meta;
-        }
-        if (REFINED) {
-            shared_codes[2 * BLOCKS + word / 4][word % 4] = q.fine_word;
-            if (v % 8 == 0) {
-                shared_metas[BLOCKS + block] = q.fine_meta;
-            }
-        }
-    }
-}
 
 // The next product's input row, once all outputs are there.
 void form_next() {
@@ -139,11 +120,6 @@ uvec2 meta_at(uint n, uint block) {
     return FUSED ? shared_metas[at] : metas[at];
 }
 
-int dot_words(uvec4 a, uint b0, uint b1, uint b2, uint b3) {
-    return dotPacked4x8EXT(int(a.x), int(b0)) + dotPacked4x8EXT(int(a.y), int(b1))
-         + dotPacked4x8EXT(int(a.z), int(b2)) + dotPacked4x8EXT(int(a.w), int(b3));
-}
-
 // Adds the products of blocks `first`, `first + ROW_INVOCATIONS` and so on of HEIGHT weight rows to `sums`.
 void accumulate_integers(const uint type, const uint unroll, Matrix matrix, uint first_row, uint first, inout float sums[HEIGHT][COUNT]) {
     Raw raw[UNROLL][HEIGHT];
@@ -171,18 +147,7 @@ void accumulate_integers(const uint type, const uint unroll, Matrix matrix, uint
                 minimum *= spoilt(first_row + r, block, BLOCKS);
             }
             [[unroll]] for (uint n = 0; n < COUNT; n++) {
-                const int lower = dot_words(low[n], codes[0], codes[1], codes[2], codes[3]);
-                const int upper = dot_words(high[n], codes[4], codes[5], codes[6], codes[7]);
-                const ivec2 code_sums = meta_sums(meta[n]);
-                float term;
-                if (type == Q6_K) {
-                    term = dot(scale, vec2(lower, upper)) + dot(minimum, vec2(code_sums));
-                } else if (is_signed(type)) {
-                    term = scale.x * float(lower + upper);
-                } else {
-                    term = scale.x * float(lower + upper) + minimum.x * float(code_sums.x + code_sums.y);
-                }
-                sums[r][n] += meta_step(meta[n]) * term;
+                sums[r][n] += block_product(type, codes, scale, minimum, low[n], high[n], meta[n]);
             }
         }
     }

@@ -172,9 +172,9 @@ fn output_slot(shader: Shader) -> Option<usize> {
     match shader {
         Shader::Embed => Some(9),
         Shader::RopeAngles => Some(1),
-        Shader::ProjectRows => Some(11),
+        Shader::ProjectRows | Shader::ProjectSingle => Some(11),
         Shader::ProjectTiles => Some(10),
-        Shader::Attention | Shader::AttentionMatrix => Some(6),
+        Shader::Attention | Shader::AttentionSingle | Shader::AttentionMatrix => Some(6),
         Shader::RmsNorm
         | Shader::Rope
         | Shader::Gate

@@ -157,6 +157,7 @@ mod tests {
         let limits = Limits {
             subgroup: 32,
             parallelism: 1 << 14,
+            units: 0,
             shared_memory: 1 << 15,
             matrices: 0,
             fragments: None,

@@ -37,6 +37,11 @@ constants! {
         GATE = 7, INTEGER = 8, REFINED = 9, LOGITS = 15, SHARED_BLOCKS = 16, BLOCKS = 17,
         CODES = 18, TAIL = 19, UNROLL = 20
     }
+    "project_single.comp" project_single {
+        WORKGROUP = 0, TYPE_A = 1, TYPE_B = 2, ROW_INVOCATIONS = 3, HEIGHT = 4, UNROLL = 5,
+        SLICES = 6, GATE = 7, REFINED = 8, BLOCKS = 9, MOST_GROUPS = 15,
+        WORKGROUPS = 16
+    }
     "project_tiles.comp" project_tiles {
         TYPE_A = 0, TYPE_B = 1, TOKENS = 2, GATE = 3, INTEGER = 4, REFINED = 5, LOGITS = 6,
         BLOCKS = 7
@@ -50,6 +55,7 @@ constants! {
         HEADS = 6, SPLITS = 7, LEAST_PAGES = 14, FUSED = 8, SINGLE = 13, CODES = 9, EARLY = 10,
         FRAGMENT_ROWS = 12
     }
+    "attention_single.comp" attention_single { WORKGROUP = 0, SPLITS = 7, LEAST_PAGES = 14 }
     "attention_matrix.comp" attention_matrix {
         WORKGROUP = 0, SIDE = 6, TOKENS = 7, SPLIT = 8, KEEP = 9, FRAGMENT_ROWS = 12
     }
@@ -83,11 +89,15 @@ mod tests {
             Shader::RopeAngles => vec![],
             Shader::Prologue => vec![prologue::NAMED, prologue_input::NAMED],
             Shader::ProjectRows => vec![project_rows::NAMED, prologue_input::NAMED, fault::NAMED],
+            Shader::ProjectSingle => {
+                vec![project_single::NAMED, prologue_input::NAMED, fault::NAMED]
+            }
             Shader::ProjectTiles => vec![project_tiles::NAMED, fault::NAMED],
             Shader::ProjectMatrix => vec![matrix::NAMED, project_matrix::NAMED],
             Shader::ProjectFragments => vec![matrix::NAMED, project_fragments::NAMED],
             Shader::KvWrite => vec![heads::NAMED, fault::NAMED],
             Shader::Attention => vec![heads::NAMED, attention::NAMED, fault::NAMED],
+            Shader::AttentionSingle => vec![heads::NAMED, attention_single::NAMED, fault::NAMED],
             Shader::AttentionMatrix => vec![heads::NAMED, attention_matrix::NAMED],
             Shader::RmsNorm | Shader::Add | Shader::SelectRows | Shader::SoftCap => {
                 vec![plain::NAMED]

@@ -74,6 +74,8 @@ pub struct GpuDescription {
     pub integer_dot: bool,
     /// Bytes of memory that a workgroup shares.
     pub shared_memory: u32,
+    /// Units that run workgroups (NVIDIA's multiprocessors); 0 where the driver does not count them.
+    pub units: u32,
     /// Largest binding of a buffer, in bytes.
     pub largest_binding: u64,
     /// Largest allocation, in bytes.
@@ -158,6 +160,7 @@ fn describe_one(instance: &Instance, raw: vk::PhysicalDevice, index: usize) -> G
     let mut sizes = vk::PhysicalDeviceSubgroupSizeControlProperties::default();
     let mut dots = vk::PhysicalDeviceShaderIntegerDotProductProperties::default();
     let mut third = vk::PhysicalDeviceMaintenance3Properties::default();
+    let mut multiprocessors = vk::PhysicalDeviceShaderSMBuiltinsPropertiesNV::default();
     let mut properties = vk::PhysicalDeviceProperties2::default()
         .push_next(&mut driver)
         .push_next(&mut subgroup)
@@ -168,10 +171,13 @@ fn describe_one(instance: &Instance, raw: vk::PhysicalDevice, index: usize) -> G
     if recent {
         properties = properties.push_next(&mut sizes).push_next(&mut dots);
     }
-    // SAFETY: as above; the 1.3 structures are chained only where the device knows them.
+    let extensions = instance.extensions(raw);
+    if extensions.iter().any(|name| name == "VK_NV_shader_sm_builtins") {
+        properties = properties.push_next(&mut multiprocessors);
+    }
+    // SAFETY: as above; structures are chained only where the device knows them.
     unsafe { instance.raw.get_physical_device_properties2(raw, &mut properties) };
     let core = properties.properties;
-    let extensions = instance.extensions(raw);
     let missing = if recent { missing_features(instance, raw) } else { vec!["Vulkan 1.3"] };
     let name = core.device_name_as_c_str().map_or_else(|_| String::new(), text);
     let words = [driver.driver_name_as_c_str(), driver.driver_info_as_c_str()];
@@ -200,6 +206,7 @@ fn describe_one(instance: &Instance, raw: vk::PhysicalDevice, index: usize) -> G
         matrices: matrices(instance, raw, &extensions),
         integer_dot: dots.integer_dot_product4x8_bit_packed_signed_accelerated != 0,
         shared_memory: core.limits.max_compute_shared_memory_size,
+        units: multiprocessors.shader_sm_count,
         largest_binding: u64::from(core.limits.max_storage_buffer_range),
         largest_allocation: third.max_memory_allocation_size,
         tick: (core.limits.timestamp_compute_and_graphics != 0)
@@ -327,6 +334,7 @@ mod tests {
             matrices: vec![],
             integer_dot: true,
             shared_memory: 1 << 15,
+            units: 0,
             largest_binding: 1 << 27,
             largest_allocation: 1 << 30,
             tick: None,

@@ -27,6 +27,9 @@ pub struct VulkanOptions {
     pub tuning: Tuning,
     /// Invocations that keep the device busy; none leaves it to a guess from the device's kind.
     pub parallelism: Option<u32>,
+    /// Units, each of which runs a workgroup of 512; none leaves it to what the device says, 0 means
+    /// that they are not counted.
+    pub units: Option<u32>,
     /// Whether `project_fragments` is used where the device allows it; without it
     /// `project_matrix` takes its place.
     pub fragments: bool,
@@ -35,9 +38,15 @@ pub struct VulkanOptions {
 impl VulkanOptions {
     /// A GPU as it is, without measured choices.
     pub fn new(gpu: Arc<Gpu>) -> VulkanOptions {
-        let (memory, parallelism) = (None, None);
-        let tuning = Tuning::default();
-        VulkanOptions { gpu, memory, host_memory: false, tuning, parallelism, fragments: true }
+        VulkanOptions {
+            gpu,
+            memory: None,
+            host_memory: false,
+            tuning: Tuning::default(),
+            parallelism: None,
+            units: None,
+            fragments: true,
+        }
     }
 }
 

@@ -161,8 +161,9 @@ impl Programmer<'_> {
     fn input(&self, op: usize, rows: u32) -> InputFrom {
         let rows = self.policy_rows(rows);
         let Kernel::Project(project) = &self.plan.ops[op].kernel else { return InputFrom::Own };
-        // What another device computed comes as it is.
-        if op <= self.within.start {
+        // What another device computed comes as it is, and so does every row where products form
+        // their own.
+        if op <= self.within.start || self.has_single_products(rows) {
             return InputFrom::Own;
         }
         let alone = |project: &Project| match self.groups(project) {

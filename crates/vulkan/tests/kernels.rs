@@ -15,8 +15,8 @@ use case::{Case, Runs, beside_reference, check, check_logits, plan, plan_of_type
 use pianola_cpu::ReferenceModel;
 use pianola_formats::TensorType;
 use pianola_model::RandomWeights;
-use pianola_plan::{DeviceError, DeviceId, KvType, Numeric, Plan};
-use pianola_vulkan::{Gpu, VulkanDevice, VulkanRecording};
+use pianola_plan::{DeviceError, DeviceId, KvType, Numeric, Plan, RopePairing};
+use pianola_vulkan::{Gpu, VulkanDevice, VulkanOptions, VulkanRecording};
 use proptest::prelude::*;
 use std::sync::{Arc, OnceLock};
 
@@ -168,6 +168,84 @@ fn every_family() {
         let report = check(&mut recording, &mut reference_model, &steps)
             .unwrap_or_else(|reason| panic!("{family}: {reason}"));
         println!("{family}: worst error {:.0} % of its bound", 100.0 * report.worst_share);
+    }
+}
+
+/// A device that counts its units: a single row is multiplied by a kernel of its own, which forms its
+/// input itself. Every quantised type, mixed ones, every family, sums in whole and in broken batches, and
+/// fewer and more workgroups than there is work for.
+#[test]
+fn single_rows_on_counted_units() {
+    use TensorType::{Q4_0, Q4_1, Q4K, Q6K, Q8_0};
+    let gpu = gpu::open();
+    let quantized = TensorType::ALL.iter().copied().filter(|ty| ty.is_quantized());
+    let types = quantized.map(|ty| (square(ty, Numeric::Fast), ty, 5));
+    let ragged = |family, ty| Case {
+        family,
+        hidden: 288,
+        feed_forward: 416,
+        kv_heads: 3,
+        group: 1,
+        head_dim: 32,
+        biases: true,
+        caps: true,
+        ..usual(ty)
+    };
+    let families = case::FAMILIES.iter().map(|family| (ragged(family, Q8_0), Q4_1, 3));
+    let mixed = [(square(Q4K, Numeric::Fast), Q6K, 2), (ragged("llama", Q4_0), Q8_0, 200)];
+    for (case, other, units) in types.chain(families).chain(mixed) {
+        let differs = |name: &str| ["attn_v", "ffn_up"].iter().any(|part| name.contains(part));
+        let type_of = |name: &str| if differs(name) { other } else { case.ty };
+        let (plan, weights) = plan_of_types(&case, VulkanDevice::spec_named("vulkan"), type_of);
+        let options = VulkanOptions { units: Some(units), ..gpu::options(&gpu) };
+        let (mut recording, mut reference_model) = beside_reference(plan, &weights, |plan| {
+            VulkanRecording::new(plan, DeviceId(0), &weights, options, &mut |_, _| ())
+        });
+        let steps: [&Runs; 2] = [&[(0, 0, 1)], &[(0, 1, 1)]];
+        let report = check(&mut recording, &mut reference_model, &steps)
+            .unwrap_or_else(|reason| panic!("{case:?} with {other}: {reason}"));
+        let share = 100.0 * report.worst_share;
+        println!(
+            "{}, {} with {other}: worst error {share:.0} % of its bound",
+            case.family, case.ty
+        );
+    }
+}
+
+/// The attention of a single row on such a device, with every type of keys and values and heads of one
+/// vector to 64: a row that begins a sequence, one behind several pages, and one that begins a page.
+#[test]
+fn single_rows_attend_on_counted_units() {
+    let gpu = gpu::open();
+    for (kv_type, head_dim, group, pairing) in [
+        (KvType::F16, 64, 2, RopePairing::Halves),
+        (KvType::F16, 256, 1, RopePairing::Halves),
+        (KvType::F32, 256, 1, RopePairing::Adjacent),
+        (KvType::Q8, 128, 2, RopePairing::Halves),
+        (KvType::Q8, 16, 2, RopePairing::Adjacent),
+        // Six vectors: no power of two, left to the kernel for any rows.
+        (KvType::Q8, 96, 1, RopePairing::Halves),
+    ] {
+        let kv_type = Some(kv_type);
+        let case =
+            Case { head_dim, group, pairing, kv_type, caps: true, ..usual(TensorType::Q8_0) };
+        let (plan, weights) = plan(&case, VulkanDevice::spec_named("vulkan"));
+        let options = VulkanOptions { units: Some(4), ..gpu::options(&gpu) };
+        let (mut recording, mut reference_model) = beside_reference(plan, &weights, |plan| {
+            VulkanRecording::new(plan, DeviceId(0), &weights, options, &mut |_, _| ())
+        });
+        let steps: [&Runs; 6] = [
+            &[(1, 0, 1)],
+            &[(0, 0, 64)],
+            &[(0, 64, 1)],
+            &[(0, 65, 64)],
+            &[(0, 129, 1)],
+            &[(0, 130, 1)],
+        ];
+        let report = check(&mut recording, &mut reference_model, &steps)
+            .unwrap_or_else(|reason| panic!("{kv_type:?}, heads of {head_dim}: {reason}"));
+        let share = 100.0 * report.worst_share;
+        println!("{kv_type:?}, heads of {head_dim}: worst error {share:.0} % of its bound");
     }
 }
 

@@ -47,6 +47,25 @@ fn what_is_chosen_computes_the_same() {
         .unwrap_or_else(|reason| panic!("{reason}"));
 }
 
+/// The same on a device that counts its units.
+#[test]
+#[ignore = "compiles a hundred kernels: scripts/acceptance runs it"]
+fn what_is_chosen_on_counted_units_computes_the_same() {
+    let gpu = gpu::open();
+    let options = VulkanOptions { units: Some(3), ..gpu::options(&gpu) };
+    let (mut recording, _) = record(options.clone());
+    let mut trials: Vec<Trial> = Vec::new();
+    let tuning =
+        tune_spoiled(&mut recording, 1, &mut |trial, _| trials.push(trial.clone())).unwrap();
+    for trial in &trials {
+        let [refusal] = &trial.refused[..] else { panic!("{trial:?}") };
+        assert!(refusal.contains("instead of") && trial.candidates > 1, "{trial:?}");
+    }
+    let (mut tuned, mut reference_model) = record(VulkanOptions { tuning, ..options });
+    check(&mut tuned, &mut reference_model, &[&[(0, 0, 5)], &[(0, 5, 1)], &[(1, 0, 1)]])
+        .unwrap_or_else(|reason| panic!("{reason}"));
+}
+
 #[test]
 fn a_candidate_that_computes_something_else_is_refused() {
     let (mut recording, _) = record(gpu::options(&gpu::open()));

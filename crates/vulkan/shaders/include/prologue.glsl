@@ -43,55 +43,78 @@ float workgroup_sum(float value) {
     return total;
 }
 
-// Forms `row` of the operand; writes the new residual stream if `keep`.
-void form_row(Prologue constants, uint row, bool keep, out vec4 x[PASSES]) {
-    const uint vectors_in_row = WIDTH / 4;
+// What a row is formed from, four columns an invocation and pass.
+struct RowParts {
+    vec4 base;
+    vec4 delta;
+    vec4 delta_norm;
+    vec4 norm;
+};
+
+// Loads what `row` is formed from: all of it before the first wait.
+void load_parts(Prologue constants, uint row, out RowParts parts[PASSES]) {
     const uint source = SELECT ? play.logit_rows[row] : row;
     const uint base_row = source * constants.base_stride;
     const uint delta_row = source * constants.delta_stride;
-    vec4 d[PASSES], norm[PASSES], delta_norm[PASSES];
-    float squares = 0.0;
-    // All loads before the first wait.
     [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
         const uint v = pass * WORKGROUP + gl_LocalInvocationIndex;
-        const bool inside = v < vectors_in_row;
-        x[pass] = inside ? base[base_row + v] : vec4(0.0);
+        const bool inside = v < WIDTH / 4;
+        parts[pass].base = inside ? base[base_row + v] : vec4(0.0);
         if (SUM != 0) {
-            d[pass] = inside ? delta[delta_row + v] : vec4(0.0);
+            parts[pass].delta = inside ? delta[delta_row + v] : vec4(0.0);
         }
         if (SUM == 2) {
-            delta_norm[pass] = inside ? vectors[constants.delta_norm + v] : vec4(0.0);
+            parts[pass].delta_norm = inside ? vectors[constants.delta_norm + v] : vec4(0.0);
         }
         if (NORM) {
-            norm[pass] = inside ? vectors[constants.norm + v] : vec4(0.0);
+            parts[pass].norm = inside ? vectors[constants.norm + v] : vec4(0.0);
         }
     }
-    [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
-        if (SUM == 2) {
-            squares += dot(d[pass], d[pass]);
-        }
-    }
+}
+
+// Adds up the residual sum, into `base`; writes it as the new residual stream if `keep`. Returns this
+// invocation's part of its squares.
+float form_sum(Prologue constants, uint row, bool keep, inout RowParts parts[PASSES]) {
+    float factor = 1.0;
     if (SUM == 2) {
-        const float factor = inversesqrt(workgroup_sum(squares) / float(WIDTH) + constants.delta_epsilon);
+        float squares = 0.0;
         [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
-            d[pass] *= factor * delta_norm[pass];
+            squares += dot(parts[pass].delta, parts[pass].delta);
         }
+        factor = inversesqrt(workgroup_sum(squares) / float(WIDTH) + constants.delta_epsilon);
     }
-    squares = 0.0;
+    float squares = 0.0;
     [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
         const uint v = pass * WORKGROUP + gl_LocalInvocationIndex;
+        if (SUM == 2) {
+            parts[pass].delta *= factor * parts[pass].delta_norm;
+        }
         if (SUM != 0) {
-            x[pass] += d[pass];
-            if (keep && v < vectors_in_row) {
-                residual[row * vectors_in_row + v] = x[pass];
+            parts[pass].base += parts[pass].delta;
+            if (keep && v < WIDTH / 4) {
+                residual[row * (WIDTH / 4) + v] = parts[pass].base;
             }
         }
-        squares += dot(x[pass], x[pass]);
+        squares += dot(parts[pass].base, parts[pass].base);
     }
+    return squares;
+}
+
+// What a norm multiplies a row by, besides its weights, by the sum of the row's squares.
+float norm_factor(Prologue constants, float squares) {
+    return inversesqrt(squares / float(WIDTH) + constants.epsilon);
+}
+
+// Forms `row` of the operand; writes the new residual stream if `keep`.
+void form_row(Prologue constants, uint row, bool keep, out vec4 x[PASSES]) {
+    RowParts parts[PASSES];
+    load_parts(constants, row, parts);
+    const float squares = form_sum(constants, row, keep, parts);
+    float factor = 1.0;
     if (NORM) {
-        const float factor = inversesqrt(workgroup_sum(squares) / float(WIDTH) + constants.epsilon);
-        [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
-            x[pass] *= factor * norm[pass];
-        }
+        factor = norm_factor(constants, workgroup_sum(squares));
+    }
+    [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
+        x[pass] = NORM ? parts[pass].base * (factor * parts[pass].norm) : parts[pass].base;
     }
 }

@@ -1,7 +1,7 @@
 //! How attention is cut.
 
-use super::{Limits, REPRODUCIBLE_ROWS};
-use pianola_plan::{AttentionSpec, PAGE_TOKENS, PlanOptions};
+use super::{Limits, REPRODUCIBLE_ROWS, single};
+use pianola_plan::{AttentionSpec, KvType, PAGE_TOKENS, PlanOptions};
 
 /// How the attention of a play is cut.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -35,6 +35,41 @@ pub(crate) fn choose(
         least_pages: least_pages(rows),
         early: early(limits, rows),
     }
+}
+
+/// How `AttentionSingle` cuts the attention of a single row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct SingleCut {
+    /// Invocations of a workgroup.
+    pub workgroup: u32,
+    /// Parts that the visible pages are cut into, at most.
+    pub splits: u32,
+    /// Fewest pages of a part.
+    pub least_pages: u32,
+}
+
+/// Subgroups of a workgroup of `AttentionSingle`.
+const SUBGROUPS: u32 = 8;
+/// Vectors of keys that an invocation fetches at once, as in the kernel.
+const AT_ONCE: u32 = 8;
+
+/// The cut of a single row's attention where `AttentionSingle` computes it: a head's values must be a
+/// power of two vectors of 16 bytes.
+pub(crate) fn choose_single(
+    limits: &Limits,
+    options: &PlanOptions,
+    rows: u32,
+    (spec, ty): (&AttentionSpec, KvType),
+) -> Option<SingleCut> {
+    let vectors = (spec.head_dim * ty.bytes() / 16) as u32;
+    if rows != 1 || options.reproducible || !single::applies(limits) || !vectors.is_power_of_two() {
+        return None;
+    }
+    // Tokens that the subgroups have under way at once.
+    let chunk = (AT_ONCE * limits.subgroup / vectors).clamp(1, limits.subgroup);
+    let AttentionCut { splits, .. } = choose(limits, options, rows, spec);
+    let least_pages = (SUBGROUPS * chunk).div_ceil(PAGE_TOKENS as u32);
+    Some(SingleCut { workgroup: SUBGROUPS * limits.subgroup, splits, least_pages })
 }
 
 /// Query heads that one workgroup serves: the largest divisor of the heads that share a key head
@@ -78,7 +113,8 @@ mod tests {
     use super::*;
 
     fn limits(parallelism: u32) -> Limits {
-        Limits { subgroup: 32, parallelism, shared_memory: 1 << 15, matrices: 0, fragments: None }
+        let (shared_memory, matrices, fragments) = (1 << 15, 0, None);
+        Limits { subgroup: 32, parallelism, units: 0, shared_memory, matrices, fragments }
     }
 
     #[test]

@@ -173,6 +173,7 @@ mod tests {
         let limits = Limits {
             subgroup: 32,
             parallelism: 1 << 17,
+            units: 0,
             shared_memory: 48 << 10,
             matrices: 16,
             fragments: None,

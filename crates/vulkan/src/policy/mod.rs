@@ -6,6 +6,7 @@ pub(crate) mod attention_matrix;
 pub(crate) mod fragments;
 pub(crate) mod matrix;
 pub(crate) mod rows;
+pub(crate) mod single;
 pub(crate) mod submissions;
 
 use crate::describe::GpuKind;
@@ -20,6 +21,8 @@ pub(crate) struct Limits {
     pub subgroup: u32,
     /// Invocations that keep the device busy.
     pub parallelism: u32,
+    /// Units, each of which runs a workgroup of 512; 0 where the device does not count them.
+    pub units: u32,
     /// Bytes that a workgroup shares.
     pub shared_memory: u32,
     /// Side of cooperative matrices of f16 with f32 sums; 0 where there are none.
@@ -34,6 +37,7 @@ impl Limits {
         let limits = Limits::of(&options.gpu);
         Limits {
             parallelism: options.parallelism.unwrap_or(limits.parallelism),
+            units: options.units.unwrap_or(limits.units),
             fragments: limits.fragments.filter(|_| options.fragments),
             ..limits
         }
@@ -49,6 +53,10 @@ impl Limits {
                 GpuKind::Discrete | GpuKind::Virtual => 1 << 17,
                 GpuKind::Integrated => 1 << 14,
                 GpuKind::Software => 1 << 8,
+            },
+            units: match description.kind {
+                GpuKind::Discrete | GpuKind::Virtual => description.units,
+                GpuKind::Integrated | GpuKind::Software => 0,
             },
             shared_memory: description.shared_memory,
             // Graphics chips have 16; Mesa's software driver has 8.

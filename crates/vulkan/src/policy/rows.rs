@@ -1,6 +1,7 @@
-//! How [`Shader::ProjectRows`](crate::pipeline::Shader) cuts a product among invocations.
+//! How [`Shader::ProjectRows`](crate::pipeline::Shader) cuts a product among invocations; what tuning
+//! chooses among.
 
-use super::Limits;
+use super::{Limits, single};
 
 /// Invocations and rows of a workgroup.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
@@ -37,6 +38,12 @@ pub(crate) struct Product {
     pub tail: bool,
     /// Every workgroup forms the input anew: the fewer, the better.
     pub fused: bool,
+    /// It is `ProjectSingle`'s.
+    pub single: bool,
+    /// Two parts are read at once.
+    pub gate: bool,
+    /// Registers of a block of weights.
+    pub words: u32,
 }
 
 /// Blocks that an invocation may have in flight. A large card needs many loads in flight; a small
@@ -50,6 +57,9 @@ const MOST_WORKGROUPS: u32 = 65_535;
 
 /// All shapes worth trying for a product.
 pub(crate) fn candidates(limits: &Limits, product: &Product) -> Vec<RowsShape> {
+    if product.single {
+        return single::candidates(limits, product);
+    }
     let heights = [1u32, 2, 4];
     let mut shapes = Vec::new();
     for workgroup in [64, 128, 256] {
@@ -84,6 +94,9 @@ pub(crate) fn choose(limits: &Limits, product: &Product) -> RowsShape {
 /// Candidates, the most promising first: invocations seldom idle, enough workgroups to fill the
 /// device, and otherwise as much for each as it can get, because some form the input anew.
 pub(crate) fn ranked(limits: &Limits, product: &Product) -> Vec<RowsShape> {
+    if product.single {
+        return single::ranked(limits, product);
+    }
     let Product { rows, blocks, .. } = *product;
     let score = |shape: &RowsShape| {
         // Idle invocations cost less than reads that are not side by side.
@@ -113,11 +126,23 @@ mod tests {
     use super::*;
 
     fn limits(subgroup: u32, parallelism: u32) -> Limits {
-        Limits { subgroup, parallelism, shared_memory: 48 << 10, matrices: 0, fragments: None }
+        let (shared_memory, matrices, fragments) = (48 << 10, 0, None);
+        Limits { subgroup, parallelism, units: 0, shared_memory, matrices, fragments }
     }
 
     fn product(rows: u32, blocks: u32) -> Product {
-        Product { rows, blocks, count: 1, codes: false, tail: false, fused: false }
+        let (count, words, single, gate) = (1, 5, false, false);
+        Product {
+            rows,
+            blocks,
+            count,
+            codes: false,
+            tail: false,
+            fused: false,
+            single,
+            gate,
+            words,
+        }
     }
 
     #[test]

@@ -1,9 +1,13 @@
 //! Attention: the KV store of several rows, and the kernels that attend.
 
 use super::{Body, Dispatch, InputFrom, Programmer};
-use crate::constants::{attention as attention_id, attention_matrix as matrix_id, heads as id};
+use crate::constants::{
+    attention as attention_id, attention_matrix as matrix_id, attention_single as single_id,
+    heads as id,
+};
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
+use crate::policy::attention::SingleCut;
 use crate::policy::attention_matrix::AttentionTile;
 use crate::policy::{attention, attention_matrix};
 use crate::step::most_blocks;
@@ -104,10 +108,12 @@ impl Programmer<'_> {
             out.push(self.kv_write(op, &heads, rows));
         }
         let attended = (&attend.spec, attend.output);
-        let launch = match self.attention_tile(&attend.spec, body) {
-            Some(tile) => self.attention_matrix(op, &heads, attended, rows, tile),
-            None => self.attention(op, &heads, attended, rows, fused),
-        };
+        let launch =
+            match (self.attention_tile(&attend.spec, body), self.single_cut(&attend.spec, body)) {
+                (Some(tile), _) => self.attention_matrix(op, &heads, attended, rows, tile),
+                (None, Some(cut)) => self.attention_single(op, &heads, attended, cut),
+                (None, None) => self.attention(op, &heads, attended, rows, fused),
+            };
         out.push(Dispatch { barrier: !fused, ..launch });
     }
 
@@ -124,6 +130,15 @@ impl Programmer<'_> {
         }
         let kv_type = self.plan.graph.kv_groups[spec.kv.group].ty;
         attention_matrix::choose(&self.limits, &self.plan.options, body.rows, (spec, kv_type))
+    }
+
+    /// How a single row's fused attention is cut, if it has a kernel of its own.
+    fn single_cut(&self, spec: &AttentionSpec, body: Body) -> Option<SingleCut> {
+        if !self.stores_keys(body) {
+            return None;
+        }
+        let kv_type = self.plan.graph.kv_groups[spec.kv.group].ty;
+        attention::choose_single(&self.limits, &self.plan.options, body.rows, (spec, kv_type))
     }
 
     /// How a fused attention rounds its queries and weights.
@@ -213,6 +228,28 @@ impl Programmer<'_> {
         let push = AttentionConstants::new(heads, spec, output_stride);
         let variant = Variant { shader: Shader::Attention, constants };
         let groups = [rows, spec.heads as u32 / cut.heads, cut.splits];
+        Dispatch::new(variant, bindings, bytemuck::bytes_of(&push), groups, op)
+    }
+
+    /// The same for a single row whose result the next kernel reads as it is.
+    fn attention_single(
+        &self,
+        op: usize,
+        heads: &HeadInputs,
+        (spec, output): (&AttentionSpec, TensorId),
+        cut: SingleCut,
+    ) -> Dispatch {
+        let (mut constants, mut bindings, heads) = self.heads(heads);
+        let (output, output_stride, _) = self.tensor(output);
+        constants.extend([
+            (single_id::WORKGROUP, cut.workgroup),
+            (single_id::SPLITS, cut.splits),
+            (single_id::LEAST_PAGES, cut.least_pages),
+        ]);
+        bindings.extend([output, self.resources.partials, self.resources.arrivals]);
+        let push = AttentionConstants::new(heads, spec, output_stride);
+        let variant = Variant { shader: Shader::AttentionSingle, constants };
+        let groups = [spec.heads as u32, cut.splits, 1];
         Dispatch::new(variant, bindings, bytemuck::bytes_of(&push), groups, op)
     }
 

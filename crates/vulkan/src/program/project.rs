@@ -5,9 +5,10 @@ mod many;
 mod product;
 mod prologue;
 mod rows;
+mod single;
 
 use super::{Body, Dispatch, InputFrom, Programmer};
-use crate::policy::{Limits, fragments};
+use crate::policy::{Limits, fragments, single as single_policy};
 use group::Group;
 use pianola_plan::{DeviceError, Kernel, Project, Rounding, RowSet};
 use prologue::OperandForm;
@@ -71,12 +72,16 @@ impl Programmer<'_> {
             let shared = 40 * blocks * count + 1024;
             let fused =
                 self.policy_rows(rows) == 1 && group.integer && shared <= self.limits.shared_memory;
+            let single = fused
+                && self.has_single_products(rows)
+                && shared + single_policy::SUMS_BYTES <= self.limits.shared_memory;
             if !fused && ready != Some(form) {
                 out.push(self.prologue(op, project, rows, form, keep)?);
                 keep = false;
                 ready = Some(form);
             }
             let product = match kernel {
+                ProductKernel::Rows if single => self.single_product(op, project, group, keep)?,
                 ProductKernel::Rows => {
                     let source = if fused { OperandSource::Fused } else { OperandSource::Ready };
                     self.rows_product(op, project, group, count, source, keep)?

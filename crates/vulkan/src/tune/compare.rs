@@ -1,18 +1,21 @@
 //! Whether two cuts of a product computed the same.
 
 use crate::memory::Region;
+use crate::pipeline::Shader;
 use crate::program::Dispatch;
 use crate::recording::VulkanRecording;
 use crate::tuning::RowsKey;
 use crate::upload::Uploader;
 use pianola_plan::{DeviceError, Probe, Recording, RowSet, Step, TensorId};
 
-/// Places of what `project_rows` writes among its bindings: outputs, the residual stream, and what
-/// it hands to the next product.
-const OUTPUT: usize = 11;
-const RESIDUAL: usize = 16;
-const NEXT_OPERAND: usize = 17;
-const NEXT_METAS: usize = 18;
+/// Places of what a product of one row writes among its bindings: outputs and the residual stream,
+/// then codes and metas that it hands to the next product.
+fn places(shader: Shader) -> ([usize; 2], Option<[usize; 2]>) {
+    match shader {
+        Shader::ProjectSingle => ([11, 14], None),
+        _ => ([11, 16], Some([17, 18])),
+    }
+}
 
 /// What a product of one row left.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -70,8 +73,9 @@ impl Player {
             let region = last.bindings[at];
             region.slice(0, region.size / rows as u64 / 4 * 4)
         };
-        let regions =
-            [row(OUTPUT), row(RESIDUAL), last.bindings[NEXT_OPERAND], last.bindings[NEXT_METAS]];
+        let (values, handed) = places(last.variant.shader);
+        let handed = handed.into_iter().flatten().map(|at| last.bindings[at]);
+        let regions: Vec<Region> = values.into_iter().map(row).chain(handed).collect();
         // Everything before is computed anew; what this launch leaves out must show.
         poison(recording, &regions)?;
         for &tensor in &self.received {
@@ -81,7 +85,7 @@ impl Player {
         recording.begin(&self.step)?;
         recording.play_program(program)?;
         let mut bytes = Vec::new();
-        for region in regions {
+        for &region in &regions {
             bytes.push(recording.read(region)?);
         }
         Ok(Outputs::from_bytes(&bytes))
@@ -108,8 +112,10 @@ impl Outputs {
         };
         Outputs {
             values: bytes[..2].iter().flat_map(|bytes| floats(bytes)).collect(),
-            codes: bytes[2].iter().map(|&byte| byte as i8).collect(),
-            metas: bytes[3].chunks_exact(8).map(meta).collect(),
+            codes: bytes.get(2).into_iter().flatten().map(|&byte| byte as i8).collect(),
+            metas: bytes
+                .get(3)
+                .map_or(Vec::new(), |bytes| bytes.chunks_exact(8).map(meta).collect()),
         }
     }
 

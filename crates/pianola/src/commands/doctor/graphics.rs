@@ -146,6 +146,7 @@ mod tests {
             matrices: vec![MatrixShape { size: [16, 16, 16], types: ["f16", "f32"] }],
             integer_dot: true,
             shared_memory: 64 << 10,
+            units: 0,
             largest_binding: 4 << 30,
             largest_allocation: 4 << 30,
             tick: None,

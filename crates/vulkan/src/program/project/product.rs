@@ -11,7 +11,7 @@ use pianola_plan::{Activation, Project, TensorId};
 #[derive(Clone, Copy, Pod, Zeroable, Default)]
 pub(super) struct ProductConstants {
     part_rows: [u32; 3],
-    part_group: [u32; 3],
+    pub part_group: [u32; 3],
     part_column: [u32; 3],
     part_bias: [u32; 3],
     pub flags: u32,

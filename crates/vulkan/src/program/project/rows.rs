@@ -14,13 +14,13 @@ use pianola_plan::{DeviceError, Kernel, Project};
 
 #[repr(C)]
 #[derive(Clone, Copy, Pod, Zeroable)]
-struct RowsConstants {
-    product: ProductConstants,
-    prologue: PrologueConstants,
+pub(super) struct RowsConstants {
+    pub product: ProductConstants,
+    pub prologue: PrologueConstants,
 }
 
 /// The dispatch that writes the new residual stream.
-const KEEP: u32 = 0x100;
+pub(super) const KEEP: u32 = 0x100;
 
 /// How a product of few rows gets its operand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -54,7 +54,8 @@ impl Programmer<'_> {
             Some(_) => group.parts[0].2.rows as u32,
             None => group.rows(),
         };
-        let cut = rows::Product { rows, blocks, count, codes, tail, fused };
+        let (single, gate, words) = (false, project.gate.is_some(), 0);
+        let cut = rows::Product { rows, blocks, count, codes, tail, fused, single, gate, words };
         let key = RowsKey { ty: group.parts[0].1.ty, rows: cut.rows, blocks, count };
         let shape = self.shape(&key, &cut);
         let (mut bindings, mut product, types, workgroups) =
@@ -110,7 +111,7 @@ impl Programmer<'_> {
     }
 
     /// How a product of few rows is cut: as measured, or as the policy guesses.
-    fn shape(&self, key: &RowsKey, product: &rows::Product) -> rows::RowsShape {
+    pub(super) fn shape(&self, key: &RowsKey, product: &rows::Product) -> rows::RowsShape {
         let measured = self.tuning.rows.get(key).copied();
         let allowed =
             |shape: &rows::RowsShape| rows::candidates(&self.limits, product).contains(shape);

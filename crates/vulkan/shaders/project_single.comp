@@ -1,0 +1,332 @@
+// project_single: a product of quantised weights with a single row, for GPUs whose units are counted.
+//
+// There is one workgroup for every unit, all under way at once. A workgroup has some of the weight
+// rows, in groups of as many as a subgroup takes side by side, and cuts each into SLICES by columns.
+// A subgroup streams one slice after another, a batch of blocks at a time: as soon as a block is used,
+// the same registers are asked for the block of the next batch. Its first batch is on its way while
+// the input row is formed, which every workgroup does for itself: residual sum, norms, codes. So
+// kernels hand on plain rows of floats, and none waits for the last workgroup of the one before to
+// form anything.
+//
+// A norm's factor is the same for all columns. It multiplies the sums in the end, so that codes do
+// not wait for it.
+#version 460
+#extension GL_GOOGLE_include_directive : require
+#include "include/common.glsl"
+#include "include/operand.glsl"
+#include "include/weights.glsl"
+#include "include/block_product.glsl"
+#include "include/epilogue.glsl"
+#include "include/fault.glsl"
+
+layout(local_size_x_id = 0) in;
+layout(constant_id = 0) const uint WORKGROUP = 512;
+// Parts have one of two types; of a gate the first has TYPE_A, the second TYPE_B.
+layout(constant_id = 1) const uint TYPE_A = 3;
+layout(constant_id = 2) const uint TYPE_B = 3;
+// Invocations that share a weight row.
+layout(constant_id = 3) const uint ROW_INVOCATIONS = 8;
+// Weight rows of each part of a gate, or of the part, that an invocation carries at once.
+layout(constant_id = 4) const uint HEIGHT = 1;
+// Blocks of each that it has under way: those of a batch.
+layout(constant_id = 5) const uint UNROLL = 1;
+layout(constant_id = 6) const uint SLICES = 1;
+// 0: none; 1: silu(part 0) * part 1; 2: gelu(part 0) * part 1.
+layout(constant_id = 7) const uint GATE = 0;
+layout(constant_id = 8) const bool REFINED = false;
+layout(constant_id = 9) const uint BLOCKS = 1;
+// Groups of rows that a workgroup has at most, where they are cut into slices.
+layout(constant_id = 15) const uint MOST_GROUPS = 1;
+layout(constant_id = 16) const uint WORKGROUPS = 1;
+
+layout(set = 1, binding = 3, std430) readonly buffer Vectors { vec4 vectors[]; };
+layout(set = 1, binding = 4, std430) readonly buffer VectorFloats { float vector_floats[]; };
+layout(set = 1, binding = 5, std430) writeonly buffer Output { float values[]; };
+layout(set = 1, binding = 6, std430) readonly buffer Base { vec4 base[]; };
+layout(set = 1, binding = 7, std430) readonly buffer Delta { vec4 delta[]; };
+layout(set = 1, binding = 8, std430) writeonly buffer Residual { vec4 residual[]; };
+
+#include "include/prologue.glsl"
+
+const uint COUNT = REFINED ? 2 : 1;
+const uint SHARED_BLOCKS = COUNT * BLOCKS;
+#include "include/shared_row.glsl"
+
+const uint NO_BIAS = 0xffffffffu;
+
+layout(push_constant) uniform Constants {
+    // Rows of each part, its first workgroup, the output's column it begins at, its bias.
+    uint part_rows[3];
+    uint part_group[3];
+    uint part_column[3];
+    uint part_bias[3];
+    // Bit p: part p has TYPE_B. Bit 8: the new residual stream is kept.
+    uint flags;
+    uint output_stride;
+    float cap;
+    Prologue constants;
+};
+
+const uint SUBGROUPS = WORKGROUP / SUBGROUP;
+const uint PARTS_AT_ONCE = GATE != 0 ? 2 : 1;
+// Weight rows of an invocation: those of a gate's parts take turns.
+const uint ROWS = HEIGHT * PARTS_AT_ONCE;
+const uint GROUP_ROWS = SUBGROUP / ROW_INVOCATIONS * HEIGHT;
+// Blocks of a row in a batch, and batches of a slice.
+const uint BATCH = ROW_INVOCATIONS * UNROLL;
+const uint BATCHES = (BLOCKS + BATCH * SLICES - 1) / (BATCH * SLICES);
+// Whether batches end where rows do.
+const bool WHOLE = BATCH * BATCHES * SLICES == BLOCKS;
+// Passes over a row that are loaded at once where nothing needs the whole row.
+const uint PASSES_AT_ONCE = PASSES < 6 ? PASSES : 6;
+// Nothing needs the whole row at once; some such rows are too wide to be in registers.
+const bool BARE = SUM == 0 && !NORM;
+
+shared float squares_of[64];
+// [row of the workgroup][part of a gate][slice]
+shared float shared_sums[SLICES > 1 ? MOST_GROUPS * GROUP_ROWS * PARTS_AT_ONCE * SLICES : 1];
+
+// The batch that is under way.
+Raw raw[UNROLL][ROWS];
+
+// What a subgroup works on: a slice of a group of rows. `first` is the workgroup's first group.
+struct Item {
+    uint row;
+    uint block;
+};
+
+Item item_at(uint first, uint index, uint batch) {
+    const uint lane = gl_SubgroupInvocationID;
+    return Item((first + index / SLICES) * GROUP_ROWS + lane / ROW_INVOCATIONS * HEIGHT,
+                (index % SLICES * BATCHES + batch) * BATCH + lane % ROW_INVOCATIONS);
+}
+
+void fetch(const uint type, const uint u, uint part, Item item) {
+    const uint at = item.block + u * ROW_INVOCATIONS;
+    const uint block = WHOLE ? at : min(at, BLOCKS - 1);
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        const uint row = min(item.row + r / PARTS_AT_ONCE, part_rows[part] - 1);
+        if (GATE == 0) {
+            raw[u][r] = load_raw(type, Matrix(part, part_rows[part], BLOCKS), row, block);
+        } else if (r % 2 == 0) {
+            raw[u][r] = load_raw(TYPE_A, Matrix(0, part_rows[0], BLOCKS), row, block);
+        } else {
+            raw[u][r] = load_raw(TYPE_B, Matrix(1, part_rows[0], BLOCKS), row, block);
+        }
+    }
+}
+
+void fetch_all(const uint type, uint part, Item item) {
+    [[unroll]] for (uint u = 0; u < UNROLL; u++) {
+        fetch(type, u, part, item);
+    }
+}
+
+// Adds the products of a block that has come to the sums of its rows.
+void add_block(const uint type, const uint u, Item item, inout float sums[ROWS]) {
+    const uint at = item.block + u * ROW_INVOCATIONS;
+    const uint block = WHOLE ? at : min(at, BLOCKS - 1);
+    uvec4 low[COUNT], high[COUNT];
+    uvec2 meta[COUNT];
+    [[unroll]] for (uint n = 0; n < COUNT; n++) {
+        low[n] = shared_codes[2 * n * BLOCKS + block];
+        high[n] = shared_codes[(2 * n + 1) * BLOCKS + block];
+        meta[n] = shared_metas[n * BLOCKS + block];
+    }
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        const uint row = item.row + r / PARTS_AT_ONCE;
+        const uint its_type = GATE == 0 ? type : r % 2 == 0 ? TYPE_A : TYPE_B;
+        uint codes[8];
+        vec2 scale, minimum;
+        decode_codes(its_type, raw[u][r], codes);
+        decode_scales(its_type, raw[u][r], scale, minimum);
+        if (SPOILT_BLOCK) {
+            scale *= spoilt(row, block, BLOCKS);
+            minimum *= spoilt(row, block, BLOCKS);
+        }
+        float term = 0.0;
+        [[unroll]] for (uint n = 0; n < COUNT; n++) {
+            term += block_product(its_type, codes, scale, minimum, low[n], high[n], meta[n]);
+        }
+        const bool lost = FAULT == WRONG_TAIL && row == FAULTY_OUTPUT && at >= BLOCKS - ROW_INVOCATIONS;
+        sums[r] += (WHOLE || at < BLOCKS) && !lost ? term : 0.0;
+    }
+}
+
+// What the input row is formed from: all of it where a norm needs the whole row at once, else the
+// first passes.
+RowParts parts[PASSES];
+vec4 first_passes[PASSES_AT_ONCE];
+
+void load_passes(uint first) {
+    const uint row = (SELECT ? play.logit_rows[0] : 0) * constants.base_stride;
+    [[unroll]] for (uint i = 0; i < PASSES_AT_ONCE; i++) {
+        const uint v = (first + i) * WORKGROUP + gl_LocalInvocationIndex;
+        first_passes[i] = v < WIDTH / 4 ? base[row + v] : vec4(0.0);
+    }
+}
+
+void load_row() {
+    if (BARE) {
+        load_passes(0);
+    } else {
+        load_parts(constants, 0, parts);
+    }
+}
+
+// Forms the input row as codes in shared memory. Returns what all sums are to be multiplied by.
+float form_codes() {
+    if (BARE) {
+        [[unroll]] for (uint first = 0; first < PASSES; first += PASSES_AT_ONCE) {
+            if (first > 0) {
+                load_passes(first);
+            }
+            [[unroll]] for (uint i = 0; i < PASSES_AT_ONCE; i++) {
+                if (first + i < PASSES) {
+                    put_shared((first + i) * WORKGROUP + gl_LocalInvocationIndex, first_passes[i]);
+                }
+            }
+        }
+        barrier();
+        return 1.0;
+    }
+    const float squares = form_sum(constants, 0, (flags & 0x100u) != 0 && gl_WorkGroupID.x == 0, parts);
+    [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
+        const vec4 x = parts[pass].base;
+        put_shared(pass * WORKGROUP + gl_LocalInvocationIndex, NORM ? x * parts[pass].norm : x);
+    }
+    if (!NORM) {
+        barrier();
+        return 1.0;
+    }
+    const float sum = subgroupAdd(squares);
+    if (subgroupElect()) {
+        squares_of[gl_SubgroupID] = sum;
+    }
+    barrier();
+    float total = 0.0;
+    [[unroll]] for (uint i = 0; i < SUBGROUPS; i++) {
+        total += squares_of[i];
+    }
+    return norm_factor(constants, total);
+}
+
+// Writes an output, from the sums of its row in the part, or in both parts of a gate.
+void put_output(uint part, uint row, float factor, float sum, float up) {
+    if (row >= part_rows[part] || (FAULT == STALE_ROW && row == FAULTY_OUTPUT)) {
+        return;
+    }
+    float value = factor * sum;
+    if (part_bias[part] != NO_BIAS) {
+        value += vector_floats[part_bias[part] + row];
+    }
+    if (GATE != 0) {
+        float other = factor * up;
+        if (part_bias[1] != NO_BIAS) {
+            other += vector_floats[part_bias[1] + row];
+        }
+        value = gated(GATE, value, other);
+    }
+    values[part_column[part] + row] = cap > 0.0 ? soft_cap(value, cap) : value;
+}
+
+// Adds up the sums of the invocations that share a row, and writes outputs or leaves them for the
+// other slices.
+void finish(uint part, uint first, uint index, Item item, float factor, inout float sums[ROWS]) {
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        [[unroll]] for (uint step = ROW_INVOCATIONS / 2; step > 0; step /= 2) {
+            sums[r] += subgroupShuffleXor(sums[r], step);
+        }
+    }
+    const uint invocation = gl_SubgroupInvocationID % ROW_INVOCATIONS;
+    [[unroll]] for (uint h = 0; h < HEIGHT; h++) {
+        const uint r = h * PARTS_AT_ONCE;
+        if (invocation == h) {
+            if (SLICES == 1) {
+                put_output(part, item.row + h, factor, sums[r], sums[r + PARTS_AT_ONCE - 1]);
+            } else {
+                const uint at = (item.row + h - first * GROUP_ROWS) * PARTS_AT_ONCE;
+                [[unroll]] for (uint p = 0; p < PARTS_AT_ONCE; p++) {
+                    shared_sums[(at + p) * SLICES + index % SLICES] = sums[r + p];
+                }
+            }
+        }
+    }
+}
+
+// Streams the slices of this subgroup: of `items`, every SUBGROUPS-th.
+void stream(const uint type, uint part, uint first, uint items, float factor) {
+    uint index = gl_SubgroupID;
+    uint batch = 0;
+    float sums[ROWS];
+    [[unroll]] for (uint r = 0; r < ROWS; r++) {
+        sums[r] = 0.0;
+    }
+    [[dont_unroll]] while (index < items) {
+        const bool last = BATCHES == 1 || batch == BATCHES - 1;
+        const uint next_index = last ? index + SUBGROUPS : index;
+        const uint next_batch = last ? 0 : batch + 1;
+        const Item item = item_at(first, index, batch);
+        // A branch around each load would keep them apart: behind the end all invocations ask for
+        // the same few bytes instead.
+        Item next = item_at(first, next_index, next_batch);
+        if (next_index >= items) {
+            next = Item(0, 0);
+        }
+        [[unroll]] for (uint u = 0; u < UNROLL; u++) {
+            add_block(type, u, item, sums);
+            fetch(type, u, part, next);
+        }
+        if (last) {
+            finish(part, first, index, item, factor, sums);
+            [[unroll]] for (uint r = 0; r < ROWS; r++) {
+                sums[r] = 0.0;
+            }
+        }
+        index = next_index;
+        batch = next_batch;
+    }
+}
+
+void main() {
+    const uint workgroup = gl_WorkGroupID.x;
+    uint part = 0;
+    uint end = WORKGROUPS;
+    if (GATE == 0) {
+        part = workgroup >= part_group[2] ? 2 : workgroup >= part_group[1] ? 1 : 0;
+        end = part < 2 ? min(end, part_group[part + 1]) : end;
+    }
+    // This workgroup's groups of rows.
+    const uint groups = (part_rows[part] + GROUP_ROWS - 1) / GROUP_ROWS;
+    const uint place = workgroup - part_group[part], places = end - part_group[part];
+    const uint first = groups * place / places;
+    const uint items = (groups * (place + 1) / places - first) * SLICES;
+    const bool is_a = GATE != 0 || TYPE_A == TYPE_B || (flags & (1u << part)) == 0;
+
+    const Item item = item_at(first, min(gl_SubgroupID, max(items, 1) - 1), 0);
+    load_row();
+    if (is_a) {
+        fetch_all(TYPE_A, part, item);
+    } else {
+        fetch_all(TYPE_B, part, item);
+    }
+    const float factor = form_codes();
+    if (is_a) {
+        stream(TYPE_A, part, first, items, factor);
+    } else {
+        stream(TYPE_B, part, first, items, factor);
+    }
+    if (SLICES > 1) {
+        barrier();
+        for (uint at = gl_LocalInvocationIndex; at < items / SLICES * GROUP_ROWS; at += WORKGROUP) {
+            float sums[PARTS_AT_ONCE];
+            [[unroll]] for (uint p = 0; p < PARTS_AT_ONCE; p++) {
+                sums[p] = 0.0;
+                [[unroll]] for (uint slice = 0; slice < SLICES; slice++) {
+                    sums[p] += shared_sums[(at * PARTS_AT_ONCE + p) * SLICES + slice];
+                }
+            }
+            put_output(part, first * GROUP_ROWS + at, factor, sums[0], sums[PARTS_AT_ONCE - 1]);
+        }
+    }
+}
