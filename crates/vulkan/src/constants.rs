@@ -22,15 +22,16 @@ constants! {
         WIDTH = 10, PASSES = 11, SUM = 12, NORM = 13, SELECT = 14, SUBGROUP = 21
     }
     "include/matrix.glsl" matrix {
-        WORKGROUP = 0, TYPE_A = 1, TYPE_B = 2, GATE = 3, BLOCKS = 4, SIDE = 5, ROWS_EACH = 6,
-        TOKENS_EACH = 7, ACROSS = 8, ALONG = 9, SPLIT = 10, LOGITS = 14
+        WORKGROUP = 0, GATE = 3, BLOCKS = 4, SIDE = 5, ROWS_EACH = 6, TOKENS_EACH = 7, ACROSS = 8,
+        ALONG = 9, SPLIT = 10, LOGITS = 14
     }
+    "include/matrix_blocks.glsl" matrix_blocks { TYPE_A = 1, TYPE_B = 2 }
     "include/heads.glsl" heads {
         HEAD_DIM = 1, KV_TYPE = 2, QUERY_NORM = 3, KEY_NORM = 4, ROPE = 5, SUBGROUP = 11
     }
     "include/plain.glsl" plain { LOGITS = 0 }
     "prologue.comp" prologue {
-        WORKGROUP = 0, FORM = 1, LOGITS = 2, KEEP = 3, OPERAND_ROWS = 4, ALL = 5
+        WORKGROUP = 0, FORM = 1, LOGITS = 2, KEEP = 3, OPERAND_ROWS = 4, ALL = 5, ROTATION = 6
     }
     "project_rows.comp" project_rows {
         WORKGROUP = 0, TYPE_A = 1, TYPE_B = 2, ROW_INVOCATIONS = 3, HEIGHT = 4, COUNT = 5, FUSED = 6,
@@ -45,6 +46,10 @@ constants! {
     "project_fragments.comp" project_fragments {
         OPERAND_ROWS = 11, OPERAND_ROWS_FIRST = 12, WEIGHTS_ROWS_FIRST = 13, EARLY = 15,
         SHARERS = 16
+    }
+    "project_rotated.comp" project_rotated { DEPTH = 1, OPERAND_ROWS = 11 }
+    "rotate_weights.comp" rotate_weights {
+        WORKGROUP = 0, TYPE = 1, WIDTH = 2, PASSES = 3, SUBGROUP = 4, ROTATION = 5
     }
     "attention.comp" attention {
         HEADS = 6, SPLITS = 7, LEAST_PAGES = 14, FUSED = 8, SINGLE = 13, CODES = 9, EARLY = 10,
@@ -84,8 +89,14 @@ mod tests {
             Shader::Prologue => vec![prologue::NAMED, prologue_input::NAMED],
             Shader::ProjectRows => vec![project_rows::NAMED, prologue_input::NAMED, fault::NAMED],
             Shader::ProjectTiles => vec![project_tiles::NAMED, fault::NAMED],
-            Shader::ProjectMatrix => vec![matrix::NAMED, project_matrix::NAMED],
-            Shader::ProjectFragments => vec![matrix::NAMED, project_fragments::NAMED],
+            Shader::ProjectMatrix => {
+                vec![matrix::NAMED, matrix_blocks::NAMED, project_matrix::NAMED]
+            }
+            Shader::ProjectFragments => {
+                vec![matrix::NAMED, matrix_blocks::NAMED, project_fragments::NAMED]
+            }
+            Shader::ProjectRotated => vec![matrix::NAMED, project_rotated::NAMED],
+            Shader::RotateWeights => vec![rotate_weights::NAMED],
             Shader::KvWrite => vec![heads::NAMED, fault::NAMED],
             Shader::Attention => vec![heads::NAMED, attention::NAMED, fault::NAMED],
             Shader::AttentionMatrix => vec![heads::NAMED, attention_matrix::NAMED],

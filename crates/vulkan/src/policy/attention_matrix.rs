@@ -118,7 +118,7 @@ mod tests {
     use pianola_plan::KvSlot;
 
     fn limits(subgroup: u32, parallelism: u32, shared_memory: u32, matrices: u32) -> Limits {
-        Limits { subgroup, parallelism, shared_memory, matrices, fragments: None }
+        Limits { subgroup, parallelism, shared_memory, matrices, byte_depth: 0, fragments: None }
     }
 
     fn options() -> PlanOptions {

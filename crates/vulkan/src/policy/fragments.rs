@@ -175,6 +175,7 @@ mod tests {
             parallelism: 1 << 17,
             shared_memory: 48 << 10,
             matrices: 16,
+            byte_depth: 0,
             fragments: None,
         };
         for count in 2..=MOST_ROWS {
