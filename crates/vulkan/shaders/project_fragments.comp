@@ -32,7 +32,6 @@ layout(constant_id = 16) const uint SHARERS = 4;
 
 #define TILE_VECTORS 1
 #include "include/matrix.glsl"
-#include "include/matrix_blocks.glsl"
 
 // Rows of a matrix that lie side by side in a subgroup, rows that an invocation holds, and columns
 // of each.

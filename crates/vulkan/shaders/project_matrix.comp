@@ -18,7 +18,6 @@ layout(constant_id = 11) const uint STEP = 2;
 #define STRIDE (4 * STEP + 1)
 #define TILE_VECTORS ((ROWS + TOKENS) * STRIDE)
 #include "include/matrix.glsl"
-#include "include/matrix_blocks.glsl"
 
 // Columns of a step that a subgroup multiplies.
 const uint DEPTH = STEP * 32 / SPLIT;
@@ -28,6 +27,9 @@ const uint STEP_BLOCKS = ROWS * STEP;
 const uint STEP_VECTORS = TOKENS * STEP * 4;
 const uint BLOCK_FETCHES = (STEP_BLOCKS + WORKGROUP - 1) / WORKGROUP;
 const uint VECTOR_FETCHES = (STEP_VECTORS + WORKGROUP - 1) / WORKGROUP;
+
+// Whether a row of the tile belongs to the second part of a gate.
+bool is_up(uint tile_row) { return GATE != 0 && tile_row / SIDE % 2 == 1; }
 
 Raw fetch_block(uint part, uint first_row, uint tile_row, uint block) {
     if (BLOCKS % STEP != 0 && block >= BLOCKS) {

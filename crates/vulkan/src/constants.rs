@@ -22,10 +22,9 @@ constants! {
         WIDTH = 10, PASSES = 11, SUM = 12, NORM = 13, SELECT = 14, SUBGROUP = 21
     }
     "include/matrix.glsl" matrix {
-        WORKGROUP = 0, GATE = 3, BLOCKS = 4, SIDE = 5, ROWS_EACH = 6, TOKENS_EACH = 7, ACROSS = 8,
-        ALONG = 9, SPLIT = 10, LOGITS = 14
+        WORKGROUP = 0, TYPE_A = 1, TYPE_B = 2, GATE = 3, BLOCKS = 4, SIDE = 5, ROWS_EACH = 6,
+        TOKENS_EACH = 7, ACROSS = 8, ALONG = 9, SPLIT = 10, LOGITS = 14
     }
-    "include/matrix_blocks.glsl" matrix_blocks { TYPE_A = 1, TYPE_B = 2 }
     "include/heads.glsl" heads {
         HEAD_DIM = 1, KV_TYPE = 2, QUERY_NORM = 3, KEY_NORM = 4, ROPE = 5, SUBGROUP = 11
     }
@@ -47,7 +46,10 @@ constants! {
         OPERAND_ROWS = 11, OPERAND_ROWS_FIRST = 12, WEIGHTS_ROWS_FIRST = 13, EARLY = 15,
         SHARERS = 16
     }
-    "project_rotated.comp" project_rotated { DEPTH = 1, OPERAND_ROWS = 11 }
+    "project_rotated.comp" project_rotated {
+        WORKGROUP = 0, GATE = 1, CHUNKS = 2, SIDE = 3, DEPTH = 4, ROWS_EACH = 5, TOKENS_EACH = 6,
+        ACROSS = 7, ALONG = 8, OPERAND_ROWS = 9
+    }
     "rotate_weights.comp" rotate_weights {
         WORKGROUP = 0, TYPE = 1, WIDTH = 2, PASSES = 3, SUBGROUP = 4, ROTATION = 5
     }
@@ -89,13 +91,9 @@ mod tests {
             Shader::Prologue => vec![prologue::NAMED, prologue_input::NAMED],
             Shader::ProjectRows => vec![project_rows::NAMED, prologue_input::NAMED, fault::NAMED],
             Shader::ProjectTiles => vec![project_tiles::NAMED, fault::NAMED],
-            Shader::ProjectMatrix => {
-                vec![matrix::NAMED, matrix_blocks::NAMED, project_matrix::NAMED]
-            }
-            Shader::ProjectFragments => {
-                vec![matrix::NAMED, matrix_blocks::NAMED, project_fragments::NAMED]
-            }
-            Shader::ProjectRotated => vec![matrix::NAMED, project_rotated::NAMED],
+            Shader::ProjectMatrix => vec![matrix::NAMED, project_matrix::NAMED],
+            Shader::ProjectFragments => vec![matrix::NAMED, project_fragments::NAMED],
+            Shader::ProjectRotated => vec![project_rotated::NAMED],
             Shader::RotateWeights => vec![rotate_weights::NAMED],
             Shader::KvWrite => vec![heads::NAMED, fault::NAMED],
             Shader::Attention => vec![heads::NAMED, attention::NAMED, fault::NAMED],

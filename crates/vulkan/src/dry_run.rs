@@ -1,6 +1,6 @@
 //! Programs without memory: what would be launched, before anything is loaded.
 
-use crate::constants::matrix;
+use crate::constants::{matrix, project_rotated};
 use crate::budget::Budget;
 use crate::device::VulkanOptions;
 use crate::memory::Region;
@@ -72,18 +72,24 @@ pub struct OpLaunch {
 impl OpLaunch {
     fn of(dispatch: &Dispatch) -> OpLaunch {
         let Variant { shader, constants } = &dispatch.variant;
-        let units = matches!(
-            shader,
-            Shader::ProjectMatrix | Shader::ProjectFragments | Shader::ProjectRotated
-        );
+        // Numbers of the constants whose products are the sides of a tile.
+        let sides = match shader {
+            Shader::ProjectMatrix | Shader::ProjectFragments => Some([
+                [matrix::ROWS_EACH, matrix::ACROSS],
+                [matrix::TOKENS_EACH, matrix::ALONG],
+            ]),
+            Shader::ProjectRotated => Some([
+                [project_rotated::ROWS_EACH, project_rotated::ACROSS],
+                [project_rotated::TOKENS_EACH, project_rotated::ALONG],
+            ]),
+            _ => None,
+        };
         let value = |id: u32| constants.iter().find(|constant| constant.0 == id).map_or(1, |c| c.1);
-        let rows = value(matrix::ROWS_EACH) * value(matrix::ACROSS);
-        let tokens = value(matrix::TOKENS_EACH) * value(matrix::ALONG);
         OpLaunch {
             op: dispatch.op,
             kernel: shader.name(),
             constants: constants.clone(),
-            tile: units.then_some([rows, tokens]),
+            tile: sides.map(|sides| sides.map(|side| side.map(value).iter().product())),
             barrier: dispatch.barrier,
         }
     }

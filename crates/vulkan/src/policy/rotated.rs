@@ -2,7 +2,7 @@
 //! products it can compute.
 
 use super::{Limits, fragments};
-use crate::constants::matrix as id;
+use crate::constants::project_rotated as id;
 
 /// Fewest rows of the operand that it is used for.
 pub(crate) const LEAST_ROWS: u32 = fragments::MOST_ROWS + 1;
@@ -60,14 +60,15 @@ impl RotatedShape {
     }
 
     /// Constants of the tile.
-    pub fn constants(self, limits: &Limits) -> [(u32, u32); 6] {
+    pub fn constants(self, limits: &Limits) -> [(u32, u32); 7] {
         [
+            (id::WORKGROUP, self.workgroup(limits)),
             (id::SIDE, limits.matrices),
+            (id::DEPTH, limits.byte_depth),
             (id::ROWS_EACH, self.rows_each),
             (id::TOKENS_EACH, self.tokens_each),
             (id::ACROSS, PIECES),
             (id::ALONG, PIECES),
-            (id::SPLIT, 1),
         ]
     }
 }

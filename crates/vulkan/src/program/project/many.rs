@@ -3,7 +3,7 @@
 use super::super::{Dispatch, Programmer};
 use super::Group;
 use super::product::{ProductConstants, gate_code};
-use crate::constants::{matrix as unit, matrix_blocks, project_fragments, project_tiles as id};
+use crate::constants::{matrix as unit, project_fragments, project_tiles as id};
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
 use crate::policy::{self, fragments, matrix};
@@ -48,12 +48,12 @@ impl Programmer<'_> {
         Dispatch::new(variant, bindings, bytemuck::bytes_of(&product), groups, op)
     }
 
-    /// Constants that `include/matrix.glsl` and `matrix_blocks.glsl` declare, but for the tile's.
+    /// Constants that `include/matrix.glsl` declares, but for the tile's.
     fn unit_specials(&self, project: &Project, types: [u32; 2], workgroup: u32) -> Vec<(u32, u32)> {
         vec![
             (unit::WORKGROUP, workgroup),
-            (matrix_blocks::TYPE_A, types[0]),
-            (matrix_blocks::TYPE_B, types[1]),
+            (unit::TYPE_A, types[0]),
+            (unit::TYPE_B, types[1]),
             (unit::GATE, gate_code(project)),
             (unit::BLOCKS, self.blocks(project)),
             (unit::LOGITS, u32::from(self.is_head(project))),

@@ -3,7 +3,7 @@
 use super::super::{Dispatch, Programmer};
 use super::Group;
 use super::product::gate_code;
-use crate::constants::{matrix as unit, project_rotated as id};
+use crate::constants::project_rotated as id;
 use crate::pipeline::{Shader, Variant};
 use crate::policy::rotated;
 use crate::weights::Slice;
@@ -34,11 +34,8 @@ impl Programmer<'_> {
         let outputs = if gate { shape.rows() / 2 } else { shape.rows() };
         let (bindings, product, _, workgroups) = self.product_of_many(project, &group, outputs);
         let mut constants = vec![
-            (unit::WORKGROUP, shape.workgroup(&self.limits)),
-            (unit::GATE, gate_code(project)),
-            (unit::BLOCKS, self.blocks(project)),
-            (unit::LOGITS, 0),
-            (id::DEPTH, self.limits.byte_depth),
+            (id::GATE, gate_code(project)),
+            (id::CHUNKS, (32 * self.blocks(project)).div_ceil(rotated::CHUNK)),
             (id::OPERAND_ROWS, rotated::operand_rows(count)),
         ];
         constants.extend(shape.constants(&self.limits));
