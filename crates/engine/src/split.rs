@@ -4,8 +4,8 @@
 use crate::error::EngineError;
 use crate::options::LoadOptions;
 use pianola_plan::{
-    Allocation, Ceilings, Device, DeviceId, DeviceSpec, Graph, KvDemand, ModelPart, Placement,
-    Plan, PlanError, PlanOptions, kv_bytes, layer_range, size_text,
+    Allocation, AllocationKind, Ceilings, Device, DeviceId, DeviceSpec, Graph, KvDemand, ModelPart,
+    Placement, Plan, PlanError, PlanOptions, kv_bytes, layer_range, size_text,
 };
 use std::sync::Arc;
 
@@ -323,7 +323,11 @@ impl Planner<'_> {
             (None, None) => None,
             (None, Some(available)) => {
                 let needed = device.allocations(&largest, DeviceId(0))?;
-                let all: u64 = needed.iter().map(|allocation| allocation.bytes).sum();
+                // Pages come before a second form of the weights, which takes what is left.
+                let needed = needed
+                    .iter()
+                    .filter(|allocation| allocation.kind != AllocationKind::PromptWeights);
+                let all: u64 = needed.map(|allocation| allocation.bytes).sum();
                 let taken = all.saturating_sub(largest.kv_bytes());
                 // Weights that do not fit are refused when they are loaded; an eighth is left to
                 // others.

@@ -13,6 +13,8 @@ pub struct DeviceMemory {
     pub name: String,
     /// Bytes of weights.
     pub weights: u64,
+    /// Bytes of weights in a second form, for prompts; 0 where it is not kept.
+    pub prompt_weights: u64,
     /// Bytes of keys and values.
     pub kv: u64,
     /// Bytes of everything else.
@@ -35,6 +37,7 @@ impl DeviceMemory {
             Ok(DeviceMemory {
                 name: device.description(),
                 weights: of(AllocationKind::Weights),
+                prompt_weights: of(AllocationKind::PromptWeights),
                 kv: of(AllocationKind::Kv),
                 working: of(AllocationKind::Working),
                 heaps: device.heaps(&allocations),
@@ -46,6 +49,6 @@ impl DeviceMemory {
 
     /// All bytes.
     pub fn bytes(&self) -> u64 {
-        self.weights + self.kv + self.working
+        self.weights + self.prompt_weights + self.kv + self.working
     }
 }

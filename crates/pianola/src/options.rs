@@ -8,7 +8,7 @@ use pianola_cpu::{CpuOptions, Level};
 use pianola_engine::LoadOptions;
 use pianola_formats::TensorType;
 use pianola_plan::{KvType, Numeric};
-use pianola_vulkan::VulkanOptions;
+use pianola_vulkan::{PromptWeights, VulkanOptions};
 
 use crate::catalogue;
 use crate::console::{Console, count};
@@ -64,6 +64,11 @@ pub struct ComputeOptions {
     /// Whether devices that share a model work at once where that pays: auto, or off to compare
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "off"])]
     pub overlap: String,
+    /// Whether a GPU keeps quantised weights a second time, rotated and in int8, for prompts: about twice
+    /// as fast in fast mode, for a byte a weight. Auto: on a card with matrix units for int8 that has
+    /// memory left; on: an error where that is not possible; or off
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "on", "off"])]
+    pub prompt_weights: String,
     /// Tokens that a GPU samples by itself in one submission [default: as many as come within
     /// 40 ms, at most 8]
     #[arg(long, value_name = "N", value_parser = positive)]
@@ -120,6 +125,15 @@ impl ComputeOptions {
         }
     }
 
+    /// Whether prompts have weights of their own on a GPU.
+    fn prompt_weights(&self) -> PromptWeights {
+        match self.prompt_weights.as_str() {
+            "on" => PromptWeights::On,
+            "off" => PromptWeights::Off,
+            _ => PromptWeights::Auto,
+        }
+    }
+
     /// Options to load a model with: opens the device, and says which in a line.
     pub fn load(&self, console: Console) -> Result<LoadOptions, Failure> {
         let gpus = device::open(&self.device, console)?;
@@ -129,6 +143,7 @@ impl ComputeOptions {
                 tuning: tuned::load(&gpu, console),
                 memory: self.gpu_memory,
                 host_memory: self.gpu_host_memory,
+                prompt_weights: self.prompt_weights(),
                 ..VulkanOptions::new(gpu)
             })
             .collect();
@@ -139,6 +154,7 @@ impl ComputeOptions {
             let idle = [
                 ("--gpu-memory", self.gpu_memory.is_some()),
                 ("--gpu-host-memory", self.gpu_host_memory),
+                ("--prompt-weights", self.prompt_weights() == PromptWeights::On),
                 ("--tokens-per-submit", self.tokens_per_submit.is_some()),
                 ("--layers-on-gpu", self.layers_on_gpu.is_some_and(|layers| layers > 0)),
             ];

@@ -113,6 +113,9 @@ pub struct Allocation {
 pub enum AllocationKind {
     /// Weights.
     Weights,
+    /// Weights in a second form, for prompts: kept where there is room for it when everything else is
+    /// placed.
+    PromptWeights,
     /// Pages of keys and values.
     Kv,
     /// Activations, and what kernels need besides.
@@ -278,6 +281,12 @@ pub enum Rounding {
     Int8Twice,
     /// Weights and inputs both to half floats, each row of the inputs scaled by a power of two.
     Halves,
+    /// Weights and inputs both to int8 with a scale for a row, once blocks of columns were rotated by a
+    /// Hadamard matrix.
+    Rotated {
+        /// Columns of a block.
+        block: usize,
+    },
 }
 
 /// A plan's play that can be looked into: kernel by kernel, tensor by tensor. For checks only; slow.

@@ -1,6 +1,7 @@
 //! What a step of several rows costs, kernel by kernel: some layers of a known shape with random
 //! weights, scaled to all of them.
 //! usage: cargo run --release -p pianola-vulkan --example lanes SHAPE TYPE LAYERS DEVICE STEP…
+//! `--prompt-weights=off` anywhere leaves out the weights' form for prompts, `=on` asks for it.
 //! A STEP is LANESxROWS@CONTEXT: LANES sequences that have seen CONTEXT tokens, with ROWS new ones
 //! each, of which the last wants logits. `8x1@600` is eight lanes generating, `1x512@0` a prompt.
 
@@ -9,7 +10,7 @@ use pianola_model::{RandomWeights, SHAPES};
 use pianola_plan::{
     DeviceId, KernelTime, Numeric, PAGE_TOKENS, Placement, Plan, PlanOptions, Recording, Step,
 };
-use pianola_vulkan::{Gpu, Selection, VulkanDevice, VulkanOptions, VulkanRecording};
+use pianola_vulkan::{Gpu, PromptWeights, Selection, VulkanDevice, VulkanOptions, VulkanRecording};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::Arc;
@@ -37,7 +38,14 @@ fn parse(text: &str) -> Option<Shape> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (options, arguments): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|argument| argument.starts_with("--"));
+    let prompt_weights = match options.first().map(String::as_str) {
+        None => PromptWeights::Auto,
+        Some("--prompt-weights=on") => PromptWeights::On,
+        Some("--prompt-weights=off") => PromptWeights::Off,
+        Some(other) => return Err(format!("{other} is no option").into()),
+    };
     let [shape, ty, layers, device, steps @ ..] = &arguments[..] else {
         return Err("usage: lanes SHAPE TYPE LAYERS DEVICE LANESxROWS@CONTEXT…".into());
     };
@@ -66,7 +74,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let placement = Placement::single(&graph, VulkanDevice::spec_named("vulkan"));
     let plan = Plan::new(graph, options, placement)?;
     let gpu = Gpu::open(&Selection::Name(device.clone()))?;
-    let options = VulkanOptions::new(gpu);
+    let options = VulkanOptions { prompt_weights, ..VulkanOptions::new(gpu) };
     let mut recording =
         VulkanRecording::new(Arc::new(plan), DeviceId(0), &weights, options, &mut |_, _| ())?;
     let scale = all_layers as f64 / config.layers as f64;

@@ -8,15 +8,17 @@
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint WORKGROUP = 256;
 // 0: floats, 1: codes, 2: refined codes, 3: half floats scaled by a power of two, 4: the same as
-// fragments.
+// fragments, 5: rotated codes.
 layout(constant_id = 1) const uint FORM = 0;
 layout(constant_id = 2) const bool LOGITS = false;
 layout(constant_id = 3) const bool KEEP = false;
-// Rows that fragments have room for.
+// Rows that fragments or rotated codes have room for.
 layout(constant_id = 4) const uint OPERAND_ROWS = 16;
 // Rows that are not there are formed too, whatever they hold: to ask how many there are would take
 // longer.
 layout(constant_id = 5) const bool ALL = false;
+// Columns of a block that is rotated.
+layout(constant_id = 6) const uint ROTATION = 4;
 
 layout(set = 1, binding = 0, std430) readonly buffer Base { vec4 base[]; };
 layout(set = 1, binding = 1, std430) readonly buffer Delta { vec4 delta[]; };
@@ -29,20 +31,7 @@ layout(set = 1, binding = 5, std430) writeonly buffer Metas { uvec2 metas[]; };
 
 layout(push_constant) uniform Constants { Prologue constants; };
 
-shared float largest_of[64];
-
-float workgroup_maximum(float value) {
-    const float largest = subgroupMax(value);
-    if (subgroupElect()) {
-        largest_of[gl_SubgroupID] = largest;
-    }
-    barrier();
-    float result = 0.0;
-    for (uint i = 0; i < gl_NumSubgroups; i++) {
-        result = max(result, largest_of[i]);
-    }
-    return result;
-}
+#include "include/rotate.glsl"
 
 void main() {
     const uint row = gl_WorkGroupID.x;
@@ -54,13 +43,16 @@ void main() {
     const uint vectors_in_row = WIDTH / 4;
     const uint blocks = WIDTH / 32;
     float factor = 1.0;
-    if (FORM >= 3) {
-        float largest = 0.0;
-        [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
-            const vec4 magnitudes = abs(x[pass]);
-            largest = max(largest, max(max(magnitudes.x, magnitudes.y), max(magnitudes.z, magnitudes.w)));
+    if (FORM == 5) {
+        rotate_row(x);
+        const float largest = row_maximum(x);
+        factor = code_factor(largest);
+        if (gl_LocalInvocationIndex == 0) {
+            // The product of two rotated rows is too large by ROTATION.
+            metas[row] = uvec2(floatBitsToUint(code_step(largest) / float(ROTATION)), 0);
         }
-        largest = workgroup_maximum(largest);
+    } else if (FORM >= 3) {
+        const float largest = row_maximum(x);
         // The row's largest value lands between 128 and 256: far from overflow in f16, and what
         // is a millionth of it is still a normal number.
         int exponent;
@@ -82,6 +74,10 @@ void main() {
                 [[unroll]] for (uint i = 0; i < 4; i++) {
                     operand[at + i] = floatBitsToUint(y[i]);
                 }
+            }
+        } else if (FORM == 5) {
+            if (inside) {
+                operand[rotated_word(v, row, OPERAND_ROWS)] = pack_bytes(ivec4(roundEven(y * factor)));
             }
         } else if (FORM >= 3) {
             if (inside) {

@@ -1,12 +1,12 @@
 //! Whether a plan fits a GPU, found before anything is allocated.
 
-use crate::describe::Heap;
-use crate::device::VulkanOptions;
+use crate::describe::{GpuKind, Heap};
+use crate::device::{PromptWeights, VulkanOptions};
 use crate::memory::{Memory, Purpose, Region, block_size, region_size};
-use crate::policy::Limits;
+use crate::policy::{Limits, rotated};
 use crate::program::Resources;
 use crate::weights::{Weights, slice_limit};
-use pianola_plan::{Allocation, DeviceError, DeviceId, HeapShare, Plan};
+use pianola_plan::{Allocation, DeviceError, DeviceId, HeapShare, Numeric, Plan};
 
 /// Name of a device's own memory.
 const DEVICE_LOCAL: &str = "device-local";
@@ -34,6 +34,9 @@ pub(crate) struct Budget {
     pub largest_slice: u64,
     /// What kernels are cut by, and with it what they need besides.
     limits: Limits,
+    prompt_weights: PromptWeights,
+    /// A card with memory of its own.
+    discrete: bool,
 }
 
 impl Budget {
@@ -57,6 +60,8 @@ impl Budget {
             largest_allocation: gpu.description().largest_allocation,
             largest_slice: slice_limit(gpu),
             limits: Limits::of_options(options),
+            prompt_weights: options.prompt_weights,
+            discrete: matches!(gpu.description().kind, GpuKind::Discrete | GpuKind::Virtual),
         }
     }
 
@@ -77,6 +82,16 @@ impl Budget {
         plan: &Plan,
         device: DeviceId,
     ) -> Result<Vec<Allocation>, DeviceError> {
+        let prompt_weights = self.keeps_prompt_weights(plan, device)?;
+        self.listed(plan, device, prompt_weights)
+    }
+
+    fn listed(
+        &self,
+        plan: &Plan,
+        device: DeviceId,
+        prompt_weights: bool,
+    ) -> Result<Vec<Allocation>, DeviceError> {
         let mut all = Vec::new();
         let mut list = |allocation: &Allocation| {
             let bytes = region_size(allocation.bytes);
@@ -84,8 +99,37 @@ impl Budget {
             Ok(Region::dry_run(allocation.bytes))
         };
         Resources::new(plan, device, &self.limits, &mut list)?;
-        Weights::new(plan, device, self.largest_slice, &mut list)?;
+        let mut weights = Weights::new(plan, device, self.largest_slice, &mut list)?;
+        if prompt_weights {
+            weights.add_prompt_form(plan, device, self.largest_slice, &mut list)?;
+        }
         Ok(all)
+    }
+
+    /// Whether weights are kept in a second form for prompts ([`PromptWeights`]).
+    pub fn keeps_prompt_weights(&self, plan: &Plan, device: DeviceId) -> Result<bool, DeviceError> {
+        let options = &plan.options;
+        let obstacles = [
+            (self.limits.byte_depth == 0, "the device has no matrix units for int8"),
+            (options.numeric == Numeric::Exact, "exact mode rounds nothing"),
+            (options.reproducible, "reproducible plans compute all rows alike"),
+            (options.max_rows < rotated::LEAST_ROWS as usize, "plays have few rows"),
+        ];
+        let obstacle = obstacles.into_iter().find(|obstacle| obstacle.0);
+        match (self.prompt_weights, obstacle) {
+            (PromptWeights::Off, _) | (PromptWeights::Auto, Some(_)) => Ok(false),
+            (PromptWeights::On, None) => Ok(true),
+            (PromptWeights::On, Some((_, why))) => Err(DeviceError::Unsupported(format!(
+                "prompts cannot have weights of their own here: {why}; leave the choice to the program"
+            ))),
+            (PromptWeights::Auto, None) => {
+                let sizes = |all: Vec<Allocation>| -> Vec<u64> {
+                    all.iter().map(|allocation| allocation.bytes).collect()
+                };
+                let all = sizes(self.listed(plan, device, true)?);
+                Ok(self.discrete && self.share(&all).is_some())
+            }
+        }
     }
 
     /// How much the blocks that regions end up in take of each heap, allocated one by one as
@@ -160,10 +204,20 @@ mod tests {
             units: 0,
             shared_memory: 1 << 15,
             matrices: 0,
+            byte_depth: 0,
             fragments: None,
         };
         let (largest_allocation, largest_slice) = (1024 * MIB, 128 * MIB);
-        Budget { heaps, limit, host: false, largest_allocation, largest_slice, limits }
+        Budget {
+            heaps,
+            limit,
+            host: false,
+            largest_allocation,
+            largest_slice,
+            limits,
+            prompt_weights: PromptWeights::Auto,
+            discrete: true,
+        }
     }
 
     fn taken(budget: &Budget, regions: &[u64]) -> Option<u64> {

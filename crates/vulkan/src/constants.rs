@@ -30,7 +30,7 @@ constants! {
     }
     "include/plain.glsl" plain { LOGITS = 0 }
     "prologue.comp" prologue {
-        WORKGROUP = 0, FORM = 1, LOGITS = 2, KEEP = 3, OPERAND_ROWS = 4, ALL = 5
+        WORKGROUP = 0, FORM = 1, LOGITS = 2, KEEP = 3, OPERAND_ROWS = 4, ALL = 5, ROTATION = 6
     }
     "project_rows.comp" project_rows {
         WORKGROUP = 0, TYPE_A = 1, TYPE_B = 2, ROW_INVOCATIONS = 3, HEIGHT = 4, COUNT = 5, FUSED = 6,
@@ -50,6 +50,13 @@ constants! {
     "project_fragments.comp" project_fragments {
         OPERAND_ROWS = 11, OPERAND_ROWS_FIRST = 12, WEIGHTS_ROWS_FIRST = 13, EARLY = 15,
         SHARERS = 16
+    }
+    "project_rotated.comp" project_rotated {
+        WORKGROUP = 0, GATE = 1, CHUNKS = 2, SIDE = 3, DEPTH = 4, ROWS_EACH = 5, TOKENS_EACH = 6,
+        ACROSS = 7, ALONG = 8, OPERAND_ROWS = 9
+    }
+    "rotate_weights.comp" rotate_weights {
+        WORKGROUP = 0, TYPE = 1, WIDTH = 2, PASSES = 3, SUBGROUP = 4, ROTATION = 5
     }
     "attention.comp" attention {
         HEADS = 6, SPLITS = 7, LEAST_PAGES = 14, FUSED = 8, SINGLE = 13, CODES = 9, EARLY = 10,
@@ -95,6 +102,8 @@ mod tests {
             Shader::ProjectTiles => vec![project_tiles::NAMED, fault::NAMED],
             Shader::ProjectMatrix => vec![matrix::NAMED, project_matrix::NAMED],
             Shader::ProjectFragments => vec![matrix::NAMED, project_fragments::NAMED],
+            Shader::ProjectRotated => vec![project_rotated::NAMED],
+            Shader::RotateWeights => vec![rotate_weights::NAMED],
             Shader::KvWrite => vec![heads::NAMED, fault::NAMED],
             Shader::Attention => vec![heads::NAMED, attention::NAMED, fault::NAMED],
             Shader::AttentionSingle => vec![heads::NAMED, attention_single::NAMED, fault::NAMED],

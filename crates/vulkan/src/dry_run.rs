@@ -1,7 +1,8 @@
 //! Programs without memory: what would be launched, before anything is loaded.
 
-use crate::constants::matrix;
-use crate::gpu::Gpu;
+use crate::budget::Budget;
+use crate::constants::{matrix, project_rotated};
+use crate::device::VulkanOptions;
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
 use crate::policy::Limits;
@@ -15,20 +16,28 @@ use pianola_plan::{Allocation, DeviceError, DeviceId, Plan, bucket};
 pub(crate) struct DryRun {
     weights: Weights,
     resources: Resources,
+    limits: Limits,
 }
 
 impl DryRun {
-    pub fn new(gpu: &Gpu, plan: &Plan, device: DeviceId) -> Result<DryRun, DeviceError> {
+    pub fn new(
+        options: &VulkanOptions,
+        plan: &Plan,
+        device: DeviceId,
+    ) -> Result<DryRun, DeviceError> {
         check_heads(plan)?;
+        let limits = Limits::of_options(options);
         let mut nowhere = |allocation: &Allocation| Ok(Region::dry_run(allocation.bytes));
-        let weights = Weights::new(plan, device, slice_limit(gpu), &mut nowhere)?;
-        let resources = Resources::new(plan, device, &Limits::of(gpu), &mut nowhere)?;
-        Ok(DryRun { weights, resources })
+        let mut weights = Weights::new(plan, device, slice_limit(&options.gpu), &mut nowhere)?;
+        if Budget::of(options).keeps_prompt_weights(plan, device)? {
+            weights.add_prompt_form(plan, device, slice_limit(&options.gpu), &mut nowhere)?;
+        }
+        let resources = Resources::new(plan, device, &limits, &mut nowhere)?;
+        Ok(DryRun { weights, resources, limits })
     }
 
     pub fn programmer<'a>(
         &'a self,
-        gpu: &Gpu,
         plan: &'a Plan,
         device: DeviceId,
         tuning: &'a Tuning,
@@ -39,8 +48,8 @@ impl DryRun {
             weights: &self.weights,
             resources: &self.resources,
             arena: self.resources.arenas[0],
-            limits: Limits::of(gpu),
             within: 0..0,
+            limits: self.limits,
             tuning,
         }
     }
@@ -64,15 +73,23 @@ pub struct OpLaunch {
 impl OpLaunch {
     fn of(dispatch: &Dispatch) -> OpLaunch {
         let Variant { shader, constants } = &dispatch.variant;
-        let units = matches!(shader, Shader::ProjectMatrix | Shader::ProjectFragments);
+        // Numbers of the constants whose products are the sides of a tile.
+        let sides = match shader {
+            Shader::ProjectMatrix | Shader::ProjectFragments => {
+                Some([[matrix::ROWS_EACH, matrix::ACROSS], [matrix::TOKENS_EACH, matrix::ALONG]])
+            }
+            Shader::ProjectRotated => Some([
+                [project_rotated::ROWS_EACH, project_rotated::ACROSS],
+                [project_rotated::TOKENS_EACH, project_rotated::ALONG],
+            ]),
+            _ => None,
+        };
         let value = |id: u32| constants.iter().find(|constant| constant.0 == id).map_or(1, |c| c.1);
-        let rows = value(matrix::ROWS_EACH) * value(matrix::ACROSS);
-        let tokens = value(matrix::TOKENS_EACH) * value(matrix::ALONG);
         OpLaunch {
             op: dispatch.op,
             kernel: shader.name(),
             constants: constants.clone(),
-            tile: units.then_some([rows, tokens]),
+            tile: sides.map(|sides| sides.map(|side| side.map(value).iter().product())),
             barrier: dispatch.barrier,
         }
     }
@@ -99,12 +116,12 @@ impl Programmer<'_> {
 /// What device `device`'s part of a play of `rows` rows with `logits` rows of logits would launch,
 /// in order.
 pub fn launches(
-    gpu: &Gpu,
+    options: &VulkanOptions,
     plan: &Plan,
     device: DeviceId,
     rows: usize,
     logits: usize,
 ) -> Result<Vec<OpLaunch>, DeviceError> {
-    let (dry_run, tuning) = (DryRun::new(gpu, plan, device)?, Tuning::default());
-    dry_run.programmer(gpu, plan, device, &tuning).launches(rows, logits)
+    let dry_run = DryRun::new(options, plan, device)?;
+    dry_run.programmer(plan, device, &Tuning::default()).launches(rows, logits)
 }

@@ -45,6 +45,8 @@ impl Drop for Gpu {
 struct Optional {
     /// Cooperative matrices.
     matrices: bool,
+    /// Integers of 8 bits.
+    bytes: bool,
     /// Statistics of compiled pipelines.
     executable: bool,
     /// What is left of each heap.
@@ -74,6 +76,7 @@ fn optional(
     let halves = twelve.shader_float16 != 0 && twelve.vulkan_memory_model != 0;
     Optional {
         matrices: matrices && cooperative.cooperative_matrix != 0 && halves,
+        bytes: twelve.shader_int8 != 0,
         executable: executable && statistics.pipeline_executable_info != 0,
         budgets: has("VK_EXT_memory_budget"),
     }
@@ -102,7 +105,7 @@ fn create(
     family: u32,
     optional: &Optional,
 ) -> Result<ash::Device, vk::Result> {
-    let &Optional { matrices, executable, budgets } = optional;
+    let &Optional { matrices, bytes, executable, budgets } = optional;
     let mut names = Vec::new();
     if matrices {
         names.push(khr::cooperative_matrix::NAME.as_ptr());
@@ -120,6 +123,7 @@ fn create(
         vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(true);
     let mut twelve = vk::PhysicalDeviceVulkan12Features::default()
         .shader_float16(matrices)
+        .shader_int8(matrices && bytes)
         .vulkan_memory_model(matrices)
         .vulkan_memory_model_device_scope(matrices);
     let mut thirteen = vk::PhysicalDeviceVulkan13Features::default()
@@ -167,7 +171,7 @@ impl Gpu {
     /// Opens a device that was described before.
     pub fn open_described(
         instance: Arc<Instance>,
-        description: GpuDescription,
+        mut description: GpuDescription,
     ) -> Result<Arc<Gpu>, DeviceError> {
         let list = instance.physical_devices()?;
         let physical = *list.get(description.index).ok_or_else(|| {
@@ -182,6 +186,8 @@ impl Gpu {
         })?;
         let mut optional = optional(&instance, physical, &has);
         optional.matrices &= !description.matrices.is_empty();
+        // Kernels need the plain type, too.
+        description.matrices.retain(|shape| optional.bytes || shape.types[0] != "i8");
         let raw = create(&instance, physical, family, &optional).map_err(|error| {
             DeviceError::Unsupported(format!("{} cannot be opened: {error}", description.name))
         })?;

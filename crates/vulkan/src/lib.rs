@@ -51,6 +51,7 @@ mod profile;
 mod program;
 #[allow(unsafe_code)]
 mod recording;
+mod rotated;
 #[allow(unsafe_code)]
 mod sample;
 #[allow(unsafe_code)]
@@ -69,7 +70,7 @@ mod weights;
 
 pub use ablate::Ablation;
 pub use describe::{GpuDescription, GpuKind, Heap, MatrixShape, Selection, describe, select};
-pub use device::{VulkanDevice, VulkanOptions};
+pub use device::{PromptWeights, VulkanDevice, VulkanOptions};
 pub use dry_run::{OpLaunch, launches};
 pub use gpu::Gpu;
 pub use instance::Instance;

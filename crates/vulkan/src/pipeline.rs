@@ -17,6 +17,8 @@ pub(crate) enum Shader {
     ProjectTiles,
     ProjectMatrix,
     ProjectFragments,
+    ProjectRotated,
+    RotateWeights,
     KvWrite,
     Attention,
     AttentionSingle,
@@ -39,7 +41,7 @@ pub(crate) enum Shader {
 }
 
 impl Shader {
-    pub const ALL: [Shader; 27] = [
+    pub const ALL: [Shader; 29] = [
         Shader::Embed,
         Shader::RopeAngles,
         Shader::Prologue,
@@ -48,6 +50,8 @@ impl Shader {
         Shader::ProjectTiles,
         Shader::ProjectMatrix,
         Shader::ProjectFragments,
+        Shader::ProjectRotated,
+        Shader::RotateWeights,
         Shader::KvWrite,
         Shader::Attention,
         Shader::AttentionSingle,
@@ -80,6 +84,8 @@ impl Shader {
             Shader::ProjectTiles => "project_tiles",
             Shader::ProjectMatrix => "project_matrix",
             Shader::ProjectFragments => "project_fragments",
+            Shader::ProjectRotated => "project_rotated",
+            Shader::RotateWeights => "rotate_weights",
             Shader::KvWrite => "kv_write",
             Shader::Attention => "attention",
             Shader::AttentionSingle => "attention_single",
@@ -113,6 +119,8 @@ impl Shader {
             Shader::ProjectTiles => include_bytes!("../spirv/project_tiles.spv"),
             Shader::ProjectMatrix => include_bytes!("../spirv/project_matrix.spv"),
             Shader::ProjectFragments => include_bytes!("../spirv/project_fragments.spv"),
+            Shader::ProjectRotated => include_bytes!("../spirv/project_rotated.spv"),
+            Shader::RotateWeights => include_bytes!("../spirv/rotate_weights.spv"),
             Shader::KvWrite => include_bytes!("../spirv/kv_write.spv"),
             Shader::Attention => include_bytes!("../spirv/attention.spv"),
             Shader::AttentionSingle => include_bytes!("../spirv/attention_single.spv"),
@@ -138,14 +146,15 @@ impl Shader {
     /// Buffers in each binding of set 1, in order.
     pub fn bindings(self) -> &'static [u32] {
         match self {
-            Shader::Embed => &[3, 3, 3, 1],
+            Shader::Embed | Shader::RotateWeights => &[3, 3, 3, 1],
             Shader::RopeAngles => &[1, 1],
             Shader::Prologue => &[1; 6],
             Shader::ProjectRows => &[3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
             Shader::ProjectSingle => &[3, 3, 3, 1, 1, 1, 1, 1, 1],
-            Shader::ProjectTiles | Shader::ProjectMatrix | Shader::ProjectFragments => {
-                &[3, 3, 3, 1, 1, 1, 1]
-            }
+            Shader::ProjectTiles
+            | Shader::ProjectMatrix
+            | Shader::ProjectFragments
+            | Shader::ProjectRotated => &[3, 3, 3, 1, 1, 1, 1],
             Shader::KvWrite => &[1; 6],
             Shader::Attention => &[1; 11],
             Shader::AttentionSingle | Shader::AttentionMatrix => &[1; 9],

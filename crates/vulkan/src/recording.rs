@@ -9,6 +9,7 @@ pub(crate) use play::info;
 pub(crate) use slot::{FrameSlot, Recorded};
 
 use crate::ablate::{Ablated, Ablation};
+use crate::budget::Budget;
 use crate::busy::BusyClock;
 use crate::commands::Recorder;
 use crate::device::VulkanOptions;
@@ -49,7 +50,7 @@ pub struct VulkanRecording {
     pub(crate) slots: Vec<FrameSlot>,
     pub(crate) recorder: Recorder,
     pub(crate) pipelines: Pipelines,
-    weights: Weights,
+    pub(crate) weights: Weights,
     pub(crate) resources: Resources,
     limits: Limits,
     pub(crate) tuning: Tuning,
@@ -112,6 +113,8 @@ impl VulkanRecording {
         let gpu = options.gpu.clone();
         check_heads(&plan)?;
         check_bindings(&plan, gpu.description().largest_binding)?;
+        // Asked before anything is allocated, as the plan was.
+        let prompt_weights = Budget::of(&options).keeps_prompt_weights(&plan, device)?;
         let mut memory =
             Memory::new(gpu.clone(), options.memory).reaching_host(options.host_memory);
         let pipelines = Pipelines::new(&gpu)?;
@@ -122,7 +125,10 @@ impl VulkanRecording {
         };
         // What plays need comes first: a model that leaves no room for it is of no use.
         let resources = Resources::new(&plan, device, &limits, &mut resident)?;
-        let weights = Weights::new(&plan, device, slice_limit(&gpu), &mut resident)?;
+        let mut weights = Weights::new(&plan, device, slice_limit(&gpu), &mut resident)?;
+        if prompt_weights {
+            weights.add_prompt_form(&plan, device, slice_limit(&gpu), &mut resident)?;
+        }
         let mut uploader = Uploader::new(&gpu)?;
         weights.load(&memory, &mut uploader, &plan, source, progress)?;
         for counters in [resources.arrivals, resources.finished] {
@@ -146,7 +152,7 @@ impl VulkanRecording {
             let transfers = Transfers::new(&plan, device, arena, &mut memory, false)?;
             slots.push(FrameSlot::new(&gpu, step, start, set, transfers)?);
         }
-        Ok(VulkanRecording {
+        let mut recording = VulkanRecording {
             rate: rough_rate(&gpu, plan.options.numeric)?,
             mapped: vec![UNMAPPED; count],
             retired: vec![0; count],
@@ -171,7 +177,9 @@ impl VulkanRecording {
             samplers,
             list: Vec::with_capacity(16),
             memory,
-        })
+        };
+        recording.make_prompt_form()?;
+        Ok(recording)
     }
 
     /// The plan that this plays.

@@ -3,6 +3,7 @@
 //! Needs no memory of the device, so that a driver without a chip behind it can answer for the
 //! chip.
 
+use crate::device::VulkanOptions;
 use crate::dry_run::DryRun;
 use crate::gpu::Gpu;
 use crate::pipeline::{Pipelines, Shader, Variant};
@@ -10,7 +11,6 @@ use crate::program::Body;
 use crate::recording::logit_bucket;
 use crate::sample::whole::{Stage, WholeRegions};
 use crate::sample::{SampleProgram, SampleRegions};
-use crate::tuning::Tuning;
 use ash::{khr, vk};
 use pianola_plan::{BUCKETS, DeviceError, DeviceId, KernelVariant, Plan, bucket};
 use std::collections::{BTreeMap, HashMap};
@@ -58,7 +58,8 @@ pub fn compile_plan(gpu: &Arc<Gpu>, plan: &Plan) -> Result<Vec<KernelStatistics>
     let mut compiled = Vec::new();
     // Also more sequences than the plan has: what is compiled ahead for one is right for others.
     let most = BUCKETS[BUCKETS.len() - 1];
-    for (variant, uses) in variants(gpu, plan, plan.head_device(), &Tuning::default(), most)? {
+    let options = VulkanOptions::new(gpu.clone());
+    for (variant, uses) in variants(&options, plan, plan.head_device(), most)? {
         let flags = vk::PipelineCreateFlags::CAPTURE_STATISTICS_KHR
             | vk::PipelineCreateFlags::CAPTURE_INTERNAL_REPRESENTATIONS_KHR;
         let pipeline = pipelines.compile(&variant, flags)?;
@@ -82,12 +83,11 @@ pub fn compile_plan(gpu: &Arc<Gpu>, plan: &Plan) -> Result<Vec<KernelStatistics>
 
 /// Every variant that recordings of `plan` can launch on this device, for checks.
 pub(crate) fn reachable(
-    gpu: &Gpu,
+    options: &VulkanOptions,
     plan: &Plan,
     device: DeviceId,
-    tuning: &Tuning,
 ) -> Result<Vec<KernelVariant>, DeviceError> {
-    let found = variants(gpu, plan, device, tuning, plan.options.sequences)?;
+    let found = variants(options, plan, device, plan.options.sequences)?;
     Ok(found.keys().map(named).collect())
 }
 
@@ -111,14 +111,13 @@ struct Uses {
 /// The variants of device `device`'s part of `plan`, for steps of at most `sequences` sequences of one
 /// row each and for those of several rows.
 fn variants(
-    gpu: &Gpu,
+    options: &VulkanOptions,
     plan: &Plan,
     device: DeviceId,
-    tuning: &Tuning,
     sequences: usize,
 ) -> Result<BTreeMap<Variant, Uses>, DeviceError> {
-    let dry_run = DryRun::new(gpu, plan, device)?;
-    let programmer = dry_run.programmer(gpu, plan, device, tuning);
+    let dry_run = DryRun::new(options, plan, device)?;
+    let programmer = dry_run.programmer(plan, device, &options.tuning);
     let segments: Vec<usize> = programmer.segments().collect();
     let mut found: BTreeMap<Variant, Uses> = BTreeMap::new();
     let most = bucket(plan.options.max_rows).unwrap_or(plan.options.max_rows);

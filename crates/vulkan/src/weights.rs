@@ -17,6 +17,8 @@ pub(crate) struct Slice {
     pub region: Region,
     pub first_row: usize,
     pub rows: usize,
+    /// The same rows in the form for prompts, where that is kept.
+    pub prompt_form: Option<Region>,
 }
 
 #[derive(Debug)]
@@ -36,7 +38,7 @@ pub(crate) enum Weight {
 
 /// All weights of a plan.
 pub(crate) struct Weights {
-    list: Vec<Weight>,
+    pub(crate) list: Vec<Weight>,
     /// Norms, biases and rotary frequencies.
     pub vectors: Region,
     /// Offsets of the rotary frequencies in `vectors`.
@@ -92,7 +94,7 @@ impl Weights {
                         let bytes = matrix_bytes(spec.ty, rows, columns) as u64;
                         let (kind, what) = (AllocationKind::Weights, spec.name.clone());
                         let region = allocate(&Allocation { kind, what, bytes, layer })?;
-                        Ok(Slice { region, first_row, rows })
+                        Ok(Slice { region, first_row, rows, prompt_form: None })
                     };
                     let slices = slices_of(spec, rows, columns, limit)?.map(slice);
                     let slices = slices.collect::<Result<Vec<Slice>, DeviceError>>()?;

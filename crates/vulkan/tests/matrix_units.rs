@@ -1,5 +1,5 @@
 //! Kernels for matrix units against the plain reference, on a device that has cooperative matrices:
-//! `project_fragments`, `project_matrix` with all of its tiles, and `attention_matrix`. Debian 12's Mesa has none, so
+//! `project_fragments`, `project_matrix` and `project_rotated` with all of their tiles, and `attention_matrix`. Debian 12's Mesa has none, so
 //! `scripts/acceptance` runs these with a newer one; a device without matrices fails them.
 //!
 //! Compiling a kernel for a software driver takes seconds, so that types and sizes are not combined.
@@ -16,7 +16,7 @@ use pianola_cpu::{Noise, ReferenceModel};
 use pianola_formats::TensorType;
 use pianola_model::RandomWeights;
 use pianola_plan::{DeviceId, Numeric, Placement, Plan, PlanOptions, Probe, RopePairing};
-use pianola_vulkan::{Gpu, VulkanDevice, VulkanOptions, VulkanRecording};
+use pianola_vulkan::{Gpu, PromptWeights, VulkanDevice, VulkanOptions, VulkanRecording};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -235,6 +235,77 @@ fn large_tile() {
         }
         assert!(bench.seen.len() > 1, "{:?}", bench.seen);
     }
+}
+
+/// Options with weights of their own for prompts.
+fn with_prompt_weights(gpu: &Arc<Gpu>) -> VulkanOptions {
+    VulkanOptions { prompt_weights: PromptWeights::On, ..gpu::options(gpu) }
+}
+
+#[test]
+#[ignore = "needs cooperative matrices: scripts/acceptance"]
+fn rotated_of_every_type() {
+    let gpu = open();
+    for ty in quantised() {
+        let made = plan(&square(ty, Numeric::Fast), VulkanDevice::spec_named("vulkan"));
+        let mut bench = Bench::new(with_prompt_weights(&gpu), made);
+        println!("{ty}");
+        bench.check("project_rotated", &[(&[(0, 0, 100)], 1)]);
+    }
+}
+
+/// Every tile, where no number is a whole number of them and rows end in the middle of a chunk.
+#[test]
+#[ignore = "needs cooperative matrices: scripts/acceptance"]
+fn rotated_of_every_size() {
+    use TensorType::{Q4_1, Q8_0};
+    let gpu = open();
+    let mut seen = BTreeSet::new();
+    // With room for few tiles a large one is chosen, with room for many a small one.
+    for parallelism in [1, 1 << 10, 1 << 12, 1 << 17] {
+        let options = VulkanOptions { parallelism: Some(parallelism), ..with_prompt_weights(&gpu) };
+        let case = Case {
+            family: "llama",
+            biases: true,
+            hidden: 320,
+            feed_forward: 448,
+            kv_heads: 5,
+            group: 1,
+            head_dim: 64,
+            ..usual(Q8_0)
+        };
+        let differs = |name: &str| ["attn_v", "ffn_up"].iter().any(|part| name.contains(part));
+        let type_of = |name: &str| if differs(name) { Q4_1 } else { Q8_0 };
+        let made = plan_of_types(&case, VulkanDevice::spec_named("vulkan"), type_of);
+        let mut bench = Bench::new(options, made);
+        bench.check(
+            "project_rotated",
+            &[(&[(0, 0, 100)], 1), (&[(1, 0, 200), (0, 100, 1)], 1), (&[(0, 101, 301)], 1)],
+        );
+        seen.extend(bench.seen);
+    }
+    assert_eq!(seen.len(), 4, "{seen:?}");
+}
+
+/// Plays of few rows, and exact or reproducible plans, read the weights as they are in the file.
+#[test]
+#[ignore = "needs cooperative matrices: scripts/acceptance"]
+fn rotated_is_for_prompts_in_fast_mode() {
+    let gpu = open();
+    let made =
+        |numeric| plan(&square(TensorType::Q8_0, numeric), VulkanDevice::spec_named("vulkan"));
+    let bench = Bench::new(with_prompt_weights(&gpu), made(Numeric::Fast));
+    for rows in [1, 16, 64, 65] {
+        let launches = bench.recording.launches(rows, 1).unwrap();
+        let rotated = launches.iter().any(|launch| launch.kernel == "project_rotated");
+        assert_eq!(rotated, rows > 64, "{rows} rows");
+    }
+    let (plan, weights) = made(Numeric::Exact);
+    let options = with_prompt_weights(&gpu);
+    let refused =
+        VulkanRecording::new(Arc::new(plan), DeviceId(0), &weights, options, &mut |_, _| ());
+    let error = refused.err().expect("exact mode rounds nothing").to_string();
+    assert!(error.contains("exact mode"), "{error}");
 }
 
 /// A prompt; one that goes on behind several pages, beside another sequence; and one whose rows are

@@ -13,6 +13,7 @@ mod error;
 mod judge;
 mod noise;
 mod product;
+mod rotation;
 mod rounded;
 mod sampled;
 

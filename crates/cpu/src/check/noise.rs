@@ -169,8 +169,8 @@ pub(super) fn sum_variance(terms: usize, squares: f64, sum: f64) -> f64 {
 }
 
 /// What rounding to whole steps takes off a value.
-pub(super) fn int8_error(x: f32, step: f64) -> f64 {
-    if step == 0.0 { 0.0 } else { f64::from(x) - step * (f64::from(x) / step).round() }
+pub(super) fn int8_error(x: f64, step: f64) -> f64 {
+    if step == 0.0 { 0.0 } else { x - step * (x / step).round() }
 }
 
 /// What rounding to the eleven bits of a half float takes off a value.
@@ -186,7 +186,7 @@ pub(super) fn kv_write(ty: KvType, values: &[f32], variances: &[f64]) -> Vec<f64
         KvType::F32 => 0.0,
         // Subnormal numbers have a step of their own.
         KvType::F16 => half_error(x).powi(2) + 2f64.powi(-48) / 12.0,
-        KvType::Q8 => int8_error(x, step).powi(2),
+        KvType::Q8 => int8_error(f64::from(x), step).powi(2),
     };
     values.iter().zip(variances).map(|(&x, v)| v + stored(x) + 4.0 * rounding(x)).collect()
 }

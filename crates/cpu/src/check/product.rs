@@ -2,6 +2,7 @@
 
 use super::error::{EPSILON, NodeError, TensorError, effective_count};
 use super::noise::{half_error, int8_error, sum_variance};
+use super::rotation::RotatedProduct;
 use crate::pack::{BLOCK, PackedMatrix};
 use crate::reference::matmul::{PART, Terms, sums};
 use pianola_formats::Minimum;
@@ -34,6 +35,10 @@ impl NodeError<'_> {
                 + 1.5 * partial
                 + cut_off
                 + sum_variance(0, 0.0, sum.product.abs() + bias.abs());
+            if let Some(rotated) = &inputs.rotated {
+                error.bound[place] += rotated.bound(row, output);
+                error.variance[place] += rotated.weight_variance(row, output);
+            }
         }
         error.freedom = inputs.freedom;
         (values, error)
@@ -55,6 +60,12 @@ impl NodeError<'_> {
         let mut off = self.error(0).bound.clone();
         let mut variance = self.error(0).variance.clone();
         round_inputs(rounding, x, columns, &mut off, &mut variance);
+        let rotated = match rounding {
+            Rounding::Rotated { block } => {
+                Some(RotatedProduct::new(x, matrix, block, &mut variance))
+            }
+            _ => None,
+        };
         if shared > 0.0 {
             for (x, variance) in x.chunks_exact(BLOCK).zip(variance.chunks_exact_mut(BLOCK)) {
                 let sum: f64 = x.iter().map(|&x| f64::from(x)).sum();
@@ -81,7 +92,7 @@ impl NodeError<'_> {
             units.push(unit);
         }
         let cut_off = if rounding == Rounding::Halves { cut_off(columns) } else { 0.0 };
-        RoundedInputs { terms, relative, units, freedom, cut_off }
+        RoundedInputs { terms, relative, units, freedom, cut_off, rotated }
     }
 }
 
@@ -95,6 +106,8 @@ struct RoundedInputs {
     /// What cutting off the partial sums takes off an output, relative to the root of their squares'
     /// sum.
     cut_off: f64,
+    /// Both sides, where they are rotated.
+    rotated: Option<RotatedProduct>,
 }
 
 /// Columns that a matrix unit adds to its sums at a time.
@@ -177,7 +190,8 @@ fn round_inputs(
     variance: &mut [f64],
 ) {
     match rounding {
-        Rounding::None => {}
+        // Rotated inputs and weights have bounds of their own.
+        Rounding::None | Rounding::Rotated { .. } => {}
         Rounding::Halves => {
             for (at, &x) in x.iter().enumerate() {
                 off[at] += 2f64.powi(-11) * f64::from(x.abs());
@@ -193,7 +207,7 @@ fn round_inputs(
                     // Half a step, and a little for the rounding of the step itself.
                     if rounding == Rounding::Int8 {
                         off[at] += 0.501 * step;
-                        variance[at] += int8_error(x, step).powi(2);
+                        variance[at] += int8_error(f64::from(x), step).powi(2);
                     } else {
                         // What the first rounding left out, at most half a step, has 127 steps.
                         off[at] += 0.501 * step / 127.0;

@@ -164,7 +164,7 @@ fn launches(
     let mut all = None;
     for (id, device) in plan.device_ids().zip(devices) {
         if let Some(VulkanDevice { options, .. }) = device.as_any().downcast_ref() {
-            let found = pianola_vulkan::launches(&options.gpu, plan, id, rows, lanes);
+            let found = pianola_vulkan::launches(options, plan, id, rows, lanes);
             let found = found.map_err(pianola_engine::EngineError::from)?;
             all.get_or_insert_with(Vec::new).extend(found);
         }

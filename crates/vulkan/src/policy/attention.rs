@@ -114,7 +114,15 @@ mod tests {
 
     fn limits(parallelism: u32) -> Limits {
         let (shared_memory, matrices, fragments) = (1 << 15, 0, None);
-        Limits { subgroup: 32, parallelism, units: 0, shared_memory, matrices, fragments }
+        Limits {
+            subgroup: 32,
+            parallelism,
+            units: 0,
+            byte_depth: 0,
+            shared_memory,
+            matrices,
+            fragments,
+        }
     }
 
     #[test]

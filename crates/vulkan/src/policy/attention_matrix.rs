@@ -118,7 +118,15 @@ mod tests {
     use pianola_plan::KvSlot;
 
     fn limits(subgroup: u32, parallelism: u32, shared_memory: u32, matrices: u32) -> Limits {
-        Limits { subgroup, parallelism, units: 0, shared_memory, matrices, fragments: None }
+        Limits {
+            subgroup,
+            parallelism,
+            units: 0,
+            byte_depth: 0,
+            shared_memory,
+            matrices,
+            fragments: None,
+        }
     }
 
     fn options() -> PlanOptions {

@@ -176,6 +176,7 @@ mod tests {
             units: 0,
             shared_memory: 48 << 10,
             matrices: 16,
+            byte_depth: 0,
             fragments: None,
         };
         for count in 2..=MOST_ROWS {

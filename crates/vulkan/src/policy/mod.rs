@@ -5,6 +5,7 @@ pub(crate) mod attention;
 pub(crate) mod attention_matrix;
 pub(crate) mod fragments;
 pub(crate) mod matrix;
+pub(crate) mod rotated;
 pub(crate) mod rows;
 pub(crate) mod single;
 pub(crate) mod submissions;
@@ -27,6 +28,9 @@ pub(crate) struct Limits {
     pub shared_memory: u32,
     /// Side of cooperative matrices of f16 with f32 sums; 0 where there are none.
     pub matrices: u32,
+    /// Columns of cooperative matrices of int8 with int32 sums and the same side; 0 where there are
+    /// none.
+    pub byte_depth: u32,
     /// How matrices lie in registers, where that is as `ProjectFragments` needs it.
     pub fragments: Option<Fragments>,
 }
@@ -45,6 +49,14 @@ impl Limits {
 
     pub fn of(gpu: &Gpu) -> Limits {
         let description = gpu.description();
+        let shapes = || description.matrices.iter();
+        // Graphics chips have 16; Mesa's software driver has 8.
+        let side = [16, 8].into_iter().find(|&side| {
+            shapes().any(|shape| shape.size == [side; 3] && shape.types == ["f16", "f32"])
+        });
+        let bytes = shapes().filter(|shape| {
+            shape.types == ["i8", "i32"] && side.is_some_and(|side| shape.size[..2] == [side; 2])
+        });
         Limits {
             subgroup: gpu.subgroup(),
             // Vulkan does not report how many units a device has; these are rough sizes of their
@@ -59,13 +71,11 @@ impl Limits {
                 GpuKind::Integrated | GpuKind::Software => 0,
             },
             shared_memory: description.shared_memory,
-            // Graphics chips have 16; Mesa's software driver has 8.
-            matrices: [16, 8]
-                .into_iter()
-                .find(|&side| {
-                    let mut shapes = description.matrices.iter();
-                    shapes.any(|shape| shape.size == [side; 3] && shape.types == ["f16", "f32"])
-                })
+            matrices: side.unwrap_or(0),
+            // A chunk is whole matrices, of whole vectors of 8 bytes.
+            byte_depth: bytes
+                .map(|shape| shape.size[2])
+                .find(|depth| [8, 16, 32, 64].contains(depth))
                 .unwrap_or(0),
             fragments: gpu.fragments(),
         }

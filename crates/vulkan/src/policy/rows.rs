@@ -127,7 +127,15 @@ mod tests {
 
     fn limits(subgroup: u32, parallelism: u32) -> Limits {
         let (shared_memory, matrices, fragments) = (48 << 10, 0, None);
-        Limits { subgroup, parallelism, units: 0, shared_memory, matrices, fragments }
+        Limits {
+            subgroup,
+            parallelism,
+            units: 0,
+            byte_depth: 0,
+            shared_memory,
+            matrices,
+            fragments,
+        }
     }
 
     fn product(rows: u32, blocks: u32) -> Product {

@@ -4,11 +4,12 @@ mod group;
 mod many;
 mod product;
 mod prologue;
+mod rotated;
 mod rows;
 mod single;
 
 use super::{Body, Dispatch, InputFrom, Programmer};
-use crate::policy::{Limits, fragments, single as single_policy};
+use crate::policy::{Limits, fragments, rotated as rotated_policy, single as single_policy};
 use group::Group;
 use pianola_plan::{DeviceError, Kernel, Project, Rounding, RowSet};
 use prologue::OperandForm;
@@ -23,6 +24,8 @@ pub(super) enum ProductKernel {
     Fragments,
     /// `project_matrix`: many rows, on matrix units.
     Matrix,
+    /// `project_rotated`: many rows in int8, on matrix units, with weights in the form for prompts.
+    Rotated,
     /// `project_tiles`: many rows, on any device.
     Tiles,
 }
@@ -39,6 +42,7 @@ impl Programmer<'_> {
         let logits = self.is_head(project);
         let width = graph.tensor(project.input).width as u32;
         let groups = self.groups(project)?;
+        let rotated = self.is_rotated(&groups, rows, logits);
         let input = self.input(op, rows);
         match input {
             InputFrom::Own => {}
@@ -56,7 +60,10 @@ impl Programmer<'_> {
         // The form of the operand that is in memory, for groups that share one.
         let mut ready = None;
         for group in &groups {
-            let kernel = self.product_kernel(rows, logits, group.integer);
+            let kernel = match rotated && group.integer {
+                true => ProductKernel::Rotated,
+                false => self.product_kernel(rows, logits, group.integer),
+            };
             let refined = logits
                 && group.integer
                 && matches!(kernel, ProductKernel::Rows | ProductKernel::Tiles);
@@ -65,6 +72,7 @@ impl Programmer<'_> {
             let form = match kernel {
                 ProductKernel::Fragments => OperandForm::Fragments,
                 ProductKernel::Matrix => OperandForm::Halves,
+                ProductKernel::Rotated => OperandForm::Rotated,
                 _ if refined => OperandForm::Refined,
                 _ if group.integer => OperandForm::Codes,
                 _ => OperandForm::Floats,
@@ -88,6 +96,7 @@ impl Programmer<'_> {
                 }
                 ProductKernel::Fragments => self.fragments_product(op, project, group, count),
                 ProductKernel::Matrix => self.matrix_product(op, project, group, count),
+                ProductKernel::Rotated => self.rotated_product(op, project, group, count),
                 ProductKernel::Tiles => self.tiles_product(op, project, group, count),
             };
             keep &= !fused;
@@ -111,6 +120,14 @@ impl Programmer<'_> {
         if integer && matrices > 0 { ProductKernel::Matrix } else { ProductKernel::Tiles }
     }
 
+    /// Whether the quantised weights of a product of `rows` rows are read in the form for prompts: all of
+    /// them or none.
+    fn is_rotated(&self, groups: &[Group<'_>], rows: u32, logits: bool) -> bool {
+        let mut integers = groups.iter().filter(|group| group.integer).peekable();
+        let many = self.policy_rows(rows) >= rotated_policy::LEAST_ROWS;
+        many && !logits && integers.peek().is_some() && integers.all(Group::has_prompt_form)
+    }
+
     /// How a kernel of the plan rounds the inputs of its products: those in integers, and those of an
     /// attention on matrix units.
     pub fn rounding(&self, op: usize, body: Body) -> Rounding {
@@ -125,8 +142,12 @@ impl Programmer<'_> {
             return Rounding::None;
         }
         let logits = self.is_head(project);
+        if self.is_rotated(&groups, body.rows, logits) {
+            return Rounding::Rotated { block: self.rotation(project) as usize };
+        }
         match self.product_kernel(body.rows, logits, true) {
             ProductKernel::Fragments | ProductKernel::Matrix => Rounding::Halves,
+            ProductKernel::Rotated => unreachable!("it is chosen by the weights"),
             ProductKernel::Rows | ProductKernel::Tiles if logits => Rounding::Int8Twice,
             ProductKernel::Rows | ProductKernel::Tiles => Rounding::Int8,
         }

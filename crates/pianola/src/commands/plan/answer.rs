@@ -102,6 +102,7 @@ impl PlanAnswer {
                 "device": part.name,
                 "bytes": part.bytes(),
                 "weight_bytes": part.weights,
+                "prompt_weight_bytes": part.prompt_weights,
                 "kv_bytes": part.kv,
                 "working_bytes": part.working,
                 "granted_bytes": part.granted,
@@ -151,9 +152,13 @@ impl Display for PlanAnswer {
         let names: Vec<&str> = self.parts.iter().map(|part| part.name.as_str()).collect();
         writeln!(f, "{} {verdict} on {}", self.model, names.join(" and "))?;
         for part in &self.parts {
+            let for_prompts = match part.prompt_weights {
+                0 => String::new(),
+                bytes => format!(" and {} a second time for prompts", size_text(bytes)),
+            };
             writeln!(
                 f,
-                "  {:<12} {}: weights {}, keys and values {}, working memory {}",
+                "  {:<12} {}: weights {}{for_prompts}, keys and values {}, working memory {}",
                 "memory",
                 size_text(part.bytes()),
                 size_text(part.weights),

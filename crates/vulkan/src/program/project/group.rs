@@ -16,6 +16,11 @@ impl Group<'_> {
     pub fn rows(&self) -> u32 {
         self.parts.iter().map(|part| part.2.rows as u32).sum()
     }
+
+    /// Whether all of them are kept in the form for prompts, too.
+    pub fn has_prompt_form(&self) -> bool {
+        self.parts.iter().all(|part| part.2.prompt_form.is_some())
+    }
 }
 
 impl Programmer<'_> {

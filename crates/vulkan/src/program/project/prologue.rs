@@ -4,7 +4,7 @@ use super::super::{Dispatch, Programmer};
 use crate::constants::{prologue as id, prologue_input as input};
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
-use crate::policy;
+use crate::policy::{self, rotated};
 use bytemuck::{Pod, Zeroable};
 use pianola_plan::{DeviceError, FusedNorm, Project};
 
@@ -32,6 +32,8 @@ pub(super) enum OperandForm {
     Halves = 3,
     /// The same in the order of [`ProductKernel::Fragments`].
     Fragments = 4,
+    /// int8 with a step for the row, rotated.
+    Rotated = 5,
 }
 
 impl Programmer<'_> {
@@ -111,6 +113,10 @@ impl Programmer<'_> {
             let options = &self.plan.options;
             let all = !logits && !options.reproducible && rows as usize <= options.max_rows;
             constants.push((id::ALL, u32::from(all)));
+        }
+        if form == OperandForm::Rotated {
+            constants.push((id::OPERAND_ROWS, rotated::operand_rows(rows)));
+            constants.push((id::ROTATION, self.rotation(project)));
         }
         constants.extend(self.prologue_specials(project, sum, workgroup));
         let variant = Variant { shader: Shader::Prologue, constants };

@@ -1,0 +1,155 @@
+//! How [`Shader::ProjectRotated`](crate::pipeline::Shader) cuts a product into tiles, and which
+//! products it can compute.
+
+use super::{Limits, fragments};
+use crate::constants::project_rotated as id;
+
+/// Fewest rows of the operand that it is used for.
+pub(crate) const LEAST_ROWS: u32 = fragments::MOST_ROWS + 1;
+/// Columns of a row that lie side by side in both sides of a product.
+pub(crate) const CHUNK: u32 = 128;
+/// Most columns whose products of int8 can be summed in an int32.
+const MOST_COLUMNS: usize = (i32::MAX / (127 * 127)) as usize;
+
+/// Columns of the blocks that a row of `columns` is rotated in; none where that would be too few to
+/// spread large values, or where a sum might overflow.
+pub(crate) fn rotation(columns: usize) -> Option<u32> {
+    let block = 1 << columns.trailing_zeros().min(CHUNK.ilog2());
+    (block >= 64 && columns <= MOST_COLUMNS).then_some(block)
+}
+
+/// Rows that the operand of a play of `rows` rows has room for: whole tiles.
+pub(crate) fn operand_rows(rows: u32) -> u32 {
+    rows.next_multiple_of(128)
+}
+
+/// A tile, which two subgroups along the weight rows and two along the operand's rows divide. Of a
+/// gate, the first along the weight rows has one part, the second the other.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
+pub(crate) struct RotatedShape {
+    /// Weight rows of a subgroup's piece.
+    pub rows_each: u32,
+    /// Rows of the operand of a subgroup's piece.
+    pub tokens_each: u32,
+}
+
+/// Pieces along either side of a tile.
+const PIECES: u32 = 2;
+
+impl RotatedShape {
+    /// Weight rows of a workgroup.
+    pub fn rows(self) -> u32 {
+        PIECES * self.rows_each
+    }
+
+    /// Rows of the operand of a workgroup.
+    pub fn tokens(self) -> u32 {
+        PIECES * self.tokens_each
+    }
+
+    /// Invocations of a workgroup.
+    pub fn workgroup(self, limits: &Limits) -> u32 {
+        PIECES * PIECES * limits.subgroup
+    }
+
+    /// Bytes that a workgroup shares: a chunk, and later the sums of a row of matrices.
+    pub fn shared_memory(self, limits: &Limits) -> u32 {
+        let tiles = (self.rows() + self.tokens()) * (CHUNK + 16);
+        let sums = PIECES * PIECES * limits.matrices * 4 * (self.rows_each + 4);
+        tiles.max(sums)
+    }
+
+    /// Constants of the tile.
+    pub fn constants(self, limits: &Limits) -> [(u32, u32); 7] {
+        [
+            (id::WORKGROUP, self.workgroup(limits)),
+            (id::SIDE, limits.matrices),
+            (id::DEPTH, limits.byte_depth),
+            (id::ROWS_EACH, self.rows_each),
+            (id::TOKENS_EACH, self.tokens_each),
+            (id::ACROSS, PIECES),
+            (id::ALONG, PIECES),
+        ]
+    }
+}
+
+/// Tiles of matrices of 16 by 16, and microseconds that a wave of them takes on a large card for a row
+/// of 5,376 columns.
+const TILES: [(RotatedShape, u32); 4] = [
+    (RotatedShape { rows_each: 64, tokens_each: 64 }, 74),
+    (RotatedShape { rows_each: 48, tokens_each: 64 }, 57),
+    (RotatedShape { rows_each: 32, tokens_each: 64 }, 47),
+    (RotatedShape { rows_each: 32, tokens_each: 32 }, 30),
+];
+
+/// The tile for a product of `rows` weight rows (of both parts of a gate) with `count` rows: the one
+/// whose waves take the least time.
+pub(crate) fn choose(limits: &Limits, rows: u32, count: u32) -> RotatedShape {
+    let of_side = |each: u32| each * limits.matrices / 16;
+    let scaled = TILES.map(|(RotatedShape { rows_each, tokens_each }, cost)| {
+        let shape =
+            RotatedShape { rows_each: of_side(rows_each), tokens_each: of_side(tokens_each) };
+        (shape, cost)
+    });
+    let fits = |shape: &&(RotatedShape, u32)| shape.0.shared_memory(limits) <= limits.shared_memory;
+    let cost = |&&(shape, cost): &&(RotatedShape, u32)| {
+        let tiles = rows.div_ceil(shape.rows()) * count.div_ceil(shape.tokens());
+        // Two workgroups of four subgroups are a quarter of the invocations that a unit holds.
+        let at_once = (limits.parallelism / 4 / shape.workgroup(limits)).max(1);
+        tiles.div_ceil(at_once) * cost
+    };
+    scaled.iter().filter(fits).min_by_key(cost).unwrap_or(&scaled[TILES.len() - 1]).0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits(subgroup: u32, parallelism: u32, shared_memory: u32, matrices: u32) -> Limits {
+        let byte_depth = if matrices == 8 { 8 } else { 32 };
+        Limits { subgroup, parallelism, shared_memory, matrices, byte_depth, fragments: None }
+    }
+
+    #[test]
+    fn rows_are_rotated_in_blocks_of_128_or_64() {
+        assert_eq!(rotation(5376), Some(128));
+        assert_eq!(rotation(4096), Some(128));
+        assert_eq!(rotation(576), Some(64));
+        assert_eq!(rotation(96), None);
+        // Products of 127 by 127, all of one sign, stay below the largest int32.
+        assert_eq!(rotation(132_096), Some(128));
+        assert!(127 * 127 * 132_096u64 < 1 << 31);
+        assert_eq!(rotation(133_120 + 128), None);
+    }
+
+    #[test]
+    fn tiles_fit_and_divide_the_operand() {
+        for limits in [
+            limits(32, 1 << 17, 48 << 10, 16),
+            limits(64, 1 << 14, 32 << 10, 16),
+            limits(8, 1 << 8, 32 << 10, 8),
+        ] {
+            for (rows, count) in [(64, 128), (5376, 512), (43_008, 256), (1152, 512)] {
+                let shape = choose(&limits, rows, count);
+                assert!(shape.shared_memory(&limits) <= limits.shared_memory, "{shape:?}");
+                assert!(shape.rows_each.is_multiple_of(limits.matrices), "{shape:?}");
+                assert!(shape.tokens_each.is_multiple_of(limits.matrices), "{shape:?}");
+                assert!(operand_rows(count).is_multiple_of(shape.tokens()), "{shape:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn tiles_fill_the_waves_of_a_large_card() {
+        let card = limits(32, 1 << 17, 48 << 10, 16);
+        let rows_each = |rows, count| choose(&card, rows, count).rows_each;
+        // 7 waves of 57 µs instead of 6 of 74.
+        assert_eq!(rows_each(43_008, 512), 48);
+        // One wave of either: 168 tiles, or 224 that are smaller.
+        assert_eq!(rows_each(5376, 512), 48);
+        // Exactly a wave, instead of two.
+        assert_eq!(rows_each(8192, 512), 64);
+        // Few tiles are better small.
+        assert_eq!(choose(&card, 1152, 128).tokens(), 64);
+    }
+}
