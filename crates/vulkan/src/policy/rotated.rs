@@ -107,7 +107,15 @@ mod tests {
 
     fn limits(subgroup: u32, parallelism: u32, shared_memory: u32, matrices: u32) -> Limits {
         let byte_depth = if matrices == 8 { 8 } else { 32 };
-        Limits { subgroup, parallelism, shared_memory, matrices, byte_depth, fragments: None }
+        Limits {
+            subgroup,
+            parallelism,
+            units: 0,
+            shared_memory,
+            matrices,
+            byte_depth,
+            fragments: None,
+        }
     }
 
     #[test]

@@ -140,6 +140,7 @@ mod tests {
             parallelism: 1 << 17,
             shared_memory: 48 << 10,
             matrices: 0,
+            byte_depth: 0,
             fragments: None,
         }
     }
