@@ -216,7 +216,7 @@ unsafe fn fill_panel<L: UnitLanes, C: Codes, S: Scales, const ZERO: i32>(
             for (group, codes) in codes.into_iter().enumerate() {
                 L::store_signed(place.codes.as_mut_ptr().add(4 * TILE * group), codes, ZERO as u8);
             }
-            if offset == 0 || block % SUPER == 0 {
+            if offset == 0 || block.is_multiple_of(SUPER) {
                 shared = S::shared::<L>(scales, blocks, block);
             }
             let scale = S::scale::<L>(scales, shared, block, 0);
