@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 const CPUS: &str = "/sys/devices/system/cpu";
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 const NODES: &str = "/sys/devices/system/node";
 
 /// Cores that this process may use; hardware threads of one core count once. A control group's share of
@@ -16,6 +17,7 @@ pub(crate) fn cores() -> usize {
 }
 
 /// Memory nodes that this process may use, where there are several.
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 pub(crate) fn nodes() -> Option<Vec<usize>> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let allowed: BTreeSet<usize> =

@@ -6,18 +6,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
-/// A count on a cache line of its own, because workers write it concurrently.
+/// Progress of a stage. Each has its own cache line, because workers write it concurrently.
 #[repr(align(64))]
-#[derive(Default)]
-struct Count(AtomicUsize);
-
-/// Progress of a stage. Workers that wait read one count while others still write the other.
 #[derive(Default)]
 pub(crate) struct Progress {
     /// Jobs that a worker has taken.
-    claimed: Count,
-    /// Jobs that are done. A worker adds all of its jobs at once, when there are no more to take.
-    done: Count,
+    claimed: AtomicUsize,
+    /// Jobs that are done.
+    done: AtomicUsize,
 }
 
 /// What the workers of one play share.
@@ -73,21 +69,17 @@ impl Work<'_> {
             let start = self.busy.map(|_| Instant::now());
             let jobs = recorded.stage.jobs(&self.play);
             let progress = &self.progress[index];
-            let mut done = 0;
             loop {
                 if self.is_interrupted() {
                     return;
                 }
-                let job = progress.claimed.0.fetch_add(1, Ordering::Relaxed);
+                let job = progress.claimed.fetch_add(1, Ordering::Relaxed);
                 if job >= jobs {
                     break;
                 }
                 // SAFETY: claimed by this worker alone; waits order the stages.
                 unsafe { recorded.stage.run(&self.play, job, &mut scratch) };
-                done += 1;
-            }
-            if done > 0 {
-                progress.done.0.fetch_add(done, Ordering::AcqRel);
+                progress.done.fetch_add(1, Ordering::AcqRel);
             }
             busy += start.map_or(0, |start| start.elapsed().as_nanos() as u64);
         }
@@ -113,7 +105,7 @@ impl Work<'_> {
         const SPINS: usize = 2_000;
         let jobs = self.stages[stage].stage.jobs(&self.play);
         let mut spins = 0;
-        while self.progress[stage].done.0.load(Ordering::Acquire) < jobs {
+        while self.progress[stage].done.load(Ordering::Acquire) < jobs {
             if spins < SPINS {
                 spins += 1;
                 std::hint::spin_loop();

@@ -23,6 +23,10 @@ pub(crate) mod kernels;
 mod lanes;
 #[allow(clippy::undocumented_unsafe_blocks)]
 mod math;
+#[cfg_attr(
+    not(all(target_arch = "x86_64", target_os = "linux")),
+    allow(dead_code, unused_imports, unused_macros, reason = "no unit is known there")
+)]
 pub(crate) mod matrix_unit;
 #[allow(clippy::undocumented_unsafe_blocks)]
 mod portable;
