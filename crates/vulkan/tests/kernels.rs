@@ -219,12 +219,9 @@ fn single_rows_attend_on_counted_units() {
     let gpu = gpu::open();
     for (kv_type, head_dim, group, pairing) in [
         (KvType::F16, 64, 2, RopePairing::Halves),
-        (KvType::F16, 256, 1, RopePairing::Halves),
         (KvType::F32, 256, 1, RopePairing::Adjacent),
         (KvType::Q8, 128, 2, RopePairing::Halves),
         (KvType::Q8, 16, 2, RopePairing::Adjacent),
-        // Six vectors: no power of two, left to the kernel for any rows.
-        (KvType::Q8, 96, 1, RopePairing::Halves),
     ] {
         let kv_type = Some(kv_type);
         let case =

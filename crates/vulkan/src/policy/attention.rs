@@ -111,6 +111,7 @@ fn least_pages(rows: u32) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use pianola_plan::{KvSlot, Numeric};
 
     fn limits(parallelism: u32) -> Limits {
         let (shared_memory, matrices, fragments) = (1 << 15, 0, None);
@@ -123,6 +124,36 @@ mod tests {
             matrices,
             fragments,
         }
+    }
+
+    #[test]
+    fn single_rows_have_a_kernel_where_units_are_counted_and_vectors_are_a_power_of_two() {
+        let options = PlanOptions {
+            numeric: Numeric::Fast,
+            kv_type: None,
+            max_rows: 512,
+            max_logit_rows: 1,
+            context: 4096,
+            sequences: 1,
+            kv_bytes: None,
+            fusion: true,
+            reproducible: false,
+        };
+        let card = Limits { units: 132, ..limits(1 << 17) };
+        let chosen = |limits: &Limits, options: &PlanOptions, rows, head_dim| {
+            let (kv, window, soft_cap) = (KvSlot { group: 0, layer: 0 }, None, None);
+            let (heads, kv_heads, scale) = (32, 16, 1.0);
+            let spec = AttentionSpec { kv, heads, kv_heads, head_dim, scale, window, soft_cap };
+            choose_single(limits, options, rows, (&spec, KvType::F16))
+        };
+        let cut = |least_pages| Some(SingleCut { workgroup: 256, splits: 32, least_pages });
+        assert_eq!(chosen(&card, &options, 1, 128), cut(2));
+        assert_eq!(chosen(&card, &options, 1, 256), cut(1));
+        assert_eq!(chosen(&card, &options, 1, 96), None);
+        assert_eq!(chosen(&card, &options, 2, 128), None);
+        assert_eq!(chosen(&limits(1 << 17), &options, 1, 128), None);
+        let reproducible = PlanOptions { reproducible: true, ..options };
+        assert_eq!(chosen(&card, &reproducible, 1, 128), None);
     }
 
     #[test]

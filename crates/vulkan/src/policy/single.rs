@@ -8,17 +8,19 @@ use super::rows::{Product, RowsShape};
 const WORKGROUP: u32 = 512;
 /// Registers of an invocation that hold blocks under way, at most.
 const WORDS_UNDER_WAY: u32 = 84;
-/// As many as keep memory busy, and more than leave the compiler room.
+/// As many as keep memory busy.
 const ENOUGH_WORDS: u32 = 64;
+/// As many as leave the compiler room for the rest.
 const MANY_WORDS: u32 = 72;
 /// Most blocks of a weight row that an invocation has under way.
 const MOST_UNROLL: u32 = 14;
 /// Most slices of a row.
 const MOST_SLICES: u32 = 16;
 
-/// Bytes that the sums of slices take at most: a third of a workgroup's subgroups have groups of at most 16
-/// rows of two parts, in 16 slices.
-pub(crate) const SUMS_BYTES: u32 = 5 * 16 * 2 * MOST_SLICES * 4;
+/// Bytes that the sums of slices take at most. Rows are cut only where less than a third of the subgroups
+/// have a group of them: 86 rows at most, in two parts and [`MOST_SLICES`]; half as much again for
+/// parts that do not divide evenly.
+pub(crate) const SUMS_BYTES: u32 = 86 * 2 * MOST_SLICES * 4 * 3 / 2;
 
 /// Whether single rows are multiplied by `ProjectSingle`: where the number of units is known, and
 /// each reads so fast that it waits for little else.
