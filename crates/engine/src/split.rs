@@ -4,8 +4,8 @@
 use crate::error::EngineError;
 use crate::options::LoadOptions;
 use pianola_plan::{
-    Allocation, AllocationKind, Device, DeviceId, Graph, KvDemand, Placement, Plan, PlanError, PlanOptions,
-    kv_bytes, layer_range, size_text,
+    Allocation, AllocationKind, Device, DeviceId, Graph, KvDemand, Placement, Plan, PlanError,
+    PlanOptions, kv_bytes, layer_range, size_text,
 };
 use std::sync::Arc;
 

@@ -10,9 +10,7 @@ use pianola_model::{RandomWeights, SHAPES};
 use pianola_plan::{
     DeviceId, KernelTime, Numeric, PAGE_TOKENS, Placement, Plan, PlanOptions, Recording, Step,
 };
-use pianola_vulkan::{
-    Gpu, PromptWeights, Selection, VulkanDevice, VulkanOptions, VulkanRecording,
-};
+use pianola_vulkan::{Gpu, PromptWeights, Selection, VulkanDevice, VulkanOptions, VulkanRecording};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::Arc;

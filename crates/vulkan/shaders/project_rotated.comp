@@ -134,52 +134,45 @@ void store(uvec4 weights[WEIGHT_FETCHES], uvec4 inputs[OPERAND_FETCHES]) {
 // Outputs that an invocation writes for a token: every LANES-th along the rows, always the same.
 const uint LANES = WORKGROUP / PIECES;
 const uint OWN_OUTPUTS = (OUTPUTS + LANES - 1) / LANES;
-// Tokens of a row of matrices that a subgroup writes: every PIECES-th, some of each piece along them.
-const uint PIECE_TOKENS = SIDE / PIECES;
-const uint OWN_TOKENS = ALONG * PIECE_TOKENS;
 
-// What becomes of a sum, and the word of shared memory where those of the subgroup's first token lie.
+// What becomes of the sums of one part in an own output.
 struct Finish {
     float scale;
     float bias;
-    uint place;
 };
 
-Finish finish_of(uint part, uint first_row, uint output_row, uint tile_row) {
-    const uint row = min(first_row + output_row, part_rows[part] - 1);
+Finish finish_of(uint part, uint row) {
     // Scales follow all codes of the weights.
-    const float scale = uintBitsToFloat(weight_words[part].data[CHUNKS * 32 * part_rows[part] + row]);
-    const float bias = part_bias[part] != NO_BIAS ? vector_floats[part_bias[part] + row] : 0.0;
-    const uint token = tile_row / ROWS_EACH * SIDE + gl_SubgroupID;
-    return Finish(scale, bias, token * 2 * SUM_STRIDE + tile_row % ROWS_EACH);
+    const uint at = CHUNKS * 32 * part_rows[part] + min(row, part_rows[part] - 1);
+    const float bias = part_bias[part] != NO_BIAS ? vector_floats[part_bias[part] + min(row, part_rows[part] - 1)] : 0.0;
+    return Finish(uintBitsToFloat(weight_words[part].data[at]), bias);
 }
 
-float finished(Finish finish, float scale, uint place) {
-    const uint word = finish.place + place;
-    return scale * finish.scale * uintBitsToFloat(tile[word / 2][word % 2]) + finish.bias;
+// A sum out of shared memory, `token` counting those of all pieces along the tokens.
+float sum_of(uint token, uint tile_row) {
+    const uint piece = token / SIDE * ACROSS + tile_row / ROWS_EACH;
+    const uint column = tile_row % ROWS_EACH;
+    return uintBitsToFloat(tile[(piece * SIDE + token % SIDE) * SUM_STRIDE + column / 2][column % 2]);
 }
 
 // Writes the outputs whose sums are in shared memory: matrix `n` of every piece along its tokens.
-void put_outputs(const uint n, uint part, uint first_row, uint first_token, Finish finish[OWN_OUTPUTS],
+void put_outputs(uint n, uint part, uint first_row, uint first_token, Finish finish[OWN_OUTPUTS],
                  Finish second[OWN_OUTPUTS]) {
-    const uint own_token = first_token + n * SIDE + gl_SubgroupID;
-    // All loads before the first wait; the operand has room for whole tiles.
-    float scales[OWN_TOKENS];
-    [[unroll]] for (uint t = 0; t < OWN_TOKENS; t++) {
-        scales[t] = uintBitsToFloat(metas[own_token + t / PIECE_TOKENS * TOKENS_EACH + t % PIECE_TOKENS * PIECES].x);
-    }
-    [[unroll]] for (uint t = 0; t < OWN_TOKENS; t++) {
-        const uint token = own_token + t / PIECE_TOKENS * TOKENS_EACH + t % PIECE_TOKENS * PIECES;
-        const uint place = (t / PIECE_TOKENS * ACROSS * SIDE + t % PIECE_TOKENS * PIECES) * 2 * SUM_STRIDE;
+    for (uint i = gl_SubgroupID; i < ALONG * SIDE; i += PIECES) {
+        const uint token = first_token + i / SIDE * TOKENS_EACH + n * SIDE + i % SIDE;
+        if (token >= play.row_count) {
+            continue;
+        }
+        const float scale = uintBitsToFloat(metas[token].x);
         const uint start = token * output_stride + part_column[part] + first_row;
         [[unroll]] for (uint k = 0; k < OWN_OUTPUTS; k++) {
             const uint at = k * LANES + gl_SubgroupInvocationID;
-            float value = finished(finish[k], scales[t], place);
-            if (GATE != 0) {
-                value = gated(GATE, value, finished(second[k], scales[t], place));
-            }
-            if (token < play.row_count && (OUTPUTS % LANES == 0 || at < OUTPUTS) && first_row + at < part_rows[part]) {
-                values[start + at] = value;
+            if ((OUTPUTS % LANES == 0 || at < OUTPUTS) && first_row + at < part_rows[part]) {
+                float value = scale * finish[k].scale * sum_of(i, at) + finish[k].bias;
+                if (GATE != 0) {
+                    value = gated(GATE, value, scale * second[k].scale * sum_of(i, at + OUTPUTS) + second[k].bias);
+                }
+                values[start + at] = cap > 0.0 ? soft_cap(value, cap) : value;
             }
         }
     }
@@ -234,13 +227,9 @@ void main() {
     Finish finish[OWN_OUTPUTS];
     Finish second[OWN_OUTPUTS];
     [[unroll]] for (uint k = 0; k < OWN_OUTPUTS; k++) {
-        // Where the tile's rows are no multiple of LANES, the last is computed again, and written by one.
-        const uint at = min(k * LANES + gl_SubgroupInvocationID, OUTPUTS - 1);
-        finish[k] = finish_of(part, first_row, at, at);
-        second[k] = finish[k];
-        if (GATE != 0) {
-            second[k] = finish_of(1, first_row, at, at + OUTPUTS);
-        }
+        const uint row = first_row + k * LANES + gl_SubgroupInvocationID;
+        finish[k] = finish_of(part, row);
+        second[k] = GATE != 0 ? finish_of(1, row) : finish[k];
     }
     [[unroll]] for (uint n = 0; n < COUNT; n++) {
         barrier();

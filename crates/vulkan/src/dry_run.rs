@@ -1,7 +1,7 @@
 //! Programs without memory: what would be launched, before anything is loaded.
 
-use crate::constants::{matrix, project_rotated};
 use crate::budget::Budget;
+use crate::constants::{matrix, project_rotated};
 use crate::device::VulkanOptions;
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
@@ -74,10 +74,9 @@ impl OpLaunch {
         let Variant { shader, constants } = &dispatch.variant;
         // Numbers of the constants whose products are the sides of a tile.
         let sides = match shader {
-            Shader::ProjectMatrix | Shader::ProjectFragments => Some([
-                [matrix::ROWS_EACH, matrix::ACROSS],
-                [matrix::TOKENS_EACH, matrix::ALONG],
-            ]),
+            Shader::ProjectMatrix | Shader::ProjectFragments => {
+                Some([[matrix::ROWS_EACH, matrix::ACROSS], [matrix::TOKENS_EACH, matrix::ALONG]])
+            }
             Shader::ProjectRotated => Some([
                 [project_rotated::ROWS_EACH, project_rotated::ACROSS],
                 [project_rotated::TOKENS_EACH, project_rotated::ALONG],

@@ -9,9 +9,7 @@ use crate::policy::{Limits, prologue_workgroup};
 use crate::program::{Allocate, Dispatch, type_code};
 use crate::recording::VulkanRecording;
 use crate::weights::{Matrix, Slice, Weight, Weights};
-use pianola_plan::{
-    Allocation, AllocationKind, DeviceError, DeviceId, Kernel, Plan, WeightSpec,
-};
+use pianola_plan::{Allocation, AllocationKind, DeviceError, DeviceId, Kernel, Plan, WeightSpec};
 use std::collections::BTreeSet;
 
 /// Workgroups along one axis of a launch, at most.
@@ -25,9 +23,8 @@ fn form_bytes(rows: usize, columns: usize) -> u64 {
 /// Weights of a device that products of many rows read, as far as they can be rotated. The head has rows
 /// with logits only, which are few.
 fn rotatable(plan: &Plan, device: DeviceId) -> BTreeSet<usize> {
-    let quantized = |spec: &WeightSpec| {
-        spec.ty.is_quantized() && rotation(spec.shape.rows().1).is_some()
-    };
+    let quantized =
+        |spec: &WeightSpec| spec.ty.is_quantized() && rotation(spec.shape.rows().1).is_some();
     let ops = plan.ops.iter().enumerate();
     let mine = ops.filter(|&(op, planned)| planned.device == device && !plan.is_head(op));
     mine.filter_map(|(_, planned)| match &planned.kernel {
@@ -56,8 +53,7 @@ impl Weights {
                 if bytes <= limit {
                     let what = format!("{} for prompts", plan.graph.weights[index].name);
                     let (kind, layer) = (AllocationKind::PromptWeights, plan.weight_layer(index));
-                    slice.prompt_form =
-                        Some(allocate(&Allocation { kind, what, bytes, layer })?);
+                    slice.prompt_form = Some(allocate(&Allocation { kind, what, bytes, layer })?);
                 }
             }
         }
@@ -70,7 +66,8 @@ impl Weights {
             Weight::Matrix(matrix) => Some(matrix),
             _ => None,
         });
-        let slices = matrices.flat_map(|matrix| matrix.slices.iter().map(move |slice| (matrix, slice)));
+        let slices =
+            matrices.flat_map(|matrix| matrix.slices.iter().map(move |slice| (matrix, slice)));
         slices
             .filter_map(|(matrix, slice)| {
                 slice.prompt_form.map(|form| rotate(limits, matrix, slice, form))

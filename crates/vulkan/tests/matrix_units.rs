@@ -282,8 +282,7 @@ fn rotated_of_every_size() {
     let mut seen = BTreeSet::new();
     // With room for few tiles a large one is chosen, with room for many a small one.
     for parallelism in [1, 1 << 10, 1 << 12, 1 << 17] {
-        let options =
-            VulkanOptions { parallelism: Some(parallelism), ..with_prompt_weights(&gpu) };
+        let options = VulkanOptions { parallelism: Some(parallelism), ..with_prompt_weights(&gpu) };
         let case = Case {
             family: "llama",
             biases: true,
@@ -312,7 +311,8 @@ fn rotated_of_every_size() {
 #[ignore = "needs cooperative matrices: scripts/acceptance"]
 fn rotated_is_for_prompts_in_fast_mode() {
     let gpu = open();
-    let made = |numeric| plan(&square(TensorType::Q8_0, numeric), VulkanDevice::spec_named("vulkan"));
+    let made =
+        |numeric| plan(&square(TensorType::Q8_0, numeric), VulkanDevice::spec_named("vulkan"));
     let bench = Bench::new(with_prompt_weights(&gpu), made(Numeric::Fast));
     for rows in [1, 16, 64, 65] {
         let launches = bench.recording.launches(rows, 1).unwrap();

@@ -55,10 +55,13 @@ pub(super) fn to_bits(value: f32, bits: u32) -> f32 {
 fn to_int8(block: &[f32]) -> Vec<f32> {
     let largest = block.iter().fold(0.0f32, |most, value| most.max(value.abs()));
     let step = f64::from(largest) / 127.0;
-    block.iter().map(|&value| {
+    block
+        .iter()
+        .map(|&value| {
             let value = f64::from(value);
             (value - int8_error(value, step)) as f32
-        }).collect()
+        })
+        .collect()
 }
 
 #[cfg(test)]

@@ -78,7 +78,14 @@ mod tests {
     use super::*;
 
     fn limits(parallelism: u32) -> Limits {
-        Limits { subgroup: 32, parallelism, shared_memory: 1 << 15, matrices: 0, byte_depth: 0, fragments: None }
+        Limits {
+            subgroup: 32,
+            parallelism,
+            shared_memory: 1 << 15,
+            matrices: 0,
+            byte_depth: 0,
+            fragments: None,
+        }
     }
 
     #[test]

@@ -113,7 +113,14 @@ mod tests {
     use super::*;
 
     fn limits(subgroup: u32, parallelism: u32) -> Limits {
-        Limits { subgroup, parallelism, shared_memory: 48 << 10, matrices: 0, byte_depth: 0, fragments: None }
+        Limits {
+            subgroup,
+            parallelism,
+            shared_memory: 48 << 10,
+            matrices: 0,
+            byte_depth: 0,
+            fragments: None,
+        }
     }
 
     fn product(rows: u32, blocks: u32) -> Product {

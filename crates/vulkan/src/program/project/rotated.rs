@@ -24,9 +24,10 @@ impl Programmer<'_> {
         count: u32,
     ) -> Dispatch {
         let form = |slice: Slice| slice.prompt_form.expect("the kernel was chosen by it");
-        let parts = group.parts.iter().map(|&(part, matrix, slice)| {
-            (part, matrix, Slice { region: form(slice), ..slice })
-        });
+        let parts = group
+            .parts
+            .iter()
+            .map(|&(part, matrix, slice)| (part, matrix, Slice { region: form(slice), ..slice }));
         let group = Group { parts: parts.collect(), integer: true };
         let gate = project.gate.is_some();
         let shape = rotated::choose(&self.limits, group.rows(), count);
