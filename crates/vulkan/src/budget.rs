@@ -123,11 +123,9 @@ impl Budget {
                 "prompts cannot have weights of their own here: {why}; leave the choice to the program"
             ))),
             (PromptWeights::Auto, None) => {
-                let sizes = |all: Vec<Allocation>| -> Vec<u64> {
-                    all.iter().map(|allocation| allocation.bytes).collect()
-                };
-                let all = sizes(self.listed(plan, device, true)?);
-                Ok(self.discrete && self.share(&all).is_some())
+                let all = self.listed(plan, device, true)?;
+                let sizes: Vec<u64> = all.iter().map(|allocation| allocation.bytes).collect();
+                Ok(self.discrete && self.share(&sizes).is_some())
             }
         }
     }
@@ -185,6 +183,10 @@ fn leave(free: &mut [FreeHeap], granted: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::VulkanDevice;
+    use pianola_formats::TensorType;
+    use pianola_model::{RandomWeights, SHAPES};
+    use pianola_plan::{AllocationKind, Placement, PlanOptions};
 
     const MIB: u64 = 1 << 20;
 
@@ -250,6 +252,75 @@ mod tests {
         assert_eq!(taken(&limited, &[25, 50]), None);
         assert_eq!(taken(&limited, &[50, 10, 11]), Some(75));
         assert_eq!(budget(&[100], Some(300)).bytes(), 100 * MIB);
+    }
+
+    /// A small model in Q8_0, in plays of up to `max_rows` rows.
+    fn plan(max_rows: usize, reproducible: bool) -> Plan {
+        let shape = SHAPES.iter().find(|shape| shape.name == "gemma3:270m").unwrap();
+        let weights = RandomWeights::new(&shape.config(), 1, |_, _, _| TensorType::Q8_0);
+        let graph = pianola_model::graph(&shape.config(), &weights, None).unwrap();
+        let placement = Placement::single(&graph, VulkanDevice::spec_named("vulkan"));
+        let options = PlanOptions {
+            numeric: Numeric::Fast,
+            max_rows,
+            max_logit_rows: 1,
+            context: 512,
+            sequences: 1,
+            fusion: true,
+            reproducible,
+            kv_bytes: None,
+            kv_type: None,
+        };
+        Plan::new(graph, options, placement).unwrap()
+    }
+
+    #[test]
+    fn prompts_have_weights_of_their_own_where_everything_else_has_its_place() {
+        let limits = |byte_depth| Limits {
+            subgroup: 32,
+            parallelism: 1 << 17,
+            shared_memory: 48 << 10,
+            matrices: 16,
+            byte_depth,
+            fragments: None,
+        };
+        let of = |mib: u64, byte_depth: u32, prompt_weights: PromptWeights| Budget {
+            limits: limits(byte_depth),
+            prompt_weights,
+            ..budget(&[mib], None)
+        };
+        let keeps = |budget: &Budget, plan: &Plan| budget.keeps_prompt_weights(plan, DeviceId(0));
+        let (auto, on) = (PromptWeights::Auto, PromptWeights::On);
+        let prompts = plan(512, false);
+        let all = of(4096, 32, auto).allocations(&prompts, DeviceId(0)).unwrap();
+        let bytes = |second: bool| -> u64 {
+            let kind = |allocation: &&Allocation| {
+                (allocation.kind == AllocationKind::PromptWeights) == second
+            };
+            all.iter().filter(kind).map(|allocation| allocation.bytes).sum()
+        };
+        // 18 layers of 4 heads, 1 for keys and values, of 256: 640 wide, 2,048 between gate and down. A byte
+        // a weight, and a scale a row.
+        let rows = [(1024 + 2 * 256 + 2 * 2048, 640), (640, 1024), (640, 2048)];
+        let layer: u64 = rows.iter().map(|(rows, columns)| rows * (columns + 4)).sum();
+        assert!(bytes(true).abs_diff(18 * layer) <= 18 * 7 * 256, "{}", bytes(true));
+        // With room for everything else there is no room for it; what it leaves goes to nobody else.
+        let rest = bytes(false).div_ceil(MIB) + 64;
+        assert!(!keeps(&of(rest, 32, auto), &prompts).unwrap());
+        let without = of(rest, 32, auto).allocations(&prompts, DeviceId(0)).unwrap();
+        assert!(without.iter().all(|allocation| allocation.kind != AllocationKind::PromptWeights));
+        assert!(keeps(&of(rest, 32, on), &prompts).unwrap());
+        assert!(!keeps(&of(4096, 32, PromptWeights::Off), &prompts).unwrap());
+        assert!(!keeps(&Budget { discrete: false, ..of(4096, 32, auto) }, &prompts).unwrap());
+        for (byte_depth, plan, why) in [
+            (0, prompts, "no matrix units for int8"),
+            (32, plan(512, true), "reproducible"),
+            (32, plan(64, false), "few rows"),
+        ] {
+            assert!(!keeps(&of(4096, byte_depth, auto), &plan).unwrap());
+            let error = keeps(&of(4096, byte_depth, on), &plan).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
     }
 
     #[test]

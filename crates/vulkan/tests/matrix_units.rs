@@ -88,6 +88,24 @@ impl Bench {
 }
 
 impl Bench {
+    /// Plays a step of one run, and checks that what is expected of the roundings of bare products is at
+    /// most twice what is there.
+    fn check_teeth(&mut self, rows: u32) {
+        let step = step_of(&[(1, 0, rows)], self.recording.plan().graph.vocabulary as u32, 1);
+        let report = self.reference_model.check_step(&mut self.recording, &step).unwrap();
+        let noise = report.unwrap_or_else(|failure| panic!("{rows} rows: {failure}")).noise;
+        let bare = |noise: &&Noise| {
+            ["attn_output", "ffn_down"].iter().any(|name| noise.tensor.contains(name))
+        };
+        assert!(noise.iter().any(|noise| bare(&noise)), "{noise:?}");
+        for Noise { tensor, found, limit } in noise.iter().filter(bare) {
+            println!("    {tensor}: {found:.2} of the noise, of {limit:.2}");
+            assert!(*found > 0.5, "{tensor}: {found:.2} of the noise");
+        }
+    }
+}
+
+impl Bench {
     /// Plays steps of several runs beside the reference, and checks that all that attend do it on
     /// matrix units. Pages hold no numbers until they are written.
     fn check_attention(&mut self, name: &str, steps: &[&Runs]) {
@@ -251,6 +269,7 @@ fn rotated_of_every_type() {
         let mut bench = Bench::new(with_prompt_weights(&gpu), made);
         println!("{ty}");
         bench.check("project_rotated", &[(&[(0, 0, 100)], 1)]);
+        bench.check_teeth(70);
     }
 }
 

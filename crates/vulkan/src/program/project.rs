@@ -42,7 +42,7 @@ impl Programmer<'_> {
         let logits = self.is_head(project);
         let width = graph.tensor(project.input).width as u32;
         let groups = self.groups(project)?;
-        let rotated = self.is_rotated(&groups, rows, logits);
+        let rotated = self.is_rotated(project, &groups, rows);
         let input = self.input(op, rows);
         match input {
             InputFrom::Own => {}
@@ -122,10 +122,11 @@ impl Programmer<'_> {
 
     /// Whether the quantised weights of a product of `rows` rows are read in the form for prompts: all of
     /// them or none.
-    fn is_rotated(&self, groups: &[Group<'_>], rows: u32, logits: bool) -> bool {
+    fn is_rotated(&self, project: &Project, groups: &[Group<'_>], rows: u32) -> bool {
         let mut integers = groups.iter().filter(|group| group.integer).peekable();
         let many = self.policy_rows(rows) >= rotated_policy::LEAST_ROWS;
-        many && !logits && integers.peek().is_some() && integers.all(Group::has_prompt_form)
+        let plain = !self.is_head(project) && project.soft_cap.is_none();
+        many && plain && integers.peek().is_some() && integers.all(Group::has_prompt_form)
     }
 
     /// How a kernel of the plan rounds the inputs of its products: those in integers, and those of an
@@ -142,7 +143,7 @@ impl Programmer<'_> {
             return Rounding::None;
         }
         let logits = self.is_head(project);
-        if self.is_rotated(&groups, body.rows, logits) {
+        if self.is_rotated(project, &groups, body.rows) {
             return Rounding::Rotated { block: self.rotation(project) as usize };
         }
         match self.product_kernel(body.rows, logits, true) {
