@@ -277,6 +277,7 @@ mod tests {
     #[test]
     fn prompts_have_weights_of_their_own_where_everything_else_has_its_place() {
         let limits = |byte_depth| Limits {
+            units: 0,
             subgroup: 32,
             parallelism: 1 << 17,
             shared_memory: 48 << 10,
