@@ -18,7 +18,10 @@ use pianola_npu_model::Config;
 use pianola_plan::{DeviceError, Step};
 use proptest::prelude::*;
 
-static KERNELS: LazyLock<Folder> = LazyLock::new(|| Folder::new(&[matmul_i8(64), matmul_bf16(64)]));
+/// Packages are read when a device is opened, so that their folder need not stay.
+fn kernels() -> Folder {
+    Folder::new(&[matmul_i8(64), matmul_bf16(64)])
+}
 
 static MODEL: LazyLock<ModelFile> = LazyLock::new(|| {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden/gemma3");
@@ -52,14 +55,15 @@ impl Machine {
     fn new(setting: Setting) -> Machine {
         let (hang, timeout) = if setting.kernel_first { (2, 100_000) } else { (60_000, 500) };
         let hang_limit = Duration::from_millis(hang);
-        let emulated = KERNELS.machine(Config { hang_limit, ..Config::default() });
+        let kernels = kernels();
+        let emulated = kernels.machine(Config { hang_limit, ..Config::default() });
         let clock = Arc::new(TestClock::default());
         let options = NpuOptions {
             precision: Some(setting.precision),
             fallback: setting.fallback,
             run: RunOptions { timeout: Duration::from_millis(timeout) },
             clock: clock.clone(),
-            ..KERNELS.options()
+            ..kernels.options()
         };
         let npu = Arc::new(NpuDevice::emulated_by(options, emulated.clone()).unwrap());
         let graph = pianola_model::graph(&MODEL.config().unwrap(), MODEL.source(), None).unwrap();
@@ -205,9 +209,10 @@ fn what_fails_at_load_is_tried_again() {
         assert_eq!(machine.player.counters().reopened, 1, "{fault}");
         assert!(found == expected, "{fault}");
     }
-    let held = KERNELS.machine(Config { faults: "held=6".parse().unwrap(), ..Config::default() });
+    let kernels = kernels();
+    let held = kernels.machine(Config { faults: "held=6".parse().unwrap(), ..Config::default() });
     let Err(OpenError::NoneUsable { refused, .. }) =
-        NpuDevice::emulated_by(KERNELS.options(), held)
+        NpuDevice::emulated_by(kernels.options(), held)
     else {
         panic!("no context is free")
     };
