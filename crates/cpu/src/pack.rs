@@ -1,9 +1,13 @@
 //! The layout `Tiles16`: 16 rows of a weight interleaved, so that one vector register meets the
 //! same columns of all of them.
 //!
-//! A tile of a quantised weight is two runs of bytes, codes then scales, block by block (32
-//! columns). The codes of a block are eight groups; a group is 64 bytes, four columns of each
-//! row in turn: `row * 4 + column`.
+//! A tile of a quantised weight is a sequence of units. A unit is a cache line of scales and, behind
+//! it, the codes of the blocks (32 columns) that these scales are of: one, two or four, as many as
+//! have scales in the line. So a kernel reads a tile strictly from its first byte to its last, which
+//! is what a processor's prefetcher follows; scales that lay elsewhere would be a second stream.
+//!
+//! The codes of a block are eight groups; a group is 64 bytes, four columns of each row in turn:
+//! `row * 4 + column`.
 //!
 //! | codes | bytes a block | |
 //! |---|---|---|
@@ -14,7 +18,7 @@
 //!
 //! Scales keep the precision they have in the file. Each is an array of 16, a value a row:
 //!
-//! | scales | of a block | of eight blocks, behind those of all blocks |
+//! | scales | of a block, in the unit's line | of eight blocks, before the first of their units |
 //! |---|---|---|
 //! | f16 | scale, minimum | |
 //! | integers | scale (of each half, where they differ), minimum: bytes | scale, minimum: f16 |
@@ -38,6 +42,8 @@ pub(crate) const TILE: usize = 16;
 pub(crate) const BLOCK: usize = 32;
 /// Blocks that share the f16 scales that their integer scales stand under.
 pub(crate) const SUPER: usize = 8;
+/// Bytes of the scales of a unit.
+pub(crate) const LINE: usize = 64;
 
 /// A matrix in tiles.
 pub(crate) struct PackedMatrix {
@@ -91,16 +97,42 @@ impl Layout {
         }
     }
 
-    /// Start of the f16s of the file's block that holds `block`, behind the codes.
+    /// Bytes of a block's own scales, and of those it shares with the others of its super-block.
     #[inline(always)]
-    fn halves_at(&self, block: usize) -> usize {
-        let index = if self.block_scales() > 0 { block / SUPER } else { block };
-        self.blocks * self.integer_bytes() + index * self.half_bytes()
+    fn scale_bytes(&self) -> (usize, usize) {
+        match self.integer_bytes() {
+            0 => (self.half_bytes(), 0),
+            own => (own, self.half_bytes()),
+        }
+    }
+
+    #[inline(always)]
+    fn place(&self, block: usize) -> Place {
+        let (own, shared) = self.scale_bytes();
+        let in_unit = LINE / own;
+        let unit_bytes = LINE + in_unit * self.code_bytes();
+        let start = block / SUPER * (shared + SUPER / in_unit * unit_bytes);
+        let unit = start + shared + block % SUPER / in_unit * unit_bytes;
+        let index = block % in_unit;
+        Place {
+            halves: if shared > 0 { start } else { unit + index * own },
+            integers: unit + index * own,
+            codes: unit + LINE + index * self.code_bytes(),
+        }
     }
 
     fn tile_bytes(&self) -> usize {
-        self.blocks * self.code_bytes() + self.halves_at(self.blocks)
+        self.blocks.checked_sub(1).map_or(0, |last| self.place(last).codes + self.code_bytes())
     }
+}
+
+/// Where the parts of a block lie in a tile.
+struct Place {
+    /// The f16s.
+    halves: usize,
+    /// The integer scales and minimums, where there are any.
+    integers: usize,
+    codes: usize,
 }
 
 /// Bytes of a tile of `columns`.
@@ -173,11 +205,10 @@ impl PackedMatrix {
             }
             return;
         };
-        let (codes, scales) = tile.split_at(layout.blocks * layout.code_bytes());
-        let blocks = codes.chunks_exact(layout.code_bytes()).zip(out.chunks_exact_mut(BLOCK));
-        for (block, (codes, values)) in blocks.enumerate() {
+        for (block, values) in out.chunks_exact_mut(BLOCK).enumerate() {
+            let codes = &tile[layout.place(block).codes..][..layout.code_bytes()];
             let codes = take_codes(layout.quantization.code_bits, codes, lane);
-            layout.scale_row(scales, block, lane, &codes, values);
+            layout.scale_row(tile, block, lane, &codes, values);
         }
     }
 }
@@ -220,19 +251,19 @@ impl FormatVisitor for PackTile<'_> {
     fn visit<F: Format>(self) {
         let quantization = &F::QUANTIZATION;
         let layout = Layout { quantization, blocks: self.columns / BLOCK };
-        let bytes = layout.code_bytes();
-        let (codes, scales) = self.tile.split_at_mut(layout.blocks * bytes);
         let per_file_block = quantization.block_len / BLOCK;
         let mut block = Block::zeroed();
         for (lane, row) in self.rows.iter().enumerate() {
             for (index, file_block) in row.chunks_exact(quantization.block_bytes).enumerate() {
                 quantization.decode(file_block, &mut block);
                 let first = index * per_file_block;
-                let tiles = codes[first * bytes..].chunks_exact_mut(bytes).take(per_file_block);
-                for (tile, codes) in tiles.zip(block.codes.as_chunks::<BLOCK>().0) {
-                    put_codes(quantization.code_bits, tile, lane, codes);
+                let codes = block.codes.as_chunks::<BLOCK>().0.iter().take(per_file_block);
+                for (part, codes) in codes.enumerate() {
+                    let at = layout.place(first + part).codes;
+                    let place = &mut self.tile[at..][..layout.code_bytes()];
+                    put_codes(quantization.code_bits, place, lane, codes);
                 }
-                layout.put_scales(scales, first, lane, &block);
+                layout.put_scales(self.tile, first, lane, &block);
             }
         }
     }
@@ -241,8 +272,8 @@ impl FormatVisitor for PackTile<'_> {
 impl Layout {
     /// Puts the scales of a file's block, which begins with block `first` of its row.
     #[inline(always)]
-    fn put_scales(&self, scales: &mut [u8], first: usize, lane: usize, block: &Block) {
-        let halves = &mut scales[self.halves_at(first)..][..self.half_bytes()];
+    fn put_scales(&self, tile: &mut [u8], first: usize, lane: usize, block: &Block) {
+        let halves = &mut tile[self.place(first).halves..][..self.half_bytes()];
         halves[2 * lane..][..2].copy_from_slice(&block.scale.to_le_bytes());
         if self.quantization.has_minimum() {
             halves[2 * (TILE + lane)..][..2].copy_from_slice(&block.minimum.to_le_bytes());
@@ -251,9 +282,8 @@ impl Layout {
         if count == 0 {
             return;
         }
-        let integers =
-            scales[first * self.integer_bytes()..].chunks_exact_mut(self.integer_bytes());
-        for (part, integers) in integers.take(SUPER).enumerate() {
+        for part in 0..SUPER {
+            let integers = &mut tile[self.place(first + part).integers..][..self.integer_bytes()];
             for k in 0..count {
                 integers[TILE * k + lane] = block.scales[count * part + k] as u8;
             }
@@ -266,15 +296,16 @@ impl Layout {
     /// The weights of one row of a block.
     fn scale_row(
         &self,
-        scales: &[u8],
+        tile: &[u8],
         block: usize,
         lane: usize,
         codes: &[u8; 32],
         out: &mut [f32],
     ) {
-        let halves = &scales[self.halves_at(block)..][..self.half_bytes()];
+        let place = self.place(block);
+        let halves = &tile[place.halves..][..self.half_bytes()];
         let half = |at: usize| f16::from_le_bytes([halves[at], halves[at + 1]]).to_f32();
-        let integers = &scales[block * self.integer_bytes()..][..self.integer_bytes()];
+        let integers = &tile[place.integers..][..self.integer_bytes()];
         let integer = |at: usize| f32::from(integers[TILE * at + lane] as i8);
         let (scale, count) = (half(2 * lane), self.block_scales());
         let minimum = match self.quantization.minimum {

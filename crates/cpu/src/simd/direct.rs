@@ -7,10 +7,14 @@
 
 use super::lanes::Lanes;
 use super::product::{
-    AHEAD, COLUMNS, Element, FloatRows, GROUPS, HALVES, LINE, each_below, in_runs, weight,
+    COLUMNS, Element, FloatRows, GROUPS, HALVES, each_below, in_runs, weight,
 };
-use super::tile::{Codes, Scales};
-use crate::pack::{BLOCK, TILE};
+use super::tile::{Codes, Scales, Walk};
+use crate::pack::{BLOCK, LINE, TILE};
+
+/// Distance of the prefetch ahead of the weights in use, in bytes: tiles side by side are streams
+/// that the hardware's prefetcher follows badly.
+const AHEAD: usize = 4 << 10;
 
 /// Tiles that follow one another in memory.
 #[derive(Clone, Copy)]
@@ -168,16 +172,23 @@ unsafe fn blocks<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const N: usize>
     // SAFETY: by this function's promise.
     unsafe {
         let count = tiles.columns / BLOCK;
-        let lines = (C::BYTES + S::BYTES).div_ceil(LINE);
+        let lines = (C::BYTES + S::OWN).div_ceil(LINE);
         let mut sums = [[L::splat(0.0); N]; 1];
+        let mut walk = Walk::new();
+        let mut shared = [[L::splat(0.0); 2]; N];
         for block in 0..count {
             tiles.prefetch::<L, N>(block * lines * LINE, lines);
-            let scales_at = count * C::BYTES;
-            let mut codes = [C::load::<L>(tiles.at(0, block * C::BYTES)); N];
-            let mut scales = [S::all::<L>(tiles.at(0, scales_at), count, block); N];
+            let place = walk.step::<C, S>();
+            if let Some(at) = place.shared {
+                for (tile, shared) in shared.iter_mut().enumerate() {
+                    *shared = S::shared::<L>(tiles.at(tile, at));
+                }
+            }
+            let mut codes = [C::load::<L>(tiles.at(0, place.codes)); N];
+            let mut scales = [S::all::<L>(tiles.at(0, place.own), shared[0]); N];
             for tile in 1..N {
-                codes[tile] = C::load::<L>(tiles.at(tile, block * C::BYTES));
-                scales[tile] = S::all::<L>(tiles.at(tile, scales_at), count, block);
+                codes[tile] = C::load::<L>(tiles.at(tile, place.codes));
+                scales[tile] = S::all::<L>(tiles.at(tile, place.own), shared[tile]);
             }
             // Halves are written out, since their scales may differ; groups are not, since that takes the
             // compiler minutes for a tenth of the speed.
