@@ -51,8 +51,18 @@ pub(crate) struct PackedMatrix {
     pub rows: usize,
     pub columns: usize,
     pub tile_bytes: usize,
+    /// Bytes from the start of a tile to that of the next.
+    pub tile_stride: usize,
     memory: Arc<Memory>,
     offset: usize,
+}
+
+/// Where a matrix lies in a block of memory.
+#[derive(Clone, Copy)]
+pub(crate) struct MatrixPlace {
+    pub offset: usize,
+    /// Bytes of another matrix between two tiles of this one.
+    pub between: usize,
 }
 
 /// Where the parts of a tile of a quantised type lie.
@@ -149,20 +159,21 @@ impl PackedMatrix {
         rows.div_ceil(TILE) * tile_bytes(ty, columns)
     }
 
-    /// A matrix at `offset` of a zeroed block; tiles are filled by [`pack_tile`].
+    /// A matrix of a zeroed block; tiles are filled by [`pack_tile`].
     ///
     /// # Safety
-    /// The matrix's bytes lie inside the block and belong to no other.
+    /// The matrix's tiles belong to no other.
     pub unsafe fn at(
         memory: &Arc<Memory>,
-        offset: usize,
+        place: MatrixPlace,
         ty: TensorType,
         rows: usize,
         columns: usize,
     ) -> PackedMatrix {
         let tile_bytes = tile_bytes(ty, columns);
-        assert!(offset + rows.div_ceil(TILE) * tile_bytes <= memory.len());
-        PackedMatrix { ty, rows, columns, tile_bytes, memory: memory.clone(), offset }
+        let (offset, tile_stride) = (place.offset, tile_bytes + place.between);
+        assert!(offset + rows.div_ceil(TILE) * tile_stride <= memory.len() + place.between);
+        PackedMatrix { ty, rows, columns, tile_bytes, tile_stride, memory: memory.clone(), offset }
     }
 
     pub fn tiles(&self) -> usize {
@@ -170,12 +181,17 @@ impl PackedMatrix {
     }
 
     /// The tiles' bytes, to be filled.
-    pub fn tiles_mut(&mut self) -> std::slice::ChunksExactMut<'_, u8> {
-        let bytes = self.tiles() * self.tile_bytes;
-        // SAFETY: the bytes are this matrix's alone (see `at`), and it is borrowed exclusively.
-        let all =
-            unsafe { std::slice::from_raw_parts_mut(self.memory.start().add(self.offset), bytes) };
-        all.chunks_exact_mut(self.tile_bytes)
+    pub fn tiles_mut(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        let (offset, bytes, stride) = (self.offset, self.tile_bytes, self.tile_stride);
+        let memory = &self.memory;
+        (0..self.rows.div_ceil(TILE)).map(move |tile| {
+            // SAFETY: the tile lies inside the block and is this matrix's alone (see `at`), which is
+            // borrowed exclusively; each is given once.
+            unsafe {
+                let start = memory.start().add(offset + tile * stride);
+                std::slice::from_raw_parts_mut(start, bytes)
+            }
+        })
     }
 
     pub fn tile(&self, index: usize) -> &[u8] {
@@ -183,9 +199,17 @@ impl PackedMatrix {
         // SAFETY: the tile lies inside the block and is this matrix's alone; nobody fills it
         // while it is borrowed.
         unsafe {
-            let start = self.memory.start().add(self.offset + index * self.tile_bytes);
+            let start = self.memory.start().add(self.offset + index * self.tile_stride);
             std::slice::from_raw_parts(start, self.tile_bytes)
         }
+    }
+
+    /// All bytes from a tile on to the last, those of other matrices between them included.
+    pub fn bytes_from(&self, index: usize) -> &[u8] {
+        let last = self.tile(self.tiles() - 1).as_ptr_range().end;
+        let first = self.tile(index).as_ptr();
+        // SAFETY: inside the block; nobody fills tiles while this is borrowed.
+        unsafe { std::slice::from_raw_parts(first, last.offset_from_unsigned(first)) }
     }
 
     /// The block that holds this matrix and all others that were loaded with it.
@@ -294,14 +318,7 @@ impl Layout {
     }
 
     /// The weights of one row of a block.
-    fn scale_row(
-        &self,
-        tile: &[u8],
-        block: usize,
-        lane: usize,
-        codes: &[u8; 32],
-        out: &mut [f32],
-    ) {
+    fn scale_row(&self, tile: &[u8], block: usize, lane: usize, codes: &[u8; 32], out: &mut [f32]) {
         let place = self.place(block);
         let halves = &tile[place.halves..][..self.half_bytes()];
         let half = |at: usize| f16::from_le_bytes([halves[at], halves[at + 1]]).to_f32();
@@ -331,8 +348,10 @@ impl Layout {
 pub(crate) fn packed(ty: TensorType, columns: usize, file: &[u8]) -> PackedMatrix {
     let lines: Vec<&[u8]> = file.chunks_exact(ty.row_bytes(columns).unwrap()).collect();
     let memory = Memory::zeroed(PackedMatrix::bytes(ty, lines.len(), columns)).unwrap();
+    let place = MatrixPlace { offset: 0, between: 0 };
     // SAFETY: the block is the matrix's alone.
-    let mut packed = unsafe { PackedMatrix::at(&Arc::new(memory), 0, ty, lines.len(), columns) };
+    let mut packed =
+        unsafe { PackedMatrix::at(&Arc::new(memory), place, ty, lines.len(), columns) };
     for (tile, rows) in packed.tiles_mut().zip(lines.chunks(TILE)) {
         pack_tile(ty, columns, rows, tile);
     }
@@ -361,16 +380,16 @@ mod tests {
             (TensorType::F32, 32768, 0x3b4e_868d_0e22_0bc8),
             (TensorType::F16, 16384, 0xc40f_566a_a14b_ad43),
             (TensorType::BF16, 16384, 0xc40f_566a_a14b_ad43),
-            (TensorType::Q4_0, 4608, 0x1120_f92d_e195_6a31),
-            (TensorType::Q4_1, 5120, 0x2504_404f_6a0a_90e0),
-            (TensorType::Q5_0, 5632, 0x1ac5_2ff1_b640_9fc2),
-            (TensorType::Q5_1, 6144, 0x7913_7cc3_a696_a64c),
-            (TensorType::Q8_0, 8704, 0xa65f_3381_2623_6d38),
-            (TensorType::Q4K, 4736, 0x6d8e_7910_a4e7_f363),
-            (TensorType::Q5K, 5760, 0xb7f2_90d5_22db_9d99),
-            (TensorType::Q6K, 6720, 0x430a_2880_bdb2_9e2b),
+            (TensorType::Q4_0, 4608, 0xc9fd_c990_1464_11e5),
+            (TensorType::Q4_1, 5120, 0x904a_b812_f3b0_5b28),
+            (TensorType::Q5_0, 5632, 0x574a_ea31_ea1d_7c92),
+            (TensorType::Q5_1, 6144, 0xfe3c_9af0_0806_94a4),
+            (TensorType::Q8_0, 8704, 0x8f60_1477_ac14_8e24),
+            (TensorType::Q4K, 4736, 0x67b2_3187_4f68_c2e7),
+            (TensorType::Q5K, 5760, 0x7494_bb9e_4059_0a65),
+            (TensorType::Q6K, 6720, 0xff0c_f3ef_6b51_7187),
         ];
-        for (ty, size, expected) in expected {
+        let found = expected.map(|(ty, _, _)| {
             let bytes = ty.row_bytes(512).unwrap();
             let file = random_bytes(11, 13 * bytes);
             let lines: Vec<&[u8]> = file.chunks_exact(bytes).collect();
@@ -379,8 +398,9 @@ mod tests {
             let sum = tile.iter().fold(0xcbf2_9ce4_8422_2325u64, |sum, &byte| {
                 (sum ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
             });
-            assert_eq!((tile.len(), sum), (size, expected), "{ty}");
-        }
+            (ty, tile.len(), sum)
+        });
+        assert_eq!(found, expected);
     }
 
     proptest! {

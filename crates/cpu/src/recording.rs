@@ -118,7 +118,7 @@ impl CpuRecording {
         let widest = widest_input(&plan).max(head_dim);
         let scratch = || Mutex::new(WorkerScratch::new(widest, head_dim));
         Ok(CpuRecording {
-            progress: slots[0].stages.iter().map(|_| Progress::default()).collect(),
+            progress: slots[0].stages.iter().map(|_| Progress::new(pool.workers())).collect(),
             scratch: (0..pool.workers()).map(|_| scratch()).collect(),
             runs: Vec::with_capacity(plan.options.max_rows),
             slots,
@@ -156,9 +156,7 @@ impl CpuRecording {
         step: &Step,
         range: Range<usize>,
     ) -> Result<(), DeviceError> {
-        for progress in &mut self.progress[range.clone()] {
-            *progress = Progress::default();
-        }
+        self.progress[range.clone()].iter_mut().for_each(Progress::reset);
         let play = Play {
             rows: &step.rows,
             logits: &step.logits,

@@ -6,9 +6,7 @@
 //! where rows are too few to fill that time, two tiles are computed side by side.
 
 use super::lanes::Lanes;
-use super::product::{
-    COLUMNS, Element, FloatRows, GROUPS, HALVES, each_below, in_runs, weight,
-};
+use super::product::{COLUMNS, Element, FloatRows, GROUPS, HALVES, each_below, in_runs, weight};
 use super::tile::{Codes, Scales, Walk};
 use crate::pack::{BLOCK, LINE, TILE};
 
@@ -16,12 +14,14 @@ use crate::pack::{BLOCK, LINE, TILE};
 /// that the hardware's prefetcher follows badly.
 const AHEAD: usize = 4 << 10;
 
-/// Tiles that follow one another in memory.
+/// Tiles of a matrix that follow one another.
 #[derive(Clone, Copy)]
 pub(crate) struct Tiles {
     pub start: *const u8,
     /// Bytes of a tile.
     pub bytes: usize,
+    /// Bytes from the start of a tile to that of the next.
+    pub stride: usize,
     /// One or two.
     pub count: usize,
     pub columns: usize,
@@ -35,13 +35,13 @@ impl Tiles {
     #[inline(always)]
     unsafe fn at(&self, tile: usize, at: usize) -> *const u8 {
         // SAFETY: the caller's tile and byte are there.
-        unsafe { self.start.add(tile * self.bytes + at) }
+        unsafe { self.start.add(tile * self.stride + at) }
     }
 
     /// One of them by itself.
     #[inline(always)]
     fn only(&self, tile: usize) -> Tiles {
-        Tiles { start: self.start.wrapping_add(tile * self.bytes), count: 1, ..*self }
+        Tiles { start: self.start.wrapping_add(tile * self.stride), count: 1, ..*self }
     }
 
     /// A column of `N` tiles of plain floats.
@@ -63,10 +63,12 @@ impl Tiles {
     #[inline(always)]
     unsafe fn prefetch<L: Lanes, const N: usize>(&self, at: usize, lines: usize) {
         let ahead = at + AHEAD;
-        // Behind its end a tile is followed by one of the next `N`.
-        let skipped = if ahead < self.bytes { 0 } else { (N - 1) * self.bytes };
+        // Behind its end a tile is followed by one of the next `N`, or by one of another matrix,
+        // which comes next.
+        let inside = ahead < self.bytes || self.stride > self.bytes;
+        let skipped = if inside { 0 } else { (N - 1) * self.bytes };
         for tile in 0..N {
-            let start = self.start.wrapping_add(tile * self.bytes + skipped + ahead);
+            let start = self.start.wrapping_add(tile * self.stride + skipped + ahead);
             for line in 0..lines {
                 // SAFETY: a prefetch reads nothing.
                 unsafe { L::prefetch(start.wrapping_add(line * LINE)) };
@@ -306,7 +308,7 @@ mod tests {
                 }
                 for (count, rows) in [(2, ROWS), (1, ROWS), (2, 1), (1, 1), (2, 2), (2, 8)] {
                     let (start, bytes) = (matrix.tile(0).as_ptr(), matrix.tile_bytes);
-                    let tiles = Tiles { start, bytes, count, columns };
+                    let tiles = Tiles { start, bytes, stride: bytes, count, columns };
                     let mut found = vec![[f32::NAN; TILE]; count * rows];
                     let out = found.as_flattened_mut().as_mut_ptr();
                     // SAFETY: `out` has room for the rows of each tile; the level is available.

@@ -22,7 +22,7 @@ mod math;
 #[allow(clippy::undocumented_unsafe_blocks)]
 mod portable;
 pub(crate) mod product;
-mod rows;
+pub(crate) mod rows;
 mod softmax;
 pub(crate) mod store;
 mod tile;
