@@ -12,6 +12,9 @@ pub(crate) fn direct_rows(ty: TensorType) -> usize {
     if ty.is_quantized() { 1 } else { 8 }
 }
 
+/// Most rows of a product whose time is that of reading its weights.
+pub(crate) const STREAMING_ROWS: usize = 8;
+
 /// How a product is cut: a job is `tiles` tiles of weights against `rows` rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ProductCut {
@@ -28,8 +31,10 @@ pub(crate) fn cut_product(
 ) -> ProductCut {
     let cached = (CACHED_ACTIVATIONS / row_bytes.max(1)).max(8) / 8 * 8;
     let rows = if rows <= cached { rows } else { cached };
-    // About six jobs a worker: long enough to be read as one stream, enough to even out a slow core.
-    let tiles = (tiles / (6 * workers)).clamp(1, 64);
+    // Enough jobs to even out a slow core: about six a worker where weights stream, more where a tile
+    // takes its time.
+    let jobs = if rows <= STREAMING_ROWS { 6 } else { 24 };
+    let tiles = (tiles / (jobs * workers)).clamp(1, 64);
     ProductCut { tiles, rows: rows.max(1) }
 }
 

@@ -120,7 +120,7 @@ impl CpuRecording {
         let unit = options.level.unit_kernels().is_some();
         let scratch = || Mutex::new(WorkerScratch::new(widest, head_dim, unit));
         Ok(CpuRecording {
-            progress: slots[0].stages.iter().map(|_| Progress::default()).collect(),
+            progress: slots[0].stages.iter().map(|_| Progress::new(pool.workers())).collect(),
             scratch: (0..pool.workers()).map(|_| scratch()).collect(),
             runs: Vec::with_capacity(plan.options.max_rows),
             slots,
@@ -158,9 +158,7 @@ impl CpuRecording {
         step: &Step,
         range: Range<usize>,
     ) -> Result<(), DeviceError> {
-        for progress in &mut self.progress[range.clone()] {
-            *progress = Progress::default();
-        }
+        self.progress[range.clone()].iter_mut().for_each(Progress::reset);
         let play = Play {
             rows: &step.rows,
             logits: &step.logits,

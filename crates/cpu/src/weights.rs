@@ -1,10 +1,10 @@
 //! Weights: read from their source, checked, repacked, kept.
 
 use crate::memory::Memory;
-use crate::pack::{PackedMatrix, TILE, pack_tile};
+use crate::pack::{MatrixPlace, PackedMatrix, TILE, pack_tile, tile_bytes};
 use crate::pool::Pool;
 use pianola_formats::{Tensor, TensorSource, convert_row};
-use pianola_plan::{DeviceError, Plan, WeightShape, WeightSpec};
+use pianola_plan::{DeviceError, Kernel, Plan, WeightShape, WeightSpec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -55,7 +55,7 @@ pub(crate) fn load(
     let memory = Memory::zeroed(bytes)
         .ok_or_else(|| crate::device::out_of_memory("the weights", bytes as u64))?;
     let memory = Arc::new(memory);
-    let mut offset = 0;
+    let places = places(plan, wanted);
     for (index, spec) in plan.graph.weights.iter().enumerate() {
         if !wanted(index) {
             weights.push(Weight::Elsewhere);
@@ -65,10 +65,9 @@ pub(crate) fn load(
             WeightShape::Vector { .. } => Weight::Vector(spec.fetch_vector(source)?),
             WeightShape::Matrix { rows, columns } => {
                 let tensor = spec.fetch(source)?;
-                // SAFETY: each matrix has its own bytes, one behind another.
+                // SAFETY: places do not overlap.
                 let mut packed =
-                    unsafe { PackedMatrix::at(&memory, offset, spec.ty, rows, columns) };
-                offset += packed_bytes(spec);
+                    unsafe { PackedMatrix::at(&memory, places[index], spec.ty, rows, columns) };
                 pack(&tensor, &mut packed, source, pool);
                 Weight::Matrix(packed)
             }
@@ -77,6 +76,44 @@ pub(crate) fn load(
         progress(done, total);
     }
     Ok(weights)
+}
+
+/// Where each matrix lies in the block: one behind another, but the two of a gate tile by tile in
+/// turn, since they are read in turn and a worker's part is then one stream.
+fn places(plan: &Plan, wanted: &dyn Fn(usize) -> bool) -> Vec<MatrixPlace> {
+    let weights = &plan.graph.weights;
+    let mut partners: Vec<Option<usize>> = vec![None; weights.len()];
+    for op in &plan.ops {
+        let Kernel::Project(project) = &op.kernel else { continue };
+        let [gate, up] = &project.parts[..] else { continue };
+        let (gate, up) = (gate.weight.0, up.weight.0);
+        let alone = partners[gate].is_none() && partners[up].is_none() && gate != up;
+        if project.gate.is_some() && alone && wanted(gate) && wanted(up) {
+            (partners[gate], partners[up]) = (Some(up), Some(gate));
+        }
+    }
+    let tile = |index: usize| match weights[index].shape {
+        WeightShape::Matrix { columns, .. } => tile_bytes(weights[index].ty, columns),
+        WeightShape::Vector { .. } => 0,
+    };
+    let mut next = 0;
+    let mut places: Vec<Option<MatrixPlace>> = vec![None; weights.len()];
+    for (index, spec) in weights.iter().enumerate().filter(|(index, _)| wanted(*index)) {
+        let partner = partners[index];
+        let place = match partner.and_then(|partner| Some((partner, places[partner]?))) {
+            Some((partner, first)) => {
+                MatrixPlace { offset: first.offset + tile(partner), between: tile(partner) }
+            }
+            None => {
+                let place = MatrixPlace { offset: next, between: partner.map_or(0, tile) };
+                next += packed_bytes(spec) + partner.map_or(0, |it| packed_bytes(&weights[it]));
+                place
+            }
+        };
+        places[index] = Some(place);
+    }
+    let nowhere = MatrixPlace { offset: 0, between: 0 };
+    places.into_iter().map(|place| place.unwrap_or(nowhere)).collect()
 }
 
 /// Bytes of a matrix in the block, up to the next cache line.

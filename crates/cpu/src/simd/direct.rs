@@ -6,18 +6,22 @@
 //! where rows are too few to fill that time, two tiles are computed side by side.
 
 use super::lanes::Lanes;
-use super::product::{
-    AHEAD, COLUMNS, Element, FloatRows, GROUPS, HALVES, LINE, each_below, in_runs, weight,
-};
-use super::tile::{Codes, Scales};
-use crate::pack::{BLOCK, TILE};
+use super::product::{COLUMNS, Element, FloatRows, GROUPS, HALVES, each_below, in_runs, weight};
+use super::tile::{Codes, Scales, Walk};
+use crate::pack::{BLOCK, LINE, TILE};
 
-/// Tiles that follow one another in memory.
+/// Distance of the prefetch ahead of the weights in use, in bytes: tiles side by side are streams
+/// that the hardware's prefetcher follows badly.
+const AHEAD: usize = 4 << 10;
+
+/// Tiles of a matrix that follow one another.
 #[derive(Clone, Copy)]
 pub(crate) struct Tiles {
     pub start: *const u8,
     /// Bytes of a tile.
     pub bytes: usize,
+    /// Bytes from the start of a tile to that of the next.
+    pub stride: usize,
     /// One or two.
     pub count: usize,
     pub columns: usize,
@@ -31,13 +35,13 @@ impl Tiles {
     #[inline(always)]
     unsafe fn at(&self, tile: usize, at: usize) -> *const u8 {
         // SAFETY: the caller's tile and byte are there.
-        unsafe { self.start.add(tile * self.bytes + at) }
+        unsafe { self.start.add(tile * self.stride + at) }
     }
 
     /// One of them by itself.
     #[inline(always)]
     fn only(&self, tile: usize) -> Tiles {
-        Tiles { start: self.start.wrapping_add(tile * self.bytes), count: 1, ..*self }
+        Tiles { start: self.start.wrapping_add(tile * self.stride), count: 1, ..*self }
     }
 
     /// A column of `N` tiles of plain floats.
@@ -59,10 +63,12 @@ impl Tiles {
     #[inline(always)]
     unsafe fn prefetch<L: Lanes, const N: usize>(&self, at: usize, lines: usize) {
         let ahead = at + AHEAD;
-        // Behind its end a tile is followed by one of the next `N`.
-        let skipped = if ahead < self.bytes { 0 } else { (N - 1) * self.bytes };
+        // Behind its end a tile is followed by one of the next `N`, or by one of another matrix,
+        // which comes next.
+        let inside = ahead < self.bytes || self.stride > self.bytes;
+        let skipped = if inside { 0 } else { (N - 1) * self.bytes };
         for tile in 0..N {
-            let start = self.start.wrapping_add(tile * self.bytes + skipped + ahead);
+            let start = self.start.wrapping_add(tile * self.stride + skipped + ahead);
             for line in 0..lines {
                 // SAFETY: a prefetch reads nothing.
                 unsafe { L::prefetch(start.wrapping_add(line * LINE)) };
@@ -168,16 +174,23 @@ unsafe fn blocks<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const N: usize>
     // SAFETY: by this function's promise.
     unsafe {
         let count = tiles.columns / BLOCK;
-        let lines = (C::BYTES + S::BYTES).div_ceil(LINE);
+        let lines = (C::BYTES + S::OWN).div_ceil(LINE);
         let mut sums = [[L::splat(0.0); N]; 1];
+        let mut walk = Walk::new();
+        let mut shared = [[L::splat(0.0); 2]; N];
         for block in 0..count {
             tiles.prefetch::<L, N>(block * lines * LINE, lines);
-            let scales_at = count * C::BYTES;
-            let mut codes = [C::load::<L>(tiles.at(0, block * C::BYTES)); N];
-            let mut scales = [S::all::<L>(tiles.at(0, scales_at), count, block); N];
+            let place = walk.step::<C, S>();
+            if let Some(at) = place.shared {
+                for (tile, shared) in shared.iter_mut().enumerate() {
+                    *shared = S::shared::<L>(tiles.at(tile, at));
+                }
+            }
+            let mut codes = [C::load::<L>(tiles.at(0, place.codes)); N];
+            let mut scales = [S::all::<L>(tiles.at(0, place.own), shared[0]); N];
             for tile in 1..N {
-                codes[tile] = C::load::<L>(tiles.at(tile, block * C::BYTES));
-                scales[tile] = S::all::<L>(tiles.at(tile, scales_at), count, block);
+                codes[tile] = C::load::<L>(tiles.at(tile, place.codes));
+                scales[tile] = S::all::<L>(tiles.at(tile, place.own), shared[tile]);
             }
             // Halves are written out, since their scales may differ; groups are not, since that takes the
             // compiler minutes for a tenth of the speed.
@@ -295,7 +308,7 @@ mod tests {
                 }
                 for (count, rows) in [(2, ROWS), (1, ROWS), (2, 1), (1, 1), (2, 2), (2, 8)] {
                     let (start, bytes) = (matrix.tile(0).as_ptr(), matrix.tile_bytes);
-                    let tiles = Tiles { start, bytes, count, columns };
+                    let tiles = Tiles { start, bytes, stride: bytes, count, columns };
                     let mut found = vec![[f32::NAN; TILE]; count * rows];
                     let out = found.as_flattened_mut().as_mut_ptr();
                     // SAFETY: `out` has room for the rows of each tile; the level is available.

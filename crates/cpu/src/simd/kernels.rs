@@ -5,7 +5,7 @@ use super::direct::{self, Tiles};
 use super::lanes::Lanes;
 use super::math;
 use super::product::{self, Bf16, BlockMeta, FloatRows, QuantizedRows};
-use super::rows;
+use super::rows::{self, TileEpilogue};
 use super::store::{self, HeadPrologue};
 use super::tile::{
     Bits4, Bits5, Bits6, Bits8, Half, HalfWithMin, Iq4Values, Signed, SignedHalves, SixBit,
@@ -34,6 +34,7 @@ pub(crate) struct Kernels {
     pub rms_norm: unsafe fn(*const f32, *const f32, f32, usize, *mut f32),
     pub add: unsafe fn(*const f32, *const f32, usize, *mut f32),
     pub quantize: unsafe fn(*const f32, usize, *mut i8, *mut BlockMeta),
+    pub put_tile: unsafe fn(&TileEpilogue),
     pub gate: unsafe fn(*mut f32, *const f32, Activation),
     pub soft_cap: unsafe fn(*mut f32, f32),
     pub prepare: unsafe fn(*const f32, usize, &HeadPrologue, *mut f32),
@@ -44,6 +45,8 @@ pub(crate) struct Kernels {
     pub probe_dots: unsafe fn(usize) -> f32,
     /// The same for f32 multiply-adds.
     pub probe_fmas: unsafe fn(usize) -> f32,
+    /// Asks for cache lines that come next to be brought to the second-level cache.
+    pub prefetch: unsafe fn(*const u8, usize),
     /// Reads all bytes (a multiple of 512) and returns something that depends on them.
     pub probe_read: unsafe fn(*const u8, usize) -> f32,
 }
@@ -55,6 +58,14 @@ pub(crate) const PROBE_DOTS: usize = 12;
 unsafe fn soft_cap<L: Lanes>(x: *mut f32, cap: f32) {
     // SAFETY: the caller has 16 values at `x`.
     unsafe { L::store(x, math::soft_cap::<L>(L::load(x), cap)) }
+}
+
+#[inline(always)]
+unsafe fn prefetch<L: Lanes>(from: *const u8, lines: usize) {
+    for line in 0..lines {
+        // SAFETY: a prefetch reads nothing.
+        unsafe { L::prefetch(from.wrapping_add(line * crate::pack::LINE)) };
+    }
 }
 
 #[inline(always)]
@@ -143,6 +154,8 @@ macro_rules! kernels {
                     rows::add(base, delta, width, out);
                 quantize(x: *const f32, width: usize, codes: *mut i8, metas: *mut BlockMeta) =
                     rows::quantize::<L>(x, width, codes, metas);
+                put_tile(epilogue: &TileEpilogue) = rows::put_tile::<L>(epilogue);
+                prefetch(from: *const u8, lines: usize) = super::prefetch::<L>(from, lines);
                 gate(x: *mut f32, up: *const f32, activation: Activation) =
                     rows::gate::<L>(x, up, activation);
                 soft_cap(x: *mut f32, cap: f32) = super::soft_cap::<L>(x, cap);
@@ -161,8 +174,9 @@ macro_rules! kernels {
             );
 
             pub(crate) static KERNELS: Kernels = Kernels {
-                product, dequantize, direct, float_rows, rms_norm, add, quantize, gate, soft_cap,
-                prepare, store, attend: attention, probe_dots, probe_fmas, probe_read,
+                product, dequantize, direct, float_rows, rms_norm, add, quantize,
+                put_tile, gate, soft_cap, prepare, store, attend: attention, prefetch, probe_dots,
+                probe_fmas, probe_read,
             };
         }
     };

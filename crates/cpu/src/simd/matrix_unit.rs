@@ -11,8 +11,8 @@
 
 use super::lanes::Lanes;
 use super::product::BlockMeta;
-use super::tile::{Codes, Scales};
-use crate::pack::{BLOCK, SUPER, TILE};
+use super::tile::{Codes, Scales, Walk};
+use crate::pack::{BLOCK, TILE};
 use pianola_formats::TensorType;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -207,24 +207,24 @@ unsafe fn fill_panel<L: UnitLanes, C: Codes, S: Scales, const ZERO: i32>(
     // SAFETY: by this function's promise.
     unsafe {
         let tile = tiles.start.add(index * tiles.bytes);
-        let blocks = columns / BLOCK;
-        let scales = tile.add(blocks * C::BYTES);
-        let mut shared = [L::splat(0.0); 2];
+        let (mut walk, at) = Walk::from::<C, S>(first);
+        let mut shared = S::shared::<L>(tile.add(at));
         for (offset, place) in panel.iter_mut().enumerate() {
-            let block = first + offset;
-            let codes = C::load::<L>(tile.add(block * C::BYTES));
+            let here = walk.step::<C, S>();
+            let codes = C::load::<L>(tile.add(here.codes));
             for (group, codes) in codes.into_iter().enumerate() {
                 L::store_signed(place.codes.as_mut_ptr().add(4 * TILE * group), codes, ZERO as u8);
             }
-            if offset == 0 || block.is_multiple_of(SUPER) {
-                shared = S::shared::<L>(scales, blocks, block);
+            if let Some(at) = here.shared {
+                shared = S::shared::<L>(tile.add(at));
             }
-            let scale = S::scale::<L>(scales, shared, block, 0);
-            let min = S::min::<L>(scales, shared, block);
+            let own = tile.add(here.own);
+            let scale = S::scale::<L>(own, shared, 0);
+            let min = S::min::<L>(own, shared);
             #[cfg(feature = "test-hooks")]
             let [scale, _, min] = {
                 let fault = tiles.fault.filter(|fault| fault.0 == index).map(|fault| fault.1);
-                spoil::<L>(fault, columns, block, [scale, scale, min])
+                spoil::<L>(fault, columns, first + offset, [scale, scale, min])
             };
             L::store(place.scales[0].as_mut_ptr(), scale);
             if S::MINS {

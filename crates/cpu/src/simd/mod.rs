@@ -31,7 +31,7 @@ pub(crate) mod matrix_unit;
 #[allow(clippy::undocumented_unsafe_blocks)]
 mod portable;
 pub(crate) mod product;
-mod rows;
+pub(crate) mod rows;
 mod softmax;
 pub(crate) mod store;
 mod tile;

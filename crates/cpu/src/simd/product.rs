@@ -1,8 +1,8 @@
 //! Products of a tile of 16 weight rows with rows of activations.
 
 use super::lanes::Lanes;
-use super::tile::{Codes, Scales};
-use crate::pack::{BLOCK, SUPER, TILE};
+use super::tile::{Codes, Scales, Walk};
+use crate::pack::{BLOCK, TILE};
 
 /// Rows of activations, quantised to int8 a block at a time. `columns` apart, one row after
 /// another in each array.
@@ -67,16 +67,10 @@ pub(crate) struct FloatRows {
     pub stride: usize,
 }
 
-/// Bytes of a cache line.
-pub(super) const LINE: usize = 64;
-/// Distance of the prefetch ahead of the codes in use, in bytes: the best of 1 to 16 KiB and of a
-/// whole tile. It goes to the second-level cache; prefetched into the first, the codes take its few
-/// outstanding misses and a quarter of the bandwidth is lost.
-pub(super) const AHEAD: usize = 4 << 10;
-
 /// `out[row][lane] = tile row lane . activation row first + row`, `R` rows at once: the codes are
-/// unpacked once and multiplied with each row in turn. `fresh` says that the tile comes from memory,
-/// so that the next should be prefetched.
+/// unpacked once and multiplied with each row in turn. Nothing is prefetched: a tile is one stream of
+/// bytes, and requests of software would take buffers from the hardware's prefetcher, which fetches
+/// half as much again.
 ///
 /// # Safety
 /// `tile` is a whole tile of the type that `C`, `S` and `ZERO` name with `activations.columns`
@@ -86,18 +80,14 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
     tile: *const u8,
     activations: &QuantizedRows,
     first: usize,
-    fresh: bool,
     out: *mut f32,
 ) {
     const { assert!(R <= 8, "each_below! knows eight") };
-    // SAFETY: by this function's promise; a prefetch reads nothing.
+    // SAFETY: by this function's promise.
     unsafe {
         let columns = activations.columns;
         let blocks = columns / BLOCK;
-        let scales = tile.add(blocks * C::BYTES);
-        // The first rows finish a tile before the hardware prefetcher has fetched the next.
-        let ahead = tile.wrapping_add(AHEAD);
-        let lines = if fresh { (C::BYTES + S::BYTES).div_ceil(LINE) } else { 0 };
+        let mut walk = Walk::new();
         let mut sums = [L::splat(0.0); R];
         let mut shared = [L::splat(0.0); 2];
         let codes_of: [*const i8; R] =
@@ -105,17 +95,12 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
         let metas_of: [*const BlockMeta; R] =
             std::array::from_fn(|row| activations.metas.add((first + row) * blocks));
         for block in 0..blocks {
-            for line in 0..lines {
-                L::prefetch(ahead.wrapping_add((block * lines + line) * LINE));
+            let place = walk.step::<C, S>();
+            if let Some(at) = place.shared {
+                shared = S::shared::<L>(tile.add(at));
             }
-            let codes = C::load::<L>(tile.add(block * C::BYTES));
-            if block % SUPER == 0 {
-                shared = S::shared::<L>(scales, blocks, block);
-            }
-            let low_scale = S::scale::<L>(scales, shared, block, 0);
-            let high_scale =
-                if S::HALVES { S::scale::<L>(scales, shared, block, 1) } else { low_scale };
-            let min = S::min::<L>(scales, shared, block);
+            let codes = C::load::<L>(tile.add(place.codes));
+            let [low_scale, high_scale, min] = S::all::<L>(tile.add(place.own), shared);
             #[cfg(feature = "test-hooks")]
             let [low_scale, high_scale, min] =
                 spoil::<L>(activations, block, [low_scale, high_scale, min]);
@@ -194,7 +179,7 @@ pub(crate) unsafe fn quantized_rows<L: Lanes, C: Codes, S: Scales, const ZERO: i
         // SAFETY: by this function's promise, for some of its rows.
         unsafe {
             let out = out.add(row * TILE);
-            quantized::<L, C, S, ZERO, COUNT>(tile, activations, first + row, row == 0, out);
+            quantized::<L, C, S, ZERO, COUNT>(tile, activations, first + row, out);
         }
     });
 }
@@ -212,10 +197,15 @@ pub(crate) unsafe fn dequantize_tile<L: Lanes, C: Codes, S: Scales, const ZERO: 
     // SAFETY: by this function's promise.
     unsafe {
         let blocks = columns / BLOCK;
-        let scales = tile.add(blocks * C::BYTES);
+        let mut walk = Walk::new();
+        let mut shared = [L::splat(0.0); 2];
         for block in 0..blocks {
-            let codes = C::load::<L>(tile.add(block * C::BYTES));
-            let all = S::all::<L>(scales, blocks, block);
+            let place = walk.step::<C, S>();
+            if let Some(at) = place.shared {
+                shared = S::shared::<L>(tile.add(at));
+            }
+            let codes = C::load::<L>(tile.add(place.codes));
+            let all = S::all::<L>(tile.add(place.own), shared);
             for (group, codes) in codes.into_iter().enumerate() {
                 let panel = panel.add((block * BLOCK + group * COLUMNS) * TILE);
                 each_below!(COLUMNS, column, {

@@ -135,16 +135,66 @@ pub(crate) unsafe fn rotate(
     }
 }
 
+/// What becomes of the products of a whole tile, 16 values a row.
+#[derive(Clone, Copy)]
+pub(crate) struct TileEpilogue {
+    /// `[rows][16]`, or with `refined` two of them for each row, whose sum counts.
+    pub products: *const f32,
+    pub rows: usize,
+    pub refined: bool,
+    pub bias: Option<*const f32>,
+    /// The products are multiplied by the activation of what is in `out` already.
+    pub gate: Option<Activation>,
+    pub soft_cap: Option<f32>,
+    /// Rows of 16 values, `stride` apart.
+    pub out: *mut f32,
+    pub stride: usize,
+}
+
+/// Puts a tile's products where they belong.
+#[inline(always)]
+pub(crate) unsafe fn put_tile<L: Lanes>(epilogue: &TileEpilogue) {
+    let step = if epilogue.refined { 2 } else { 1 };
+    // SAFETY: by the module's promise.
+    unsafe {
+        let bias = epilogue.bias.map(|bias| L::load(bias));
+        for row in 0..epilogue.rows {
+            let products = epilogue.products.add(row * step * 16);
+            let out = epilogue.out.add(row * epilogue.stride);
+            let mut x = L::load(products);
+            if epilogue.refined {
+                x = L::add(x, L::load(products.add(16)));
+            }
+            if let Some(bias) = bias {
+                x = L::add(x, bias);
+            }
+            if let Some(activation) = epilogue.gate {
+                x = L::mul(active::<L>(L::load(out), activation), x);
+            }
+            if let Some(cap) = epilogue.soft_cap {
+                x = math::soft_cap::<L>(x, cap);
+            }
+            L::store(out, x);
+        }
+    }
+}
+
+#[inline(always)]
+unsafe fn active<L: Lanes>(x: L::F, activation: Activation) -> L::F {
+    // SAFETY: works on registers.
+    unsafe {
+        match activation {
+            Activation::Silu => math::silu::<L>(x),
+            Activation::GeluTanh => math::gelu_tanh::<L>(x),
+        }
+    }
+}
+
 /// `gate = activation(gate) * up` over 16 values.
 #[inline(always)]
 pub(crate) unsafe fn gate<L: Lanes>(gate: *mut f32, up: *const f32, activation: Activation) {
     // SAFETY: by the module's promise.
     unsafe {
-        let x = L::load(gate);
-        let active = match activation {
-            Activation::Silu => math::silu::<L>(x),
-            Activation::GeluTanh => math::gelu_tanh::<L>(x),
-        };
-        L::store(gate, L::mul(active, L::load(up)));
+        L::store(gate, L::mul(active::<L>(L::load(gate), activation), L::load(up)));
     }
 }

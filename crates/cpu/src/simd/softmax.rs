@@ -45,9 +45,14 @@ impl Softmax<'_> {
                 // Scales of tokens that this row does not see may be anything.
                 hide(row, visible, 0.0);
             }
-            let correction = (old - *self.largest).exp();
-            *self.sum = *self.sum * correction + sum;
-            if correction != 1.0 {
+            // Most pages bring no larger score, and nothing is there before the first.
+            if old == *self.largest {
+                *self.sum += sum;
+            } else if old == f32::NEG_INFINITY {
+                *self.sum = sum;
+            } else {
+                let correction = (old - *self.largest).exp();
+                *self.sum = *self.sum * correction + sum;
                 for value in self.output {
                     *value *= correction;
                 }
@@ -100,20 +105,28 @@ unsafe fn weights<L: Lanes>(
                 L::store(row.add(at), math::soft_cap::<L>(L::load(row.add(at)), cap));
             }
         }
-        // Finite, and far below any score, so that no difference is NaN.
-        hide(row, visible.clone(), f32::MIN);
+        let whole = visible == (0..PAGE_TOKENS);
+        if !whole {
+            // Finite, and far below any score, so that no difference is NaN.
+            hide(row, visible.clone(), f32::MIN);
+        }
         for at in (0..PAGE_TOKENS).step_by(16) {
             top = L::max(top, L::load(row.add(at)));
         }
         *largest = largest.max(L::largest(top));
         let shift = L::splat(*largest);
-        for at in (0..PAGE_TOKENS).step_by(16) {
-            L::store(row.add(at), math::exp::<L>(L::sub(L::load(row.add(at)), shift)));
-        }
-        hide(row, visible, 0.0);
         let mut sum = L::splat(0.0);
         for at in (0..PAGE_TOKENS).step_by(16) {
-            sum = L::add(sum, L::load(row.add(at)));
+            let weights = math::exp::<L>(L::sub(L::load(row.add(at)), shift));
+            L::store(row.add(at), weights);
+            sum = L::add(sum, weights);
+        }
+        if !whole {
+            hide(row, visible, 0.0);
+            sum = L::splat(0.0);
+            for at in (0..PAGE_TOKENS).step_by(16) {
+                sum = L::add(sum, L::load(row.add(at)));
+            }
         }
         L::sum(sum)
     }

@@ -2,7 +2,7 @@
 //! [`crate::pack`].
 
 use super::lanes::Lanes;
-use crate::pack::SUPER;
+use crate::pack::{LINE, SUPER};
 use pianola_formats::IQ4_VALUES;
 
 /// The codes of a block, eight groups of 16 rows by 4 columns.
@@ -142,46 +142,100 @@ unsafe impl Codes for Iq4Values {
     }
 }
 
-/// The scales of a tile: a weight is `scale * (code - zero) + min`.
+/// The scales of a block: a weight is `scale * (code - zero) + min`.
 ///
 /// # Safety
-/// `scales` points behind the codes of a tile of `blocks` blocks, `block < blocks`.
+/// `own` points at the scales of a block in its unit's line, `shared` at those of its super-block.
 pub(crate) unsafe trait Scales {
-    /// Bytes of a block's scales, what it shares with others included.
-    const BYTES: usize;
+    /// Bytes of a block's own scales.
+    const OWN: usize;
+    /// Bytes of what the blocks of a super-block share.
+    const SHARED: usize = 0;
     /// There is a minimum.
     const MINS: bool = false;
     /// The two halves of a block have scales of their own.
     const HALVES: bool = false;
     /// What the blocks of a super-block share: a factor of their scales, and one of their minima.
     #[inline(always)]
-    unsafe fn shared<L: Lanes>(_scales: *const u8, _blocks: usize, _block: usize) -> [L::F; 2] {
+    unsafe fn shared<L: Lanes>(_shared: *const u8) -> [L::F; 2] {
         // SAFETY: works on registers.
         unsafe { [L::splat(1.0); 2] }
     }
     /// Scale of each row; `half` is 0 unless [`Scales::HALVES`].
-    unsafe fn scale<L: Lanes>(
-        scales: *const u8,
-        shared: [L::F; 2],
-        block: usize,
-        half: usize,
-    ) -> L::F;
+    unsafe fn scale<L: Lanes>(own: *const u8, shared: [L::F; 2], half: usize) -> L::F;
     /// Scales of either half of a block, and what is added.
     #[inline(always)]
-    unsafe fn all<L: Lanes>(scales: *const u8, blocks: usize, block: usize) -> [L::F; 3] {
+    unsafe fn all<L: Lanes>(own: *const u8, shared: [L::F; 2]) -> [L::F; 3] {
         // SAFETY: by the trait's promise.
         unsafe {
-            let shared = Self::shared::<L>(scales, blocks, block);
-            let low = Self::scale::<L>(scales, shared, block, 0);
-            let high = if Self::HALVES { Self::scale::<L>(scales, shared, block, 1) } else { low };
-            [low, high, Self::min::<L>(scales, shared, block)]
+            let low = Self::scale::<L>(own, shared, 0);
+            let high = if Self::HALVES { Self::scale::<L>(own, shared, 1) } else { low };
+            [low, high, Self::min::<L>(own, shared)]
         }
     }
     /// What is added, where [`Scales::MINS`].
     #[inline(always)]
-    unsafe fn min<L: Lanes>(_scales: *const u8, _shared: [L::F; 2], _block: usize) -> L::F {
+    unsafe fn min<L: Lanes>(_own: *const u8, _shared: [L::F; 2]) -> L::F {
         // SAFETY: works on registers.
         unsafe { L::splat(0.0) }
+    }
+}
+
+/// A walk over the blocks of a tile in order, in bytes from its start.
+#[derive(Clone, Copy)]
+pub(crate) struct Walk {
+    block: usize,
+    /// The line of scales of the current unit.
+    line: usize,
+    /// The first byte that is not passed.
+    next: usize,
+}
+
+/// Where the parts of a block lie in a tile.
+#[derive(Clone, Copy)]
+pub(crate) struct BlockPlace {
+    /// What its super-block shares, given with the first block of each.
+    pub shared: Option<usize>,
+    /// Its own scales.
+    pub own: usize,
+    pub codes: usize,
+}
+
+impl Walk {
+    #[inline(always)]
+    pub fn new() -> Walk {
+        Walk { block: 0, line: 0, next: 0 }
+    }
+
+    /// A walk that begins at a block, and where what its super-block shares lies.
+    #[inline(always)]
+    pub fn from<C: Codes, S: Scales>(block: usize) -> (Walk, usize) {
+        let in_unit = LINE / S::OWN;
+        let before = |block: usize| {
+            block.div_ceil(SUPER) * S::SHARED + block.div_ceil(in_unit) * LINE + block * C::BYTES
+        };
+        let unit = block - block % in_unit;
+        let shared = if unit.is_multiple_of(SUPER) { S::SHARED } else { 0 };
+        let walk = Walk { block, line: before(unit) + shared, next: before(block) };
+        (walk, before(block - block % SUPER))
+    }
+
+    /// The next block of a tile of codes `C` and scales `S`.
+    #[inline(always)]
+    pub fn step<C: Codes, S: Scales>(&mut self) -> BlockPlace {
+        let shared = self.block.is_multiple_of(SUPER).then_some(self.next);
+        if self.block.is_multiple_of(SUPER) {
+            self.next += S::SHARED;
+        }
+        let index = self.block % (LINE / S::OWN);
+        if index == 0 {
+            self.line = self.next;
+            self.next += LINE;
+        }
+        let place = BlockPlace { shared, own: self.line + index * S::OWN, codes: self.next };
+        self.next += C::BYTES;
+        self.block += 1;
+        place
     }
 }
 
@@ -198,98 +252,110 @@ pub(crate) struct Signed;
 
 // SAFETY: reads 32 bytes a block.
 unsafe impl Scales for Half {
-    const BYTES: usize = 32;
+    const OWN: usize = 32;
     #[inline(always)]
-    unsafe fn scale<L: Lanes>(scales: *const u8, _: [L::F; 2], block: usize, _: usize) -> L::F {
-        // SAFETY: inside the tile's scales, by the trait's promise.
-        unsafe { L::load_f16(scales.add(32 * block).cast()) }
+    unsafe fn scale<L: Lanes>(own: *const u8, _: [L::F; 2], _: usize) -> L::F {
+        // SAFETY: by the trait's promise.
+        unsafe { L::load_f16(own.cast()) }
     }
 }
 
 // SAFETY: reads 64 bytes a block.
 unsafe impl Scales for HalfWithMin {
-    const BYTES: usize = 64;
+    const OWN: usize = 64;
     const MINS: bool = true;
     #[inline(always)]
-    unsafe fn scale<L: Lanes>(scales: *const u8, _: [L::F; 2], block: usize, _: usize) -> L::F {
-        // SAFETY: inside the tile's scales, by the trait's promise.
-        unsafe { L::load_f16(scales.add(64 * block).cast()) }
+    unsafe fn scale<L: Lanes>(own: *const u8, _: [L::F; 2], _: usize) -> L::F {
+        // SAFETY: by the trait's promise.
+        unsafe { L::load_f16(own.cast()) }
     }
     #[inline(always)]
-    unsafe fn min<L: Lanes>(scales: *const u8, _: [L::F; 2], block: usize) -> L::F {
-        // SAFETY: inside the tile's scales, by the trait's promise.
-        unsafe { L::load_f16(scales.add(64 * block + 32).cast()) }
+    unsafe fn min<L: Lanes>(own: *const u8, _: [L::F; 2]) -> L::F {
+        // SAFETY: by the trait's promise.
+        unsafe { L::load_f16(own.add(32).cast()) }
     }
 }
 
-// SAFETY: reads 32 bytes a block and 64 a super-block behind them.
+// SAFETY: reads 32 bytes a block and 64 a super-block.
 unsafe impl Scales for SixBit {
-    const BYTES: usize = 40;
+    const OWN: usize = 32;
+    const SHARED: usize = 64;
     const MINS: bool = true;
     #[inline(always)]
-    unsafe fn shared<L: Lanes>(scales: *const u8, blocks: usize, block: usize) -> [L::F; 2] {
-        // SAFETY: inside the tile's scales, by the trait's promise.
+    unsafe fn shared<L: Lanes>(shared: *const u8) -> [L::F; 2] {
+        // SAFETY: by the trait's promise.
         unsafe {
-            let halves = scales.add(32 * blocks + 64 * (block / SUPER));
             // The file subtracts its minima.
-            let min = L::sub(L::splat(0.0), L::load_f16(halves.add(32).cast()));
-            [L::load_f16(halves.cast()), min]
+            let min = L::sub(L::splat(0.0), L::load_f16(shared.add(32).cast()));
+            [L::load_f16(shared.cast()), min]
         }
     }
     #[inline(always)]
-    unsafe fn scale<L: Lanes>(
-        scales: *const u8,
-        shared: [L::F; 2],
-        block: usize,
-        _: usize,
-    ) -> L::F {
-        // SAFETY: inside the tile's scales, by the trait's promise.
-        unsafe { L::mul(shared[0], L::load_u8(scales.add(32 * block))) }
+    unsafe fn scale<L: Lanes>(own: *const u8, shared: [L::F; 2], _: usize) -> L::F {
+        // SAFETY: by the trait's promise.
+        unsafe { L::mul(shared[0], L::load_u8(own)) }
     }
     #[inline(always)]
-    unsafe fn min<L: Lanes>(scales: *const u8, shared: [L::F; 2], block: usize) -> L::F {
-        // SAFETY: inside the tile's scales, by the trait's promise.
-        unsafe { L::mul(shared[1], L::load_u8(scales.add(32 * block + 16))) }
+    unsafe fn min<L: Lanes>(own: *const u8, shared: [L::F; 2]) -> L::F {
+        // SAFETY: by the trait's promise.
+        unsafe { L::mul(shared[1], L::load_u8(own.add(16))) }
     }
 }
 
-// SAFETY: reads 32 bytes a block and 32 a super-block behind them.
+// SAFETY: reads 32 bytes a block and 32 a super-block.
 unsafe impl Scales for SignedHalves {
-    const BYTES: usize = 36;
+    const OWN: usize = 32;
+    const SHARED: usize = 32;
     const HALVES: bool = true;
     #[inline(always)]
-    unsafe fn shared<L: Lanes>(scales: *const u8, blocks: usize, block: usize) -> [L::F; 2] {
-        // SAFETY: inside the tile's scales, by the trait's promise.
-        unsafe { [L::load_f16(scales.add(32 * blocks + 32 * (block / SUPER)).cast()); 2] }
+    unsafe fn shared<L: Lanes>(shared: *const u8) -> [L::F; 2] {
+        // SAFETY: by the trait's promise.
+        unsafe { [L::load_f16(shared.cast()); 2] }
     }
     #[inline(always)]
-    unsafe fn scale<L: Lanes>(
-        scales: *const u8,
-        shared: [L::F; 2],
-        block: usize,
-        half: usize,
-    ) -> L::F {
-        // SAFETY: inside the tile's scales, by the trait's promise.
-        unsafe { L::mul(shared[0], L::load_i8(scales.add(32 * block + 16 * half))) }
+    unsafe fn scale<L: Lanes>(own: *const u8, shared: [L::F; 2], half: usize) -> L::F {
+        // SAFETY: by the trait's promise.
+        unsafe { L::mul(shared[0], L::load_i8(own.add(16 * half))) }
     }
 }
 
-// SAFETY: reads 16 bytes a block and 32 a super-block behind them.
+// SAFETY: reads 16 bytes a block and 32 a super-block.
 unsafe impl Scales for Signed {
-    const BYTES: usize = 20;
+    const OWN: usize = 16;
+    const SHARED: usize = 32;
     #[inline(always)]
-    unsafe fn shared<L: Lanes>(scales: *const u8, blocks: usize, block: usize) -> [L::F; 2] {
-        // SAFETY: by this function's promise, the block lies inside the tile.
-        unsafe { [L::load_f16(scales.add(16 * blocks + 32 * (block / SUPER)).cast()); 2] }
+    unsafe fn shared<L: Lanes>(shared: *const u8) -> [L::F; 2] {
+        // SAFETY: by the trait's promise.
+        unsafe { [L::load_f16(shared.cast()); 2] }
     }
     #[inline(always)]
-    unsafe fn scale<L: Lanes>(
-        scales: *const u8,
-        shared: [L::F; 2],
-        block: usize,
-        _: usize,
-    ) -> L::F {
-        // SAFETY: by this function's promise, the block lies inside the tile.
-        unsafe { L::mul(shared[0], L::load_i8(scales.add(16 * block))) }
+    unsafe fn scale<L: Lanes>(own: *const u8, shared: [L::F; 2], _: usize) -> L::F {
+        // SAFETY: by the trait's promise.
+        unsafe { L::mul(shared[0], L::load_i8(own)) }
+    }
+}
+
+#[cfg(test)]
+mod walk_tests {
+    use super::*;
+
+    fn check<C: Codes, S: Scales>() {
+        let mut walk = Walk::new();
+        let mut shared = 0;
+        for block in 0..40 {
+            let (mut from, at) = Walk::from::<C, S>(block);
+            let (here, there) = (walk.step::<C, S>(), from.step::<C, S>());
+            shared = here.shared.unwrap_or(shared);
+            assert_eq!((here.own, here.codes), (there.own, there.codes), "block {block}");
+            assert_eq!(at, shared, "block {block}");
+        }
+    }
+
+    #[test]
+    fn a_walk_may_begin_anywhere() {
+        check::<Bits4, Half>();
+        check::<Bits5, SixBit>();
+        check::<Bits8, HalfWithMin>();
+        check::<Bits6, Signed>();
     }
 }

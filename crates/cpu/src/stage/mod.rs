@@ -129,6 +129,14 @@ impl Stage {
         }
     }
 
+    /// Ranges of successive jobs, of which each worker begins with another.
+    pub fn ranges(&self, play: &Play<'_>) -> usize {
+        match self {
+            Stage::Product(product) => product.ranges(play),
+            _ => 1,
+        }
+    }
+
     /// Runs one job.
     ///
     /// # Safety

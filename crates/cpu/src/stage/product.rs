@@ -1,12 +1,15 @@
 //! Products: tiles of weights against rows of activations.
 
 use super::{Activations, Play, Slab, WorkerScratch};
-use crate::pack::{PackedMatrix, TILE};
-use crate::policy::{ProductCut, UNIT_ROWS, cut_product, cut_unit_product, direct_rows};
+use crate::pack::{LINE, PackedMatrix, TILE};
+use crate::policy::{
+    ProductCut, STREAMING_ROWS, UNIT_ROWS, cut_product, cut_unit_product, direct_rows,
+};
 use crate::simd::direct::{TILES_AT_ONCE, Tiles};
 use crate::simd::kernels::{Dequantize, FloatProduct, QuantizedProduct};
 use crate::simd::matrix_unit::UnitProduct;
 use crate::simd::product::{FloatRows, QuantizedRows};
+use crate::simd::rows::TileEpilogue;
 use pianola_formats::TensorType;
 use pianola_plan::Activation;
 use std::ops::Range;
@@ -80,16 +83,55 @@ impl Product {
         let first = job / chunks * cut.rows;
         let tiles = (job % chunks * cut.tiles)..tiles.min((job % chunks + 1) * cut.tiles);
         let rows = first..rows.min(first + cut.rows);
-        // One weight after the other, so that each is read as one stream.
-        for (index, part) in self.parts.iter().enumerate() {
-            // SAFETY: matrices outlive the recording's stages.
-            let end = part.first_tile + unsafe { &*part.matrix }.tiles();
-            let (first, last) = (tiles.start.max(part.first_tile), tiles.end.min(end));
-            let mine = first.saturating_sub(part.first_tile)..last.saturating_sub(part.first_tile);
-            let gate = self.gate.filter(|_| index == 1);
-            // SAFETY: by this function's promise; tiles and rows are this job's.
-            unsafe { self.part_tiles(play, part, mine, rows.clone(), gate, scratch) };
+        for tiles in self.in_order(play, tiles, rows.len()) {
+            for (index, part) in self.parts.iter().enumerate() {
+                // SAFETY: matrices outlive the recording's stages.
+                let end = part.first_tile + unsafe { &*part.matrix }.tiles();
+                let (first, last) = (tiles.start.max(part.first_tile), tiles.end.min(end));
+                let mine =
+                    first.saturating_sub(part.first_tile)..last.saturating_sub(part.first_tile);
+                let gate = self.gate.filter(|_| index == 1);
+                // SAFETY: by this function's promise; tiles and rows are this job's.
+                unsafe { self.part_tiles(play, part, mine, rows.clone(), gate, scratch) };
+            }
         }
+    }
+
+    /// Cuts a job's tiles into runs of which each weight is read in turn: the order in which they lie
+    /// in memory. The two weights of a gate lie tile by tile.
+    fn in_order(
+        &self,
+        play: &Play<'_>,
+        tiles: Range<usize>,
+        rows: usize,
+    ) -> impl Iterator<Item = Range<usize>> {
+        let direct = self.parts.iter().any(|part| part.is_direct(play, rows));
+        let step = match self.gate {
+            None => tiles.len().max(1),
+            Some(_) if direct => TILES_AT_ONCE,
+            Some(_) => 1,
+        };
+        let end = tiles.end;
+        tiles.step_by(step).map(move |first| first..end.min(first + step))
+    }
+
+    /// Ranges of jobs that workers begin with, each with its own: one where the order of jobs does not
+    /// matter for reading weights.
+    pub fn ranges(&self, play: &Play<'_>) -> usize {
+        if self.rows(play) <= STREAMING_ROWS { play.workers } else { 1 }
+    }
+
+    /// The bytes that job `job` begins with, in the order in which they are read, for a play that
+    /// streams its weights.
+    pub fn first_bytes(&self, play: &Play<'_>, job: usize) -> Option<&[u8]> {
+        let first = job * self.cut(play).tiles;
+        let (matrix, tile) = self.parts.iter().find_map(|part| {
+            // SAFETY: matrices outlive the recording's stages.
+            let matrix = unsafe { &*part.matrix };
+            let tile = first.checked_sub(part.first_tile)?;
+            (tile < matrix.tiles()).then_some((matrix, tile))
+        })?;
+        (self.ranges(play) > 1).then(|| matrix.bytes_from(tile))
     }
 
     /// Products of some tiles of a part with `rows`, put where they belong; with `gate`, multiplied by
@@ -120,7 +162,8 @@ impl Product {
                 let count = TILES_AT_ONCE.min(tiles.end - first);
                 let matrix = &*part.matrix;
                 let start = matrix.tile(first).as_ptr();
-                let group = Tiles { start, bytes: matrix.tile_bytes, count, columns: self.columns };
+                let (bytes, stride) = (matrix.tile_bytes, matrix.tile_stride);
+                let group = Tiles { start, bytes, stride, count, columns: self.columns };
                 let output = &mut scratch.output[..];
                 let (start, rows) = (rows.start, rows.len());
                 (part.direct)(&group, &self.floats, start, rows, output.as_mut_ptr());
@@ -146,7 +189,15 @@ impl Product {
         // SAFETY: by the promise of `Stage::run`.
         unsafe {
             let tile = Tile { index, panel: self.panel(play, part, index, &mut scratch.panel) };
-            for rows in pieces(rows) {
+            let (streams, bytes) = (rows.len() <= STREAMING_ROWS, (*part.matrix).tile_bytes);
+            let next = (*part.matrix).tile(index).as_ptr_range().end;
+            // Many rows take longer than the hardware looks ahead: a part of the next tile with each
+            // piece.
+            let share = bytes.div_ceil(LINE * rows.len().div_ceil(ROWS_AT_ONCE));
+            for (piece, rows) in pieces(rows).enumerate() {
+                if !streams {
+                    (play.kernels.prefetch)(next.wrapping_add(piece * share * LINE), share);
+                }
                 self.multiply(play, part, tile, rows.clone(), output);
                 self.put(play, part, index, rows, gate, output);
             }
@@ -166,6 +217,20 @@ impl Product {
         let step = if self.refined { 2 } else { 1 };
         // SAFETY: by the promise of `Stage::run`; biases are as long as their matrix has rows.
         unsafe {
+            if part.is_whole(index) && !fault!(play, StaleRow) {
+                let first = part.output.row(rows.start / step);
+                (play.kernels.put_tile)(&TileEpilogue {
+                    products: output.as_ptr(),
+                    rows: rows.len() / step,
+                    refined: self.refined,
+                    bias: part.bias.map(|bias| bias.add(index * TILE)),
+                    gate,
+                    soft_cap: self.soft_cap,
+                    out: first.add(index * TILE),
+                    stride: part.output.stride,
+                });
+                return;
+            }
             for row in (0..rows.len()).step_by(step) {
                 let (result, rest) = output[row * TILE..].split_at_mut(TILE);
                 let place = part.place(index, (rows.start + row) / step);
@@ -318,6 +383,12 @@ impl Weights {
         let most = direct_rows(unsafe { &*self.matrix }.ty);
         let faulty = spoils_panels(play) || fault!(play, WrongTail);
         self.quantized.is_none() && rows <= most && !faulty
+    }
+
+    /// Whether all 16 rows of a tile are there.
+    fn is_whole(&self, tile: usize) -> bool {
+        // SAFETY: matrices outlive the recording's stages.
+        (tile + 1) * TILE <= unsafe { &*self.matrix }.rows
     }
 
     /// Where a row of a tile's results belongs: 16 values, fewer in the last tile.
