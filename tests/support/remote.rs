@@ -23,7 +23,7 @@ pub struct RemoteDevice {
     pub arithmetic_bound: bool,
     /// Whether it takes products over, without a speed of its own.
     pub takes_over: bool,
-    /// Submissions that will fail, counted from the next.
+    /// The submission that will fail, counted from the next, which is 1; 0 for none.
     pub failing: Arc<AtomicU64>,
 }
 
@@ -87,8 +87,13 @@ impl Device for RemoteDevice {
     }
 
     fn takeover(&self) -> Option<Takeover> {
-        let takeover = Takeover { least_rows: 4, seconds_each: 0.0, shares_memory: false };
+        let takeover =
+            Takeover { least_rows: 4, seconds_each: 0.0, exact: true, shares_memory: false };
         self.takes_over.then_some(takeover)
+    }
+
+    fn is_emulated(&self) -> bool {
+        self.takes_over
     }
 
     fn measure(&self, _numeric: Numeric) -> Option<Ceilings> {
@@ -259,7 +264,7 @@ impl Recording for RemoteRecording {
     ) -> Result<(), DeviceError> {
         let step = step.clone();
         let less = |left: u64| left.checked_sub(1);
-        let fails = self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok();
+        let fails = self.failing.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less) == Ok(1);
         let done = self.send(move |inner| {
             if fails {
                 let (what, reason) = ("a segment".to_string(), "the test wants it".to_string());

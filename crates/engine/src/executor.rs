@@ -173,7 +173,8 @@ impl Executor {
             let takeovers = devices.iter().filter_map(|device| device.takeover());
             let least = takeovers.map(|takeover| takeover.least_rows).min();
             let least = least.unwrap_or(plan.options.max_rows);
-            self.balance = Balance::of(plan, &ceilings, least);
+            let emulated = devices.iter().any(|device| device.is_emulated());
+            self.balance = Balance::of(plan, &ceilings, least, (emulated, self.overlap));
         }
     }
 
@@ -193,7 +194,7 @@ impl Executor {
     }
 
     /// Plays a step; afterwards [`Executor::logits`] holds a row for each of `step.logits`. A step
-    /// without logits returns before the devices have finished.
+    /// without logits returns before the devices have finished, unless times decide on the next.
     pub fn play(&mut self, step: &Step) -> Result<(), DeviceError> {
         let start = Instant::now();
         self.submit(step, LogitsTo::Host)?;
@@ -271,7 +272,14 @@ impl Executor {
         }
         let start = Instant::now();
         self.played = [(0, step.logits.len()), (0, 0)];
+        self.keep_whole = false;
+        if self.plan.devices.len() > 1 {
+            self.timeline.step += 1;
+            let context = step.rows.iter().map(|row| row.position as usize + 1).max();
+            self.timeline.begin(self.head, 0, 0, (step.rows.len(), context.unwrap_or(1)));
+        }
         self.sampler_mut()?.play_sampling(step, rows)?;
+        self.timeline.end(self.head, 0);
         self.plays += rows.iter().flatten().next().map_or(0, |row| row.uniforms.len() as u64 - 1);
         self.count(start);
         Ok(())
@@ -291,8 +299,10 @@ impl Executor {
         let mut first = 0;
         for (slot, count) in self.played.into_iter().filter(|played| played.1 > 0) {
             self.sampler_mut()?.sample(slot, &rows[first..first + count])?;
+            self.timeline.end(self.head, slot);
             first += count;
         }
+        self.take_times();
         self.seconds += start.elapsed().as_secs_f64();
         Ok(())
     }

@@ -4,8 +4,8 @@
 use crate::error::EngineError;
 use crate::options::LoadOptions;
 use pianola_plan::{
-    Allocation, AllocationKind, Ceilings, Device, DeviceId, DeviceSpec, Graph, KvDemand, ModelPart,
-    Placement, Plan, PlanError, PlanOptions, kv_bytes, layer_range, size_text,
+    Allocation, AllocationKind, Ceilings, Device, DeviceId, DeviceSpec, Graph, HeapShare, KvDemand,
+    ModelPart, Placement, Plan, PlanError, PlanOptions, kv_bytes, layer_range, size_text,
 };
 use std::sync::Arc;
 
@@ -162,6 +162,23 @@ fn placed_parts(asked: &LoadOptions) -> Result<Vec<(ModelPart, DeviceSpec)>, Eng
     asked.place.iter().map(find).collect()
 }
 
+/// What the plan's devices will allocate of the memory that another device has, too.
+fn same_memory(plan: &Plan, asked: &LoadOptions, other: &dyn Device) -> Vec<Allocation> {
+    let names = |shares: Option<Vec<HeapShare>>| -> Vec<&'static str> {
+        shares.into_iter().flatten().map(|share| share.name).collect()
+    };
+    let heaps = names(other.heaps(&[]));
+    let devices = plan.devices_among(&asked.all_devices());
+    let mut all = Vec::new();
+    for (id, device) in plan.device_ids().zip(devices) {
+        let Ok(needed) = device.allocations(plan, id) else { continue };
+        if names(device.heaps(&needed)).iter().any(|name| heaps.contains(name)) {
+            all.extend(needed);
+        }
+    }
+    all
+}
+
 /// Adds segmentations in which the accelerators compute products, as far as they pay.
 fn offer_products(plan: &mut Plan, asked: &LoadOptions) {
     plan.remarks.extend(asked.remarks.iter().cloned());
@@ -182,7 +199,8 @@ fn offer_products(plan: &mut Plan, asked: &LoadOptions) {
     for device in &free {
         let before = plan.devices.len();
         let speed = measure(device);
-        plan.offer(device.as_ref(), &ceilings, speed);
+        let shared = same_memory(plan, asked, device.as_ref());
+        plan.offer(device.as_ref(), (&ceilings, speed), &shared);
         if plan.devices.len() > before {
             ceilings.push(speed.unwrap_or(Ceilings::UNKNOWN));
         }

@@ -13,7 +13,7 @@ use pianola_engine::{Engine, LoadOptions, LogitRows, Request, Warn};
 use pianola_formats::npy;
 use pianola_npu::emulated::Emulated;
 use pianola_npu::placed::{Fallback, NpuDevice, NpuOptions, Precision};
-use pianola_plan::{Device, ModelPart, Numeric};
+use pianola_plan::{Device, KvType, ModelPart, Numeric};
 use pianola_vulkan::VulkanDevice;
 use proptest::prelude::*;
 use std::path::{Path, PathBuf};
@@ -33,11 +33,13 @@ fn processor() -> Arc<dyn Device> {
     Arc::new(CpuDevice { options: CPU })
 }
 
-/// Exact mode on a device.
+/// A device with weights and keys and values of f32, which fast mode leaves as they are. (In exact mode
+/// nothing is offered to an NPU.)
 fn on(device: Arc<dyn Device>) -> LoadOptions {
     LoadOptions {
         devices: vec![device],
-        numeric: Some(Numeric::Exact),
+        numeric: Some(Numeric::Fast),
+        kv_type: Some(KvType::F32),
         max_logit_rows: 64,
         ..LoadOptions::default()
     }

@@ -434,20 +434,17 @@ fn a_device_that_fails_is_done_without() {
     let tokens = npy::read_tokens(path.join("tokens.npy")).unwrap();
     let mut alone = load(&path, exact(None)).unwrap();
     let expected = logits(&mut alone, &tokens, 8);
-    let (options, remote, told) = accelerated(vec![processor]);
-    let mut engine = load(&path, options).unwrap();
-    let segments = engine.plan().segments.len() as u64;
-    for failing in 1..=segments.min(12) {
+    for failing in [1, 2, 3, 5, 8] {
+        let (options, remote, told) = accelerated(vec![processor.clone()]);
+        let mut engine = load(&path, options).unwrap();
         remote.failing.store(failing, std::sync::atomic::Ordering::SeqCst);
-        let what = format!("with {failing} failures");
+        let what = format!("with a failure in submission {failing}");
         assert_close(&logits(&mut engine, &tokens, 8), &expected, &what);
-        remote.failing.store(0, std::sync::atomic::Ordering::SeqCst);
+        let used: Vec<_> = engine.device_use().collect();
+        assert!(used[1].failures == 1 && used[0].failures == 0, "{used:?}");
+        let told = told.lock().unwrap();
+        assert!(told.len() == 1 && told[0].contains("computed without remote"), "{told:?}");
     }
-    let used: Vec<_> = engine.device_use().collect();
-    assert!(used[1].failures >= 1 && used[0].failures == 0, "{used:?}");
-    let told = told.lock().unwrap();
-    let losses = told.iter().filter(|line| line.contains("computed without remote")).count();
-    assert!(losses >= 1 && losses as u64 <= used[1].failures, "{told:?}");
 }
 
 /// Parts of the model by name: feed-forward on the processor, the rest on the GPU, and the other way

@@ -103,6 +103,10 @@ pub fn load(model: &Located, options: LoadOptions, console: Console) -> Result<E
         .map_err(|error| load_failure(error, &asked).about(&model.path))?;
     drop(bar);
     tell_fit(engine.plan(), &asked, console);
+    let idle = engine.plan().segmentations.len() == 1 && asked.place.is_empty();
+    if idle && !asked.accelerators.is_empty() {
+        engine.plan().remarks.iter().for_each(|remark| console.notice(remark));
+    }
     let vision = engine.vision_tensors();
     if vision.count > 0 {
         console.notice(&format!(
@@ -158,6 +162,8 @@ pub fn load_with_draft(
                 ));
             }
             let small = LoadOptions {
+                accelerators: Vec::new(),
+                place: Vec::new(),
                 layers_on_first: None,
                 context: Some(wanted.min(config.context)),
                 kv_memory: None,

@@ -38,7 +38,7 @@ pub struct NpuArguments {
     pub npu_without_rotation: bool,
 }
 
-/// What became of the NPU.
+/// The NPU, if it can be used.
 #[derive(Default)]
 pub struct Opened {
     /// The device, where it can be used.
@@ -75,18 +75,23 @@ pub fn open(
     }
     match NpuDevice::open(options) {
         Ok(device) => {
-            console.detail(&format!("npu: {}", device.description()));
+            let line = format!("npu: {}", device.description());
+            match choice.npu {
+                NpuUse::IfThere => console.notice(&line),
+                _ => console.detail(&line),
+            }
             Ok(Opened { device: Some(Arc::new(device)), place, remarks: Vec::new() })
         }
         Err(reason) => {
             let line = format!("npu is not used: {reason}");
-            match choice.npu {
-                NpuUse::Asked => console.notice(&line),
-                _ => console.detail(&line),
+            let asked = choice.npu == NpuUse::Asked || by_name;
+            match asked {
+                true => console.notice(&line),
+                false => console.detail(&line),
             }
             let place = place.into_iter().filter(|(_, device)| device != "npu").collect();
             // Machines without an NPU need not hear of it.
-            let remarks = if choice.npu == NpuUse::Asked { vec![line] } else { Vec::new() };
+            let remarks = if asked { vec![line] } else { Vec::new() };
             Ok(Opened { device: None, place, remarks })
         }
     }

@@ -98,7 +98,8 @@ fn an_emulated_npu_has_no_speed() {
         machine.folder.pianola(words.split(' '))
     };
     let run = emulated(&format!(
-        "run -v -m MODEL --device npu+cpu --emulate-npu -n 4 --temp 0 --ignore-eos --profile trace.json {PROMPT}"
+        "run -v -m MODEL --device npu+cpu --emulate-npu -n 4 --temp 0 --ignore-eos --profile {} {PROMPT}",
+        machine.folder.path.join("trace.json").display()
     ));
     assert!(run.err.contains("npu (emulated)"), "{run:#?}");
     assert!(run.err.contains("has no speed, so that times say nothing"), "{run:#?}");

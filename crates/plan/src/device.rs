@@ -90,6 +90,8 @@ pub struct Takeover {
     /// Seconds that each of its segments takes before it computes, such as for a change of its
     /// configuration.
     pub seconds_each: f64,
+    /// Whether its products are as exact as those of exact mode.
+    pub exact: bool,
     /// Whether it reads the same memory as the processor, so that a step that memory bounds gains
     /// nothing.
     pub shares_memory: bool,
@@ -263,7 +265,7 @@ pub trait Recording: Probe + Send {
 
     /// Plays a whole step of a plan that has no other device.
     fn play(&mut self, step: &Step) -> Result<(), DeviceError> {
-        for segment in 0..self.plan().segments.len() {
+        for segment in self.plan().segmentations[0].segments.clone() {
             self.submit(segment, 0, step, LogitsTo::Host)?;
         }
         self.wait(0, WAIT_LIMIT)

@@ -59,7 +59,7 @@ impl Plan {
     /// When the last of some plays is done whose segments are submitted in the order of `turns`, if
     /// each takes the seconds that `seconds` says: a segment is submitted once what it receives is
     /// there, and starts once its device is free. A device that does not work by itself delays the
-    /// submissions after it.
+    /// submissions after it. Not a number where one of them is not.
     pub fn finish_time(&self, turns: &[Turn], seconds: &dyn Fn(Turn) -> f64) -> f64 {
         let mut free = vec![0.0f64; self.devices.len()];
         let plays = turns.iter().map(|turn| turn.play + 1).max().unwrap_or(0);
@@ -71,7 +71,11 @@ impl Plan {
             if !segment.receives.is_empty() {
                 host = host.max(done[turn.play]);
             }
-            let end = host.max(free[device]) + seconds(turn);
+            let took = seconds(turn);
+            if took.is_nan() {
+                return f64::NAN;
+            }
+            let end = host.max(free[device]) + took;
             (free[device], done[turn.play]) = (end, end);
             if !self.devices[device].asynchronous {
                 host = end;

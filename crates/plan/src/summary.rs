@@ -8,6 +8,7 @@ use crate::kv::KvSlot;
 use crate::lay_out::tensors_of;
 use crate::placement::DeviceId;
 use crate::plan::{Plan, PlanOp};
+use crate::segment::Segment;
 use crate::statistics::Ceilings;
 use crate::step::Step;
 use crate::units::{part_text, size_text};
@@ -34,6 +35,11 @@ impl Plan {
     /// that two may be in flight; elsewhere one, because a device plays in order.
     pub fn arenas(&self) -> usize {
         if self.segments.len() > 1 { SLOTS } else { 1 }
+    }
+
+    /// Segments of the first segmentation.
+    pub fn placed_segments(&self) -> impl Iterator<Item = &Segment> {
+        self.segments[self.segmentations[0].segments.clone()].iter()
     }
 
     /// Whether a device computes a kernel, in the first segmentation or in another.

@@ -6,6 +6,7 @@
 //! is predicted and all is offered.
 
 use crate::device::{Allocation, AllocationKind, Device, Takeover};
+use crate::options::Numeric;
 use crate::overlap::Turn;
 use crate::part::ModelPart;
 use crate::placement::DeviceId;
@@ -26,19 +27,36 @@ const CHOICES: [(&str, &[ModelPart]); 3] = [
 
 impl Plan {
     /// Adds the segmentations in which `device` computes products, as far as they pay. `ceilings` has
-    /// one entry for each device of the plan so far; `speed` is the further device's.
-    pub fn offer(&mut self, device: &dyn Device, ceilings: &[Ceilings], speed: Option<Ceilings>) {
+    /// one entry for each device of the plan so far; `speed` is the further device's. `shared` is what the
+    /// other devices will take of the same memory.
+    pub fn offer(
+        &mut self,
+        device: &dyn Device,
+        (ceilings, speed): (&[Ceilings], Option<Ceilings>),
+        shared: &[Allocation],
+    ) {
         let spec = device.spec();
         let name = spec.name.clone();
-        let Some(takeover) = device.takeover() else {
-            self.remarks.push(format!("{name} takes no products over"));
-            return;
+        let declined = match device.takeover() {
+            None => Err("it takes no products over"),
+            Some(_) if speed.is_none() && !device.is_emulated() => Err("it could not be measured"),
+            Some(_) if self.options.reproducible => {
+                Err("which kernel computes a row would depend on the rows beside it")
+            }
+            Some(takeover) if !takeover.exact && self.options.numeric == Numeric::Exact => {
+                Err("its products are not exact")
+            }
+            Some(takeover) => Ok(takeover),
+        };
+        let takeover = match declined {
+            Ok(takeover) => takeover,
+            Err(reason) => return self.remarks.push(format!("{name} is not used: {reason}")),
         };
         let before = self.clone();
         let parts = self.graph.parts();
         let mut declined = Vec::new();
         for (what, moved) in CHOICES {
-            let mut trial = before.clone();
+            let mut trial = self.clone();
             let moves = |_: usize, op: &crate::PlanOp| {
                 let product =
                     matches!(&op.kernel, crate::Kernel::Project(project) if !project.select);
@@ -47,7 +65,7 @@ impl Plan {
             if !trial.add_segmentation(format!("{what} on {name}"), &spec, &moves) {
                 continue;
             }
-            match trial.verdict(device, takeover, ceilings, speed) {
+            match trial.verdict(device, takeover, (ceilings, speed), shared) {
                 Ok(()) => {
                     self.add_segmentation(format!("{what} on {name}"), &spec, &moves);
                 }
@@ -57,8 +75,11 @@ impl Plan {
         self.remarks.extend(declined);
         if speed.is_none() && self.segmentations.len() > before.segmentations.len() {
             self.remarks.push(format!(
-                "{name} has no speed of its own: nothing is predicted, and prompts use it whatever that takes"
+                "{name} has no speed of its own: nothing is predicted, and prompts always use it"
             ));
+        }
+        if self.segmentations.len() == before.segmentations.len() {
+            return;
         }
         self.remarks.push(format!(
             "steps of fewer than {} rows are not offered to {name}: {}",
@@ -75,13 +96,15 @@ impl Plan {
         &self,
         device: &dyn Device,
         takeover: Takeover,
-        ceilings: &[Ceilings],
-        speed: Option<Ceilings>,
+        (ceilings, speed): (&[Ceilings], Option<Ceilings>),
+        shared: &[Allocation],
     ) -> Result<(), String> {
         let id = DeviceId(self.devices.len() - 1);
-        let needed = device.allocations(self, id).map_err(|error| error.to_string())?;
+        let mut needed = device.allocations(self, id).map_err(|error| error.to_string())?;
+        let copy = weights(&needed);
+        needed.extend(shared.iter().cloned());
         if !device.holds(&needed) {
-            let copy = size_text(weights(&needed));
+            let copy = size_text(copy);
             return Err(format!("there is no memory for a second copy of their weights, {copy}"));
         }
         let Some(speed) = speed else { return Ok(()) };

@@ -118,6 +118,15 @@ const FAMILIES: &[Family] = &[
     ),
 ];
 
+/// Devices of a model with what each did; beyond those of a report nothing is known.
+fn parts_in_use<'a>(
+    info: &'a ServiceInfo,
+    report: &'a Report,
+) -> impl Iterator<Item = (&'a DevicePart, DeviceUse)> {
+    let known = report.devices.iter().copied();
+    info.placement.parts.iter().zip(known.chain(std::iter::repeat(DeviceUse::default())))
+}
+
 /// What each device of each model did.
 fn device_metrics(loaded: &[(&str, &ServiceInfo, &Report)], text: &mut MetricsText) {
     type Value = fn(&DeviceUse) -> f64;
@@ -144,9 +153,11 @@ fn device_metrics(loaded: &[(&str, &ServiceInfo, &Report)], text: &mut MetricsTe
     for (name, kind, help, value) in families {
         text.family(name, kind, help);
         for (model, info, report) in loaded {
-            for (part, device) in info.placement.parts.iter().zip(&report.devices) {
+            // A single device's share is that of the steps.
+            let several = info.placement.parts.len() > 1;
+            for (part, device) in parts_in_use(info, report).filter(|_| several) {
                 let labels = [("model_name", *model), ("device", part.device.as_str())];
-                text.sample(name, &labels, value(device));
+                text.sample(name, &labels, value(&device));
             }
         }
     }
@@ -262,7 +273,7 @@ fn describe(model: &ModelState) -> Value {
     });
     let Some(EngineState { info, report: Some(report) }) = &model.loaded else { return value };
     let wall = report.busy.wall_seconds.max(1e-9);
-    let part = |(part, device): (&DevicePart, &DeviceUse)| {
+    let part = |(part, device): (&DevicePart, DeviceUse)| {
         let heap = |(name, used, total): (&str, u64, Option<u64>)| json!({ "name": name, "used_bytes": used, "total_bytes": total });
         json!({
             "device": part.device, "layers": [part.layers.start, part.layers.end], "head": part.head,
@@ -276,7 +287,7 @@ fn describe(model: &ModelState) -> Value {
     let more = json!({
         "devices": info.devices, "context": info.context, "lanes": info.lanes,
         "layers": info.layers, "parameters": info.parameters, "quantization": info.quantization,
-        "parts": info.placement.parts.iter().zip(&report.devices).map(part).collect::<Vec<_>>(),
+        "parts": parts_in_use(info, report).map(part).collect::<Vec<_>>(),
         "running": report.running, "waiting": report.waiting,
         "kv": {
             "pages": pages(cache.bytes), "used": pages(cache.held_bytes), "kept": pages(cache.kept_bytes),

@@ -69,7 +69,9 @@ impl Transfers {
         let mine = |segment: usize| plan.segments[segment].device == device;
         let segments = || (0..plan.segments.len()).filter(|&segment| mine(segment));
         let received = segments().flat_map(|segment| &plan.segments[segment].receives);
-        let received = received.map(|transfer| transfer.tensor).collect();
+        let mut received: Vec<TensorId> = received.map(|transfer| transfer.tensor).collect();
+        received.sort_unstable();
+        received.dedup();
         let mut sent: Vec<TensorId> = segments().flat_map(|segment| plan.sends(segment)).collect();
         sent.sort_unstable();
         sent.dedup();

@@ -61,13 +61,14 @@ pub(crate) struct Balancer {
 }
 
 impl Balancer {
-    /// For a plan with several segmentations. `ceilings` are those of its devices.
-    pub fn new(plan: Arc<Plan>, ceilings: Vec<Ceilings>) -> Balancer {
+    /// For a plan with several segmentations. `ceilings` are those of its devices; `overlap` says whether
+    /// steps may be cut in halves.
+    pub fn new(plan: Arc<Plan>, ceilings: Vec<Ceilings>, overlap: bool) -> Balancer {
         let mut choices = Vec::new();
         for segmentation in 0..plan.segmentations.len() {
             for halves in [false, true] {
                 let alone = plan.segmentations[segmentation].segments.len() == 1;
-                if !(halves && alone) {
+                if !halves || (overlap && !alone) {
                     let turns = plan.turns(segmentation, 1 + usize::from(halves));
                     choices.push((Choice { segmentation, halves }, turns));
                 }
@@ -116,6 +117,12 @@ impl Balancer {
             predicted * self.pace(turn.segment, sequences[0].0)
         };
         self.plan.finish_time(turns, &seconds)
+    }
+
+    /// Whether a segment of a device was ever timed.
+    #[cfg(test)]
+    pub fn has_measured(&self, device: usize) -> bool {
+        self.devices.contains_key(&device)
     }
 
     fn pace(&self, segment: usize, rows: usize) -> f64 {

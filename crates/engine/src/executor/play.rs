@@ -9,7 +9,10 @@ use pianola_plan::{
     WAIT_LIMIT,
 };
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How long a device that has failed is waited for: what it still does belongs to a play that is given up.
+const FAILED_LIMIT: Duration = Duration::from_secs(1);
 
 /// A device's failure.
 struct Failed {
@@ -19,16 +22,22 @@ struct Failed {
 
 impl Balance {
     /// For a plan in which devices may take products over from steps of `least_rows` rows on; none
-    /// where there is nothing to choose.
-    pub fn of(plan: &Arc<Plan>, ceilings: &[Ceilings], least_rows: usize) -> Option<Balance> {
+    /// where there is nothing to choose, or where a device could not be measured. `emulated` says
+    /// that one cannot be timed at all.
+    pub fn of(
+        plan: &Arc<Plan>,
+        ceilings: &[Ceilings],
+        least_rows: usize,
+        (emulated, overlap): (bool, bool),
+    ) -> Option<Balance> {
         let last = plan.segmentations.len() - 1;
-        if last == 0 {
-            return None;
-        }
         let known = ceilings.iter().all(Ceilings::is_known);
-        let shares = match known {
-            true => Shares::Measured(Balancer::new(plan.clone(), ceilings.to_vec())),
-            false => Shares::Fixed(Choice { segmentation: last, halves: true }),
+        let shares = match (last, emulated, known) {
+            (0, _, _) | (_, false, false) => return None,
+            (_, true, _) => Shares::Fixed(Choice { segmentation: last, halves: overlap }),
+            (_, false, true) => {
+                Shares::Measured(Balancer::new(plan.clone(), ceilings.to_vec(), overlap))
+            }
         };
         Some(Balance { least_rows, shares })
     }
@@ -38,16 +47,37 @@ impl Executor {
     /// Submits a step, whole or in halves.
     pub(super) fn submit(&mut self, step: &Step, logits: LogitsTo) -> Result<(), DeviceError> {
         let choice = self.choose(step);
+        let slot = self.next_slot;
         self.timeline.step += 1;
         let Err(Failed { device, error }) = self.play_by(choice, step, logits) else {
             self.succeed(choice);
             return Ok(());
         };
+        let drained = self.drain(device);
         if !can_replay(&error) || !self.can_do_without(device) {
             return Err(error);
         }
+        drained?;
         self.leave_out(device, &error);
+        self.next_slot = slot;
         self.play_by(Choice::PLACED, step, logits).map_err(|failed| failed.error)
+    }
+
+    /// Waits until nothing is under way any more, after device `failed` did not do its part. Errors of
+    /// devices that the plan can do without belong to the play that has failed.
+    fn drain(&mut self, failed: usize) -> Result<(), DeviceError> {
+        let mut result = Ok(());
+        for (device, slot) in
+            (0..self.recordings.len()).flat_map(|device| (0..SLOTS).map(move |slot| (device, slot)))
+        {
+            let limit = if device == failed { FAILED_LIMIT } else { WAIT_LIMIT };
+            let waited = self.recordings[device].wait(slot, limit);
+            if result.is_ok() && device != failed && !self.can_do_without(device) {
+                result = waited;
+            }
+        }
+        self.timeline.abandon();
+        result
     }
 
     /// How to play a step.
@@ -82,15 +112,8 @@ impl Executor {
         !segments.any(|segment| self.outages.is_out(self.plan.segments[segment].device.0, now))
     }
 
-    /// Does without a device for a while, once nothing is under way any more.
+    /// Does without a device for a while.
     fn leave_out(&mut self, device: usize, error: &DeviceError) {
-        for slot in 0..SLOTS {
-            for recording in &mut self.recordings {
-                // What fails now belongs to the play that has failed.
-                let _ = recording.wait(slot, WAIT_LIMIT);
-            }
-        }
-        self.timeline.abandon();
         if self.outages.fail(device, Instant::now()) {
             let name = &self.plan.devices[device].name;
             self.tell(&format!(
@@ -99,20 +122,32 @@ impl Executor {
         }
     }
 
-    /// Takes in that a step went well, and how long its segments took.
+    /// Whether a segmentation has a segment on a device.
+    fn uses(&self, segmentation: usize, device: usize) -> bool {
+        let mut segments = self.plan.segmentations[segmentation].segments.clone();
+        segments.any(|segment| self.plan.segments[segment].device.0 == device)
+    }
+
+    /// Takes in that a step went well.
     fn succeed(&mut self, choice: Choice) {
-        if choice.segmentation > 0 {
-            for device in 0..self.recordings.len() {
-                if self.can_do_without(device) && self.outages.succeed(device) {
-                    let name = &self.plan.devices[device].name;
-                    self.tell(&format!("{name} works again"));
-                }
+        for device in 0..self.recordings.len() {
+            let used = self.uses(choice.segmentation, device) && self.can_do_without(device);
+            if used && self.outages.succeed(device) {
+                let name = &self.plan.devices[device].name;
+                self.tell(&format!("{name} works again"));
             }
         }
         self.tell_made_up_for();
+    }
+
+    /// Takes in how long the segments of the last step took, once it was waited for.
+    pub(super) fn take_times(&mut self) {
         let Executor { timeline, balance, .. } = self;
+        let step = timeline.step;
         timeline.take_closed(&mut |span| {
-            if let Some(Balance { shares: Shares::Measured(balancer), .. }) = balance {
+            if let Some(Balance { shares: Shares::Measured(balancer), .. }) = balance
+                && span.step == step
+            {
                 balancer.record(span.segment, (span.rows, span.context), span.end - span.start);
             }
         });
@@ -137,7 +172,7 @@ impl Executor {
     /// Submits all segments of a step.
     fn play_by(&mut self, choice: Choice, step: &Step, logits: LogitsTo) -> Result<(), Failed> {
         if !choice.halves || step.rows.len() < 2 {
-            let slot = self.take_slot()?;
+            let slot = self.take_slot(choice)?;
             self.played = [(slot, step.logits.len()), (slot, 0)];
             return self.run(choice.segmentation, &[(slot, step)], logits);
         }
@@ -145,7 +180,7 @@ impl Executor {
         let [mut first, mut second] = halves;
         cut(step, &mut first, &mut second);
         let mut run = || {
-            let slots = [self.take_slot()?, self.take_slot()?];
+            let slots = [self.take_slot(choice)?, self.take_slot(choice)?];
             self.played = [(slots[0], first.logits.len()), (slots[1], second.logits.len())];
             self.run(choice.segmentation, &[(slots[0], &first), (slots[1], &second)], logits)
         };
@@ -154,11 +189,16 @@ impl Executor {
         result
     }
 
-    /// The slot that is next, once what it played is done.
-    fn take_slot(&mut self) -> Result<usize, Failed> {
+    /// The slot that is next, once what it played is done. A device that failed and that the play does
+    /// not use is not waited for.
+    fn take_slot(&mut self, choice: Choice) -> Result<usize, Failed> {
         let slot = self.next_slot;
+        for device in 0..self.recordings.len() {
+            if self.uses(choice.segmentation, device) || !self.outages.is_failed(device) {
+                self.wait_for(device, slot)?;
+            }
+        }
         self.next_slot = (slot + 1) % SLOTS;
-        (0..self.recordings.len()).try_for_each(|device| self.wait_for(device, slot))?;
         Ok(slot)
     }
 
@@ -170,8 +210,6 @@ impl Executor {
         logits: LogitsTo,
     ) -> Result<(), Failed> {
         let (plan, turns) = (self.plan.clone(), self.turns.clone());
-        // Times that the balance goes by are those of this step.
-        self.timeline.take_closed(&mut |_| ());
         for &Turn { play, segment: index } in &turns[segmentation][plays.len() - 1] {
             let ((slot, step), segment) = (plays[play], &plan.segments[index]);
             if plan.is_idle(index, step) {
@@ -230,9 +268,12 @@ impl Executor {
     pub(super) fn wait(&mut self) -> Result<(), DeviceError> {
         for (slot, _) in self.played {
             for device in 0..self.recordings.len() {
-                self.wait_for(device, slot).map_err(|failed| failed.error)?;
+                if !self.outages.is_failed(device) {
+                    self.wait_for(device, slot).map_err(|failed| failed.error)?;
+                }
             }
         }
+        self.take_times();
         Ok(())
     }
 

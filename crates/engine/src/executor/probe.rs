@@ -11,7 +11,7 @@ impl Probe for Executor {
     fn play_op(&mut self, op: usize, step: &Step) -> Result<(), DeviceError> {
         let plan = self.plan.clone();
         let device = plan.ops[op].device;
-        if let Some(segment) = plan.segments.iter().find(|segment| segment.ops.start == op) {
+        if let Some(segment) = plan.placed_segments().find(|segment| segment.ops.start == op) {
             for transfer in &segment.receives {
                 let from = plan.segments[transfer.from].device;
                 let rows = plan.rows(transfer.tensor, step);

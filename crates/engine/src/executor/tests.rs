@@ -73,8 +73,12 @@ struct Clock {
     log: Vec<(usize, usize, usize)>,
     /// Submissions to the second device that still have to fail.
     failing: usize,
+    /// Whether they fail because somebody gave the play up.
+    given_up: bool,
     /// Rows that passed into each device.
     imported: [usize; 2],
+    /// Real time that the second device takes for a segment.
+    delay: Option<Duration>,
 }
 
 struct Timed {
@@ -112,9 +116,13 @@ impl Recording for Timed {
 
     fn wait(&mut self, slot: usize, _limit: Duration) -> Result<(), DeviceError> {
         let mut clock = self.clock.lock().unwrap();
+        if self.device == 1 && clock.done[1][slot] > clock.host {
+            clock.delay.into_iter().for_each(std::thread::sleep);
+        }
         clock.host = clock.host.max(clock.done[self.device][slot]);
         match std::mem::take(&mut self.failed[slot]) {
             false => Ok(()),
+            true if clock.given_up => Err(DeviceError::Interrupted),
             true => Err(DeviceError::Failed {
                 device: "helper".to_string(),
                 what: "a product".to_string(),
@@ -289,9 +297,37 @@ fn a_step_is_played_again_without_the_device_that_failed() {
     assert_eq!((helper(&executor).failures, helper(&executor).left_out), (1, false));
 }
 
-/// Whoever plays a wrong step, or gives one up, hears of it.
+/// A play that is given up is no failure of a device, and leaves nothing behind for the next.
 #[test]
-fn interruptions_are_not_failures_of_a_device() {
-    assert!(!outage::can_replay(&DeviceError::Interrupted));
+fn an_interrupted_play_leaves_nothing_behind() {
+    let (mut executor, clock, told) = executor(Choice { segmentation: 1, halves: true });
+    (clock.lock().unwrap().failing, clock.lock().unwrap().given_up) = (usize::MAX, true);
+    let error = executor.play(&step(16)).unwrap_err();
+    assert!(matches!(error, DeviceError::Interrupted), "{error}");
+    clock.lock().unwrap().failing = 0;
+    for _ in 0..SLOTS {
+        executor.play(&step(16)).unwrap();
+    }
+    assert!(told.lock().unwrap().is_empty());
+    assert_eq!(executor.device_use().map(|device| device.failures).sum::<u64>(), 0);
     assert!(!outage::can_replay(&DeviceError::BadStep(String::new())));
+}
+
+/// Measured times reach the balance, those of a device that works by itself as well: where all that the
+/// helper does takes a while, its products stay where they were placed.
+#[test]
+fn measured_times_decide() {
+    let (mut executor, clock, _) = executor(Choice::PLACED);
+    let shares = Shares::Measured(Balancer::new(executor.plan.clone(), ceilings(), true));
+    executor.balance = Some(Balance { least_rows: 8, shares });
+    clock.lock().unwrap().delay = Some(Duration::from_millis(2));
+    (0..12).for_each(|_| executor.play(&step(16)).unwrap());
+    clock.lock().unwrap().log.clear();
+    (0..4).for_each(|_| executor.play(&step(16)).unwrap());
+    let log = &clock.lock().unwrap().log;
+    assert!(log.iter().all(|entry| entry.0 == 0), "the helper is slow: {log:?}");
+    let Some(Balance { shares: Shares::Measured(balancer), .. }) = &executor.balance else {
+        unreachable!("it was set above")
+    };
+    assert!(balancer.has_measured(0) && balancer.has_measured(1), "both devices were timed");
 }

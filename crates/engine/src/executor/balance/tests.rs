@@ -50,7 +50,7 @@ impl World {
 
 fn world() -> (World, Balancer) {
     let plan = Arc::new(tandem_plan());
-    let balancer = Balancer::new(plan.clone(), ceilings());
+    let balancer = Balancer::new(plan.clone(), ceilings(), true);
     (World { plan, seconds_per_row: [1e-3; 2], noise: 1 }, balancer)
 }
 

@@ -3,9 +3,10 @@
 use pianola_engine::{CheckOptions, CheckSubject, DeviceCheck, Engine, LoadOptions, Speculation};
 use pianola_formats::TensorType;
 use pianola_model::{ModelFile, Shape};
-use pianola_plan::Plan;
+use pianola_plan::{Device, Plan};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::Arguments;
 use crate::commands::check;
@@ -103,8 +104,10 @@ fn quick_checks(
         kv_type: options.kv_type,
         reproducible: options.reproducible,
     };
+    // What cannot run a whole model has a check of its own.
+    let whole = |device: &&Arc<dyn Device>| device.spec().lacks.is_empty();
     let devices = plan.devices_among(&options.all_devices());
-    let checks = devices.iter().map(|device| check::check(subject, device, how, false, console));
+    let checks = devices.iter().filter(whole).map(|device| check::check(subject, device, how, false, console));
     let checks = checks.collect::<Result<Vec<DeviceCheck>, Failure>>()?;
     check::verdict(&checks)?;
     Ok(checks)

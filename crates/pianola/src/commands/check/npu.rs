@@ -47,10 +47,10 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let most = bound(opened.precision, &found.plan);
     let passed = off <= most;
     if arguments.json {
-        console::print_json(&json!({
+        console::print_json(&json!([{
             "device": description, "model": located.label, "precision": opened.precision.to_string(),
             "tokens": TOKENS, "difference": off, "bound": most, "passed": passed,
-        }))?;
+        }]))?;
     } else {
         console::print_line(&format!(
             "  {}  logits of {TOKENS} tokens with all products of {} layers in {}: off by {:.3} % of their \
