@@ -281,7 +281,7 @@ fn rotated_of_every_size() {
     let gpu = open();
     let mut seen = BTreeSet::new();
     // With room for few tiles a large one is chosen, with room for many a small one.
-    for parallelism in [1, 1 << 10, 1 << 12, 1 << 17] {
+    for parallelism in [1, 1 << 12, 1 << 17] {
         let options = VulkanOptions { parallelism: Some(parallelism), ..with_prompt_weights(&gpu) };
         let case = Case {
             family: "llama",
@@ -297,10 +297,7 @@ fn rotated_of_every_size() {
         let type_of = |name: &str| if differs(name) { Q4_1 } else { Q8_0 };
         let made = plan_of_types(&case, VulkanDevice::spec_named("vulkan"), type_of);
         let mut bench = Bench::new(options, made);
-        bench.check(
-            "project_rotated",
-            &[(&[(0, 0, 100)], 1), (&[(1, 0, 200), (0, 100, 1)], 1), (&[(0, 101, 301)], 1)],
-        );
+        bench.check("project_rotated", &[(&[(0, 0, 100)], 1), (&[(1, 0, 200), (0, 100, 1)], 1)]);
         seen.extend(bench.seen);
     }
     assert_eq!(seen.len(), 4, "{seen:?}");
