@@ -107,7 +107,10 @@ fn quick_checks(
     // What cannot run a whole model has a check of its own.
     let whole = |device: &&Arc<dyn Device>| device.spec().lacks.is_empty();
     let devices = plan.devices_among(&options.all_devices());
-    let checks = devices.iter().filter(whole).map(|device| check::check(subject, device, how, false, console));
+    let checks = devices
+        .iter()
+        .filter(whole)
+        .map(|device| check::check(subject, device, how, false, console));
     let checks = checks.collect::<Result<Vec<DeviceCheck>, Failure>>()?;
     check::verdict(&checks)?;
     Ok(checks)
