@@ -54,7 +54,7 @@ impl Plan {
         };
         let before = self.clone();
         let parts = self.graph.parts();
-        let mut declined = Vec::new();
+        let (mut declined, mut copy) = (Vec::new(), 0);
         for (what, moved) in CHOICES {
             let mut trial = self.clone();
             let moves = |_: usize, op: &crate::PlanOp| {
@@ -66,8 +66,9 @@ impl Plan {
                 continue;
             }
             match trial.verdict(device, takeover, (ceilings, speed), shared) {
-                Ok(()) => {
+                Ok(bytes) => {
                     self.add_segmentation(format!("{what} on {name}"), &spec, &moves);
+                    copy = bytes;
                 }
                 Err(reason) => declined.push(format!("{what} are not offered to {name}: {reason}")),
             }
@@ -82,6 +83,10 @@ impl Plan {
             return;
         }
         self.remarks.push(format!(
+            "{name} has the weights of what it is offered a second time, {}, converted at load",
+            size_text(copy)
+        ));
+        self.remarks.push(format!(
             "steps of fewer than {} rows are not offered to {name}: {}",
             takeover.least_rows,
             match takeover.shares_memory {
@@ -91,14 +96,15 @@ impl Plan {
         ));
     }
 
-    /// Whether the last segmentation is worth recording, or why not.
+    /// Bytes of weights that the further device keeps if the last segmentation is worth recording, or why it
+    /// is not.
     fn verdict(
         &self,
         device: &dyn Device,
         takeover: Takeover,
         (ceilings, speed): (&[Ceilings], Option<Ceilings>),
         shared: &[Allocation],
-    ) -> Result<(), String> {
+    ) -> Result<u64, String> {
         let id = DeviceId(self.devices.len() - 1);
         let mut needed = device.allocations(self, id).map_err(|error| error.to_string())?;
         let copy = weights(&needed);
@@ -107,13 +113,13 @@ impl Plan {
             let copy = size_text(copy);
             return Err(format!("there is no memory for a second copy of their weights, {copy}"));
         }
-        let Some(speed) = speed else { return Ok(()) };
+        let Some(speed) = speed else { return Ok(copy) };
         let mut all = ceilings.to_vec();
         all.push(speed);
         let with = self.predicted(self.segmentations.len() - 1, &all, takeover, id);
         let without = self.predicted(0, &all, takeover, id);
         if without > LEAST_GAIN * with {
-            return Ok(());
+            return Ok(copy);
         }
         let rows = self.options.max_rows;
         Err(format!(
@@ -161,3 +167,6 @@ fn weights(allocations: &[Allocation]) -> u64 {
     let weights = allocations.iter().filter(|item| item.kind == AllocationKind::Weights);
     weights.map(|item| item.bytes).sum()
 }
+
+#[cfg(test)]
+mod tests;
