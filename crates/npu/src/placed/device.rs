@@ -242,6 +242,15 @@ impl Device for NpuDevice {
     ) -> Result<Box<dyn Recording>, DeviceError> {
         let assigned = Assigned::new(plan, id);
         assigned.check(plan)?;
+        // Memory is granted before it is there; what is too much would end the process half-way.
+        let needed = self.allocations(plan, id)?;
+        if !self.holds(&needed) {
+            return Err(DeviceError::OutOfMemory {
+                device: self.name().to_string(),
+                what: "a second copy of weights, pages and activations".to_string(),
+                bytes: needed.iter().map(|allocation| allocation.bytes).sum(),
+            });
+        }
         let kv = KvMemory::new(plan, &assigned.slots())?;
         let weights = Weights::load(plan, &assigned.weights, self.form(), source, progress)?;
         let (fallback, clock) = (self.options.fallback, self.options.clock.clone());
