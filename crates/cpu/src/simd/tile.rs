@@ -210,8 +210,8 @@ impl Walk {
     /// The next block of a tile of codes `C` and scales `S`.
     #[inline(always)]
     pub fn step<C: Codes, S: Scales>(&mut self) -> BlockPlace {
-        let shared = (self.block % SUPER == 0).then_some(self.next);
-        if self.block % SUPER == 0 {
+        let shared = self.block.is_multiple_of(SUPER).then_some(self.next);
+        if shared.is_some() {
             self.next += S::SHARED;
         }
         let index = self.block % (LINE / S::OWN);
