@@ -99,7 +99,8 @@ pub(crate) struct Strips {
 #[derive(Clone, Copy)]
 pub(crate) struct UnitTiles {
     pub start: *const u8,
-    pub bytes: usize,
+    /// Bytes from one tile to the next.
+    pub stride: usize,
     pub count: usize,
     /// Planted in the block in the middle of one of the tiles.
     #[cfg(feature = "test-hooks")]
@@ -206,7 +207,7 @@ unsafe fn fill_panel<L: UnitLanes, C: Codes, S: Scales, const ZERO: i32>(
 ) {
     // SAFETY: by this function's promise.
     unsafe {
-        let tile = tiles.start.add(index * tiles.bytes);
+        let tile = tiles.start.add(index * tiles.stride);
         let (mut walk, at) = Walk::from::<C, S>(first);
         let mut shared = S::shared::<L>(tile.add(at));
         for (offset, place) in panel.iter_mut().enumerate() {

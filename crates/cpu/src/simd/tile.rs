@@ -224,7 +224,7 @@ impl Walk {
     #[inline(always)]
     pub fn step<C: Codes, S: Scales>(&mut self) -> BlockPlace {
         let shared = self.block.is_multiple_of(SUPER).then_some(self.next);
-        if self.block.is_multiple_of(SUPER) {
+        if shared.is_some() {
             self.next += S::SHARED;
         }
         let index = self.block % (LINE / S::OWN);

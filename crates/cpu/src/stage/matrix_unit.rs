@@ -79,7 +79,7 @@ fn unit_tiles(play: &Play<'_>, part: &Weights, tiles: Range<usize>) -> UnitTiles
     let matrix = unsafe { &*part.matrix };
     UnitTiles {
         start: matrix.tile(tiles.start).as_ptr(),
-        bytes: matrix.tile_bytes,
+        stride: matrix.tile_stride,
         count: tiles.len(),
         #[cfg(feature = "test-hooks")]
         fault: (tiles.clone().position(|tile| part.is_faulty(tile)))

@@ -106,7 +106,9 @@ impl Product {
         rows: usize,
     ) -> impl Iterator<Item = Range<usize>> {
         let direct = self.parts.iter().any(|part| part.is_direct(play, rows));
+        let unit = self.parts.iter().any(|part| self.unit_product(play, part).is_some());
         let step = match self.gate {
+            _ if unit => tiles.len().max(1),
             None => tiles.len().max(1),
             Some(_) if direct => TILES_AT_ONCE,
             Some(_) => 1,

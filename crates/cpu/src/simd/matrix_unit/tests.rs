@@ -68,7 +68,7 @@ fn both(level: Level, ty: TensorType, rows: usize) -> [Vec<f32>; 2] {
     let strips = Strips { codes, metas, columns: COLUMNS };
     let tiles = UnitTiles {
         start: matrix.tile(0).as_ptr(),
-        bytes: matrix.tile_bytes,
+        stride: matrix.tile_stride,
         count: 2,
         #[cfg(feature = "test-hooks")]
         fault: None,
