@@ -68,6 +68,10 @@ impl std::fmt::Display for EnginePlacement {
                 true => "products of prompts".to_string(),
                 false => part_text(part.layers.clone(), self.layers, part.head),
             };
+            if part.layers.is_empty() && !part.head {
+                write!(f, "{separator}{what} on {}", part.device)?;
+                continue;
+            }
             let what = if part.shared { format!("parts of {what}") } else { what };
             write!(f, "{separator}{what} on {} ", part.device)?;
             match part.heaps {

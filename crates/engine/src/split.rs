@@ -148,9 +148,10 @@ fn placed_parts(asked: &LoadOptions) -> Result<Vec<(ModelPart, DeviceSpec)>, Eng
     let find = |(part, name): &(ModelPart, String)| {
         let spec = specs.iter().find(|spec| spec.name == *name);
         let spec = spec.or_else(|| {
-            // Emulated devices and one of several are found by the kind alone, too.
-            let kind = |spec: &&DeviceSpec| spec.name.split([' ', ':']).next() == Some(name);
-            specs.iter().find(kind)
+            // By the kind alone, too, where there is one of it.
+            let kind = |name: &str| name.split([' ', ':']).next().unwrap_or_default().to_string();
+            let mut alike = specs.iter().filter(|spec| kind(&spec.name) == kind(name));
+            alike.next().filter(|_| alike.next().is_none())
         });
         let names = || specs.iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>().join(", ");
         spec.map(|spec| (*part, spec.clone())).ok_or_else(|| EngineError::NoSuchDevice {

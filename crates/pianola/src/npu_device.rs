@@ -57,7 +57,12 @@ pub fn open(
     console: Console,
 ) -> Result<Opened, Failure> {
     let place = arguments.place.clone();
-    let by_name = place.iter().any(|(_, device)| device == "npu");
+    let by_name = place.iter().any(|(_, device)| device.starts_with("npu"));
+    if let Some((part, _)) = (place.iter().enumerate())
+        .find_map(|(at, one)| place[..at].iter().find(|other| other.0 == one.0))
+    {
+        return Err(Failure::usage(format!("--place names {part} twice")));
+    }
     if choice.npu == NpuUse::No && !arguments.emulate_npu {
         if by_name {
             let why = "--place names npu, and --device does not; name it there, as in npu+cpu";
@@ -89,7 +94,8 @@ pub fn open(
                 true => console.notice(&line),
                 false => console.detail(&line),
             }
-            let place = place.into_iter().filter(|(_, device)| device != "npu").collect();
+            let place =
+                place.into_iter().filter(|(_, device)| !device.starts_with("npu")).collect();
             // Machines without an NPU need not hear of it.
             let remarks = if asked { vec![line] } else { Vec::new() };
             Ok(Opened { device: None, place, remarks })
@@ -146,11 +152,11 @@ fn place(text: &str) -> Result<(ModelPart, String), String> {
     let Some((part, device)) = text.split_once('=') else {
         return Err("it must be a part and a device, as in attention=npu".to_string());
     };
-    let device = device.trim();
-    if device.is_empty() {
-        return Err(format!("{part} needs a device behind its ="));
+    let (part, device): (ModelPart, &str) = (part.trim().parse()?, device.trim());
+    match device.is_empty() {
+        true => Err(format!("{part} needs a device behind its =")),
+        false => Ok((part, device.to_string())),
     }
-    Ok((part.trim().parse()?, device.to_string()))
 }
 
 /// Reads a precision of products.

@@ -39,6 +39,8 @@ pub struct Statistics<'a> {
     runs_on: String,
     prompt_ceiling: Option<f64>,
     generation_ceiling: Option<f64>,
+    /// Whether a speed says anything: not that of a device that is emulated.
+    has_speed: bool,
 }
 
 impl<'a> Statistics<'a> {
@@ -55,6 +57,7 @@ impl<'a> Statistics<'a> {
         Statistics {
             answer,
             runs_on: engine.runs_on(),
+            has_speed: engine.emulated_device().is_none(),
             prompt_ceiling: ceiling(usage.cached_tokens..usage.prompt_tokens, chunk),
             generation_ceiling: ceiling(usage.prompt_tokens..end, 1),
         }
@@ -101,11 +104,11 @@ impl Statistics<'_> {
             "prompt_tokens": answer.usage.prompt_tokens,
             "cached_tokens": answer.usage.cached_tokens,
             "prompt_seconds": answer.timing.prompt_seconds,
-            "prompt_tokens_per_second": prompt_speed(answer),
+            "prompt_tokens_per_second": prompt_speed(answer).filter(|_| self.has_speed),
             "prompt_ceiling_tokens_per_second": self.prompt_ceiling,
             "generated_tokens": answer.usage.generated_tokens,
             "generation_seconds": answer.timing.generation_seconds,
-            "generation_tokens_per_second": generation_speed(answer),
+            "generation_tokens_per_second": generation_speed(answer).filter(|_| self.has_speed),
             "generation_ceiling_tokens_per_second": self.generation_ceiling,
             "drafted_tokens": answer.usage.drafted_tokens,
             "accepted_tokens": answer.usage.accepted_tokens,

@@ -125,12 +125,15 @@ impl PlanText<'_> {
     fn columns(&self, op: &PlanOp) -> String {
         let work = self.work(op);
         format!(
-            "{:<6} {:<12} {:>12} {:>12} {:>10.2} {:<4} {}",
+            "{:<6} {:<12} {:>12} {:>12} {:>10} {:<4} {}",
             self.device(op.device),
             weight_types(self.plan, op),
             work.bytes,
             work.operations,
-            1e6 * self.seconds_of(op),
+            match self.seconds_of(op) {
+                unknown if unknown.is_nan() => "-".to_string(),
+                seconds => format!("{:.2}", 1e6 * seconds),
+            },
             if op.barrier { "yes" } else { "" },
             kernel_ops(self.plan, op),
         )
@@ -232,7 +235,9 @@ impl Display for PlanText<'_> {
                 ceilings.operations_per_second / 1e9,
             )?;
         }
-        if self.seconds().is_nan() {
+        let shared = self.plan.segmentations.len() > 1 && self.rows > 1;
+        let unknown = self.ceilings.iter().any(|ceilings| !ceilings.is_known());
+        if self.seconds().is_nan() || (shared && unknown) {
             return writeln!(f, "at best: not known, because a device has no speed of its own");
         }
         writeln!(

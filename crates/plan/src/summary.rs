@@ -81,7 +81,7 @@ impl Plan {
             let weights = size_text(self.weight_bytes_on(id));
             let name = &self.devices[id.0].name;
             if !self.ops.iter().any(|op| op.device == id) {
-                return format!("products in some steps on {name}, {weights} of weights again");
+                return format!("products in some steps on {name}");
             }
             let head = id == self.head_device();
             let what = part_text(self.layers_on(id), self.layers(), head);

@@ -198,6 +198,7 @@ pub(crate) unsafe fn multiply_strips<L, U, C, S, const ZERO: i32>(
 /// # Safety
 /// As of [`multiply_strips`].
 #[inline(always)]
+#[cfg_attr(not(feature = "test-hooks"), allow(unused_variables))]
 unsafe fn fill_panel<L: UnitLanes, C: Codes, S: Scales, const ZERO: i32>(
     tiles: &UnitTiles,
     index: usize,

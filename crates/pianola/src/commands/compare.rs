@@ -21,7 +21,8 @@ use crate::options::{ComputeOptions, level, positive, quantisation};
 /// Compare the predictions of two models, or of one model computed in two ways.
 ///
 /// A and B are models, each with ways to compute behind it, separated by commas: exact or fast,
-/// device=DEVICE, simd=LEVEL, kv-type=TYPE, quantize=TYPE, threads=N. A is the measure: the KL divergence of
+/// device=DEVICE, simd=LEVEL, kv-type=TYPE, quantize=TYPE, threads=N; with an NPU also emulate-npu,
+/// npu-kernels=FOLDER, npu-precision=TYPE, npu-rotation=off. A is the measure: the KL divergence of
 /// B's predictions from A's is given in nats, at every position of the second half of each window.
 #[derive(Args, Debug)]
 #[command(after_help = "\
