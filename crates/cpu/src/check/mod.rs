@@ -8,6 +8,7 @@
 
 mod attention;
 mod attention_halves;
+mod block_means;
 mod bound;
 mod error;
 mod judge;

@@ -1,5 +1,6 @@
 //! Errors of products, found in the same pass over the weights as their values.
 
+use super::block_means::BlockMeans;
 use super::error::{EPSILON, NodeError, TensorError, effective_count};
 use super::noise::{half_error, int8_error, sum_variance};
 use super::rotation::RotatedProduct;
@@ -77,6 +78,7 @@ impl NodeError<'_> {
         terms.magnitudes = (x.iter().zip(&off))
             .map(|(&x, off)| (off + relative * (f64::from(x.abs()) + off)) as f32)
             .collect();
+        let means = BlockMeans::of(matrix);
         let (mut units, mut freedom) = (Vec::new(), Vec::new());
         for (x, variance) in x.chunks_exact(columns).zip(variance.chunks_exact(columns)) {
             let square = |(&x, variance): (&f32, &f64)| {
@@ -88,7 +90,10 @@ impl NodeError<'_> {
             let unit = squares.iter().copied().fold(0.0, f64::max);
             let unit = if unit > 0.0 { unit } else { 1.0 };
             terms.squares.extend(squares.iter().map(|square| (square / unit) as f32));
-            freedom.push(effective_count(squares.into_iter()));
+            freedom.push(match &means {
+                Some(means) => means.freedom(&squares),
+                None => effective_count(squares.into_iter()),
+            });
             units.push(unit);
         }
         let cut_off = if rounding == Rounding::Halves { cut_off(columns) } else { 0.0 };
