@@ -114,6 +114,7 @@ impl Budget {
             (options.numeric == Numeric::Exact, "exact mode rounds nothing"),
             (options.reproducible, "reproducible plans compute all rows alike"),
             (options.max_rows < rotated::LEAST_ROWS as usize, "plays have few rows"),
+            (!rotated::has_room(&self.limits), "a workgroup has too little shared memory"),
         ];
         let obstacle = obstacles.into_iter().find(|obstacle| obstacle.0);
         match (self.prompt_weights, obstacle) {
@@ -125,7 +126,10 @@ impl Budget {
             (PromptWeights::Auto, None) => {
                 let all = self.listed(plan, device, true)?;
                 let sizes: Vec<u64> = all.iter().map(|allocation| allocation.bytes).collect();
-                Ok(self.discrete && self.share(&sizes).is_some())
+                // Over the bus they would be read more slowly than the first form is decoded.
+                let own = |heap: &HeapShare| heap.name == DEVICE_LOCAL || heap.taken == 0;
+                let in_own_memory = self.share(&sizes).is_some_and(|heaps| heaps.iter().all(own));
+                Ok(self.discrete && in_own_memory)
             }
         }
     }
@@ -312,6 +316,10 @@ mod tests {
         assert!(without.iter().all(|allocation| allocation.kind != AllocationKind::PromptWeights));
         assert!(keeps(&of(rest, 32, on), &prompts).unwrap());
         assert!(!keeps(&of(4096, 32, PromptWeights::Off), &prompts).unwrap());
+        // A second heap, the host's, holds them, and is no place for them.
+        let sizes: Vec<u64> = all.iter().map(|allocation| allocation.bytes).collect();
+        let host = Budget { heaps: heaps(&[rest, 4096]), ..of(rest, 32, auto) };
+        assert!(host.share(&sizes).is_some() && !keeps(&host, &prompts).unwrap());
         assert!(!keeps(&Budget { discrete: false, ..of(4096, 32, auto) }, &prompts).unwrap());
         for (byte_depth, plan, why) in [
             (0, prompts, "no matrix units for int8"),

@@ -44,7 +44,8 @@ pub enum PromptWeights {
     /// On a card with matrix units for int8, if it has memory left when everything else is placed.
     #[default]
     Auto,
-    /// Always; an error where that is not possible.
+    /// Always; an error where the device or the plan cannot. Matrices whose rows cannot be rotated, or whose
+    /// second form exceeds a binding, are read in their first form.
     On,
     /// Never.
     Off,

@@ -26,7 +26,7 @@ fn rotatable(plan: &Plan, device: DeviceId) -> BTreeSet<usize> {
     let quantized =
         |spec: &WeightSpec| spec.ty.is_quantized() && rotation(spec.shape.rows().1).is_some();
     let ops = plan.ops.iter().enumerate();
-    let mine = ops.filter(|&(op, planned)| planned.device == device && !plan.is_head(op));
+    let mine = ops.filter(|&(op, _)| plan.runs_on(op, device) && !plan.is_head(op));
     mine.filter_map(|(_, planned)| match &planned.kernel {
         Kernel::Project(project) => Some(project),
         _ => None,
@@ -37,8 +37,8 @@ fn rotatable(plan: &Plan, device: DeviceId) -> BTreeSet<usize> {
 }
 
 impl Weights {
-    /// Finds room for the form for prompts, behind everything else. A slice whose second form exceeds
-    /// `limit` has none.
+    /// Finds room for the form for prompts, behind everything else. A matrix with a slice whose second form
+    /// would exceed `limit` has none.
     pub fn add_prompt_form(
         &mut self,
         plan: &Plan,
@@ -48,13 +48,15 @@ impl Weights {
     ) -> Result<(), DeviceError> {
         for index in rotatable(plan, device) {
             let Weight::Matrix(matrix) = &mut self.list[index] else { continue };
+            let columns = matrix.columns;
+            if matrix.slices.iter().any(|slice| form_bytes(slice.rows, columns) > limit) {
+                continue;
+            }
             for slice in &mut matrix.slices {
-                let bytes = form_bytes(slice.rows, matrix.columns);
-                if bytes <= limit {
-                    let what = format!("{} for prompts", plan.graph.weights[index].name);
-                    let (kind, layer) = (AllocationKind::PromptWeights, plan.weight_layer(index));
-                    slice.prompt_form = Some(allocate(&Allocation { kind, what, bytes, layer })?);
-                }
+                let bytes = form_bytes(slice.rows, columns);
+                let what = format!("{} for prompts", plan.graph.weights[index].name);
+                let (kind, layer) = (AllocationKind::PromptWeights, plan.weight_layer(index));
+                slice.prompt_form = Some(allocate(&Allocation { kind, what, bytes, layer })?);
             }
         }
         Ok(())

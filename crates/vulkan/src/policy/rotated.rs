@@ -82,23 +82,36 @@ const TILES: [(RotatedShape, u32); 4] = [
     (RotatedShape { rows_each: 32, tokens_each: 32 }, 30),
 ];
 
-/// The tile for a product of `rows` weight rows (of both parts of a gate) with `count` rows: the one
-/// whose waves take the least time.
-pub(crate) fn choose(limits: &Limits, rows: u32, count: u32) -> RotatedShape {
+/// The tiles that fit a device, with what each costs.
+fn fitting(limits: &Limits) -> impl Iterator<Item = (RotatedShape, u32)> {
     let of_side = |each: u32| each * limits.matrices / 16;
-    let scaled = TILES.map(|(RotatedShape { rows_each, tokens_each }, cost)| {
+    let scaled = move |(RotatedShape { rows_each, tokens_each }, cost)| {
         let shape =
             RotatedShape { rows_each: of_side(rows_each), tokens_each: of_side(tokens_each) };
         (shape, cost)
-    });
-    let fits = |shape: &&(RotatedShape, u32)| shape.0.shared_memory(limits) <= limits.shared_memory;
-    let cost = |&&(shape, cost): &&(RotatedShape, u32)| {
+    };
+    let fits = |tile: &(RotatedShape, u32)| tile.0.shared_memory(limits) <= limits.shared_memory;
+    TILES.into_iter().map(scaled).filter(fits)
+}
+
+/// Whether a workgroup has room for a tile.
+pub(crate) fn has_room(limits: &Limits) -> bool {
+    fitting(limits).next().is_some()
+}
+
+/// The tile for a product of `rows` weight rows (of both parts of a gate) with `count` rows: the one
+/// whose waves take the least time.
+///
+/// # Panics
+/// Unless the device [`has_room`].
+pub(crate) fn choose(limits: &Limits, rows: u32, count: u32) -> RotatedShape {
+    let cost = |&(shape, cost): &(RotatedShape, u32)| {
         let tiles = rows.div_ceil(shape.rows()) * count.div_ceil(shape.tokens());
         // Two workgroups of four subgroups are a quarter of the invocations that a unit holds.
         let at_once = (limits.parallelism / 4 / shape.workgroup(limits)).max(1);
         tiles.div_ceil(at_once) * cost
     };
-    scaled.iter().filter(fits).min_by_key(cost).unwrap_or(&scaled[TILES.len() - 1]).0
+    fitting(limits).min_by_key(cost).expect("devices without room keep no such weights").0
 }
 
 #[cfg(test)]
@@ -145,6 +158,12 @@ mod tests {
                 assert!(operand_rows(count).is_multiple_of(shape.tokens()), "{shape:?}");
             }
         }
+    }
+
+    #[test]
+    fn devices_with_the_least_shared_memory_have_no_tile() {
+        assert!(!has_room(&limits(32, 1 << 14, 16 << 10, 16)));
+        assert!(has_room(&limits(32, 1 << 14, 32 << 10, 16)));
     }
 
     #[test]
