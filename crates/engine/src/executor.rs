@@ -6,7 +6,7 @@
 //!
 //! Plays alternate between slots. A play without logits returns before it is done, so that the next
 //! one, in the other slot, keeps the first device busy while the last still works: a prompt's chunks
-//! overlap. Steps of many sequences are cut in two halves where the plan predicts a gain.
+//! overlap. Steps with logits are cut in two halves where the plan predicts a gain.
 //!
 //! Where the plan has several segmentations, one is chosen for each step of many rows, by what segments
 //! took lately (`balance.rs`). A device that fails and that the plan can do without is left out for a
@@ -58,7 +58,7 @@ pub struct DeviceUse {
     pub busy_seconds: f64,
     /// Plays that it failed and others did instead.
     pub failures: u64,
-    /// Whether it is left out since the last of them.
+    /// Whether it is left out for a while after the last of them.
     pub left_out: bool,
 }
 
@@ -81,8 +81,8 @@ pub(crate) struct Executor {
     transfer: Vec<f32>,
     /// Rows and context of each sequence of a step.
     sequences: Vec<(usize, usize)>,
-    /// Whether halves pay, for a number of sequences and the pages that each has on average.
-    predicted: Option<((usize, usize), bool)>,
+    /// Whether halves pay, for a number of rows and of sequences and the pages that rows see on average.
+    predicted: Option<([usize; 3], bool)>,
     /// For each segmentation the order in which segments of one and of two plays are submitted.
     turns: Arc<Vec<[Vec<Turn>; SLOTS]>>,
     balance: Option<Balance>,
@@ -163,8 +163,7 @@ impl Executor {
     fn predict_with(&mut self, devices: &[Arc<dyn Device>]) {
         let plan = &self.plan;
         let measure = |device: &Arc<dyn Device>| device.measure(plan.options.numeric);
-        let lanes = plan.segmentations[0].segments.len() > 1 && plan.options.sequences > 1;
-        if lanes && self.overlap {
+        if plan.segmentations[0].segments.len() > 1 && self.overlap {
             self.ceilings = devices.iter().map(measure).collect();
         }
         if plan.segmentations.len() > 1 {
@@ -175,6 +174,15 @@ impl Executor {
             let least = least.unwrap_or(plan.options.max_rows);
             let emulated = devices.iter().any(|device| device.is_emulated());
             self.balance = Balance::of(plan, &ceilings, least, (emulated, self.overlap));
+            if self.balance.is_none() {
+                let unknown = plan.devices.iter().zip(&ceilings);
+                let unknown = unknown.filter(|(_, ceilings)| !ceilings.is_known());
+                let names: Vec<&str> = unknown.map(|(spec, _)| spec.name.as_str()).collect();
+                let names = names.join(", ");
+                self.tell(&format!(
+                    "the speed of {names} could not be measured, so it gets no work"
+                ));
+            }
         }
     }
 
@@ -278,8 +286,13 @@ impl Executor {
             let context = step.rows.iter().map(|row| row.position as usize + 1).max();
             self.timeline.begin(self.head, 0, 0, (step.rows.len(), context.unwrap_or(1)));
         }
-        self.sampler_mut()?.play_sampling(step, rows)?;
+        let played = self.sampler_mut()?.play_sampling(step, rows);
+        if played.is_err() {
+            self.timeline.abandon();
+        }
+        played?;
         self.timeline.end(self.head, 0);
+        self.take_times();
         self.plays += rows.iter().flatten().next().map_or(0, |row| row.uniforms.len() as u64 - 1);
         self.count(start);
         Ok(())
@@ -373,11 +386,12 @@ impl Executor {
 
     /// What each device did so far, by device id.
     pub fn device_use(&self) -> impl Iterator<Item = DeviceUse> + '_ {
-        (0..self.recordings.len()).map(|device| DeviceUse {
+        let now = Instant::now();
+        (0..self.recordings.len()).map(move |device| DeviceUse {
             busy_seconds: self.timeline.busy[device],
             failures: self.outages.failures(device)
                 + self.recordings[device].made_up_for().map_or(0, |(count, _)| count),
-            left_out: self.outages.is_failed(device),
+            left_out: self.outages.is_out(device, now),
         })
     }
 

@@ -277,12 +277,12 @@ impl Engine {
         let mut text = self.devices[head.0].description();
         for id in plan.device_ids().filter(|&id| id != head) {
             let (count, name) = (plan.layers_on(id).len(), &plan.devices[id.0].name);
-            text.push_str(&match plan.ops.iter().any(|op| op.device == id) {
-                true if plan.shares_layers(id) => {
+            text.push_str(&match plan.is_accelerator(id) {
+                false if plan.shares_layers(id) => {
                     format!(", parts of {count} of {} layers on {name}", plan.layers())
                 }
-                true => format!(", {count} of {} layers on {name}", plan.layers()),
-                false => format!(", products of prompts on {name}"),
+                false => format!(", {count} of {} layers on {name}", plan.layers()),
+                true => format!(", products of prompts on {name}"),
             });
         }
         text

@@ -1,6 +1,6 @@
 //! Where a loaded model lies.
 
-use pianola_plan::{Plan, Recording, part_text, size_text};
+use pianola_plan::{Plan, Recording, size_text};
 use pianola_vulkan::{HeapUse, VulkanRecording};
 
 /// A device's part of a loaded model.
@@ -10,8 +10,8 @@ pub struct DevicePart {
     pub device: String,
     /// Its layers.
     pub layers: std::ops::Range<usize>,
-    /// Whether it has parts of them only.
-    pub shared: bool,
+    /// Its part in words: layers, head or products of prompts.
+    pub part: String,
     /// Whether it computes the logits.
     pub head: bool,
     /// Bytes of weights that it reads.
@@ -38,7 +38,7 @@ impl EnginePlacement {
         let part = |(id, recording): (pianola_plan::DeviceId, &dyn Recording)| DevicePart {
             device: plan.devices[id.0].name.clone(),
             layers: plan.layers_on(id),
-            shared: plan.shares_layers(id),
+            part: plan.part_text(id),
             head: id == head,
             weight_bytes: plan.weight_bytes_on(id),
             heaps: recording.as_any().downcast_ref().map(VulkanRecording::heap_use),
@@ -64,16 +64,7 @@ impl std::fmt::Display for EnginePlacement {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (index, part) in self.parts.iter().enumerate() {
             let separator = if index > 0 { ", " } else { "" };
-            let what = match part.layers.is_empty() && !part.head {
-                true => "products of prompts".to_string(),
-                false => part_text(part.layers.clone(), self.layers, part.head),
-            };
-            if part.layers.is_empty() && !part.head {
-                write!(f, "{separator}{what} on {}", part.device)?;
-                continue;
-            }
-            let what = if part.shared { format!("parts of {what}") } else { what };
-            write!(f, "{separator}{what} on {} ", part.device)?;
+            write!(f, "{separator}{} on {} ", part.part, part.device)?;
             match part.heaps {
                 None => write!(f, "({})", size_text(part.weight_bytes))?,
                 Some(HeapUse { device_local, host }) => {
@@ -92,10 +83,10 @@ mod tests {
 
     #[test]
     fn placements_read_well() {
-        let part = |device: &str, layers, head, heaps| DevicePart {
+        let part = |device: &str, part: &str, head, heaps| DevicePart {
             device: device.to_string(),
-            layers,
-            shared: false,
+            layers: 0..0,
+            part: part.to_string(),
             head,
             weight_bytes: 1_200_000_000,
             heaps,
@@ -103,15 +94,11 @@ mod tests {
         let heaps = Some(HeapUse { device_local: 14_300_000_000, host: 0 });
         let text = |parts| EnginePlacement { layers: 62, parts }.to_string();
         assert_eq!(
-            text(vec![part("cpu", 0..6, false, None), part("vulkan", 6..62, true, heaps)]),
-            "layers 0 to 5 on cpu (1.2 GB), layers 6 to 61 and the head on vulkan (14.3 GB \
-             device-local, 0.0 MB host)"
+            text(vec![
+                part("cpu", "layers 0 to 5", false, None),
+                part("vulkan", "the head", true, heaps)
+            ]),
+            "layers 0 to 5 on cpu (1.2 GB), the head on vulkan (14.3 GB device-local, 0.0 MB host)"
         );
-        let head = text(vec![part("cpu", 0..62, false, None), part("vulkan", 0..0, true, heaps)]);
-        assert!(head.contains("all 62 layers on cpu (1.2 GB), the head on vulkan"), "{head}");
-        let whole = text(vec![part("vulkan", 0..62, true, heaps)]);
-        assert!(whole.starts_with("all 62 layers and the head on vulkan (14.3 GB"), "{whole}");
-        let cpu = text(vec![part("cpu", 0..62, true, None)]);
-        assert_eq!(cpu, "all 62 layers and the head on cpu (1.2 GB)");
     }
 }

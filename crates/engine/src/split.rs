@@ -4,8 +4,9 @@
 use crate::error::EngineError;
 use crate::options::LoadOptions;
 use pianola_plan::{
-    Allocation, AllocationKind, Ceilings, Device, DeviceId, DeviceSpec, Graph, HeapShare, KvDemand,
-    ModelPart, Placement, Plan, PlanError, PlanOptions, kv_bytes, layer_range, size_text,
+    Allocation, AllocationKind, Ceilings, Device, DeviceId, DeviceSpec, Graph, KvDemand, ModelPart,
+    Numeric, Placement, Plan, PlanError, PlanOptions, TakeoverTerms, kv_bytes, layer_range,
+    size_text,
 };
 use std::sync::Arc;
 
@@ -133,13 +134,27 @@ pub(crate) fn plan(
         (Some(0), _) => return Err(EngineError::NoLayersOnFirst),
         _ => {}
     }
-    let planner = Planner { graph, options, devices, placed: placed_parts(asked)? };
+    let all_devices = asked.all_devices();
+    let placed = placed_parts(asked)?;
+    let planner = Planner { graph, options, devices, all_devices, placed };
     let mut plan = match devices.len() {
         1 => planner.on_one(request),
         _ => planner.on_several(request),
     }?;
-    offer_products(&mut plan, asked);
+    remark_inexact(&mut plan, &planner);
+    offer_products(&mut plan, asked)?;
     Ok(plan)
+}
+
+/// Says where an exact plan has parts on a device that does not compute exactly.
+fn remark_inexact(plan: &mut Plan, planner: &Planner<'_>) {
+    for (part, spec) in planner.placed.iter().filter(|_| plan.options.numeric == Numeric::Exact) {
+        let device = planner.all_devices.iter().find(|device| device.spec().name == spec.name);
+        let takeover = device.and_then(|device| device.takeover());
+        if takeover.is_some_and(|takeover| !takeover.exact) {
+            plan.remarks.push(format!("{part} on {} is not exact, whatever the mode", spec.name));
+        }
+    }
 }
 
 /// Parts that were placed by the names of devices.
@@ -149,8 +164,8 @@ fn placed_parts(asked: &LoadOptions) -> Result<Vec<(ModelPart, DeviceSpec)>, Eng
         let spec = specs.iter().find(|spec| spec.name == *name);
         let spec = spec.or_else(|| {
             // By the kind alone, too, where there is one of it.
-            let kind = |name: &str| name.split([' ', ':']).next().unwrap_or_default().to_string();
-            let mut alike = specs.iter().filter(|spec| kind(&spec.name) == kind(name));
+            let kind = |spec: &&DeviceSpec| spec.name.split([' ', ':']).next() == Some(name);
+            let mut alike = specs.iter().filter(kind);
             alike.next().filter(|_| alike.next().is_none())
         });
         let names = || specs.iter().map(|spec| spec.name.as_str()).collect::<Vec<_>>().join(", ");
@@ -164,24 +179,26 @@ fn placed_parts(asked: &LoadOptions) -> Result<Vec<(ModelPart, DeviceSpec)>, Eng
 }
 
 /// What the plan's devices will allocate of the memory that another device has, too.
-fn same_memory(plan: &Plan, asked: &LoadOptions, other: &dyn Device) -> Vec<Allocation> {
-    let names = |shares: Option<Vec<HeapShare>>| -> Vec<&'static str> {
-        shares.into_iter().flatten().map(|share| share.name).collect()
+fn same_memory(
+    plan: &Plan,
+    all_devices: &[Arc<dyn Device>],
+    other: &dyn Device,
+) -> Result<Vec<Allocation>, EngineError> {
+    let names = |device: &dyn Device| -> Vec<&'static str> {
+        device.heaps(&[]).into_iter().flatten().map(|share| share.name).collect()
     };
-    let heaps = names(other.heaps(&[]));
-    let devices = plan.devices_among(&asked.all_devices());
+    let heaps = names(other);
     let mut all = Vec::new();
-    for (id, device) in plan.device_ids().zip(devices) {
-        let Ok(needed) = device.allocations(plan, id) else { continue };
-        if names(device.heaps(&needed)).iter().any(|name| heaps.contains(name)) {
-            all.extend(needed);
+    for (id, device) in plan.device_ids().zip(plan.devices_among(all_devices)) {
+        if names(device.as_ref()).iter().any(|name| heaps.contains(name)) {
+            all.extend(device.allocations(plan, id)?);
         }
     }
-    all
+    Ok(all)
 }
 
 /// Adds segmentations in which the accelerators compute products, as far as they pay.
-fn offer_products(plan: &mut Plan, asked: &LoadOptions) {
+fn offer_products(plan: &mut Plan, asked: &LoadOptions) -> Result<(), EngineError> {
     plan.remarks.extend(asked.remarks.iter().cloned());
     // Those that were given parts by name have their share.
     let free = |device: &&Arc<dyn Device>| {
@@ -190,7 +207,7 @@ fn offer_products(plan: &mut Plan, asked: &LoadOptions) {
     };
     let free: Vec<Arc<dyn Device>> = asked.accelerators.iter().filter(free).cloned().collect();
     if free.is_empty() {
-        return;
+        return Ok(());
     }
     let numeric = plan.options.numeric;
     let measure = |device: &Arc<dyn Device>| device.measure(numeric);
@@ -200,18 +217,23 @@ fn offer_products(plan: &mut Plan, asked: &LoadOptions) {
     for device in &free {
         let before = plan.devices.len();
         let speed = measure(device);
-        let shared = same_memory(plan, asked, device.as_ref());
-        plan.offer(device.as_ref(), (&ceilings, speed), &shared);
+        let shared = same_memory(plan, &asked.all_devices(), device.as_ref())?;
+        let terms =
+            TakeoverTerms { ceilings: &ceilings, speed, shared: &shared, overlap: asked.overlap };
+        plan.offer(device.as_ref(), terms);
         if plan.devices.len() > before {
             ceilings.push(speed.unwrap_or(Ceilings::UNKNOWN));
         }
     }
+    Ok(())
 }
 
 struct Planner<'a> {
     graph: Graph,
     options: PlanOptions,
     devices: &'a [Arc<dyn Device>],
+    /// These, and those that parts may be placed on besides.
+    all_devices: Vec<Arc<dyn Device>>,
     /// Parts of the model that were placed by name.
     placed: Vec<(ModelPart, DeviceSpec)>,
 }
@@ -341,13 +363,12 @@ impl Planner<'_> {
             (Some(bytes), _) => Some(bytes),
             (None, None) => None,
             (None, Some(available)) => {
-                let needed = device.allocations(&largest, DeviceId(0))?;
+                let needed = same_memory(&largest, &self.all_devices, device.as_ref())?;
                 // Pages come before a second form of the weights, which takes what is left.
-                let needed = needed
-                    .iter()
-                    .filter(|allocation| allocation.kind != AllocationKind::PromptWeights);
-                let all: u64 = needed.map(|allocation| allocation.bytes).sum();
-                let taken = all.saturating_sub(largest.kv_bytes());
+                let needed = needed.iter().filter(|allocation| {
+                    !matches!(allocation.kind, AllocationKind::PromptWeights | AllocationKind::Kv)
+                });
+                let taken: u64 = needed.map(|allocation| allocation.bytes).sum();
                 // Weights that do not fit are refused when they are loaded; an eighth is left to
                 // others.
                 let fits = taken <= available;

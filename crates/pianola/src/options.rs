@@ -12,7 +12,7 @@ use pianola_vulkan::{PromptWeights, VulkanOptions};
 
 use crate::catalogue;
 use crate::console::{Console, count};
-use crate::device::{self, DeviceChoice};
+use crate::device::{self, DeviceChoice, NpuUse};
 use crate::failure::Failure;
 use crate::npu_device::{self, NpuArguments};
 use crate::tuned;
@@ -135,6 +135,13 @@ impl ComputeOptions {
         }
     }
 
+    /// The defaults, for answers about models that are not loaded: no NPU is opened and measured for
+    /// them.
+    pub fn without_npu() -> ComputeOptions {
+        let device = DeviceChoice { npu: NpuUse::No, ..DeviceChoice::default() };
+        ComputeOptions { device, ..ComputeOptions::default() }
+    }
+
     /// Options to load a model with: opens the device, and says which in a line.
     pub fn load(&self, console: Console) -> Result<LoadOptions, Failure> {
         let gpus = device::open(&self.device, console)?;
@@ -148,6 +155,15 @@ impl ComputeOptions {
                 ..VulkanOptions::new(gpu)
             })
             .collect();
+        let on_npu = self.npu.place.iter().any(|(_, device)| device.starts_with("npu"));
+        for (option, given) in [("--exact", self.exact), ("--reproducible", self.reproducible)] {
+            if on_npu && given {
+                return Err(Failure::usage(format!(
+                    "{option} and --place …=npu exclude one another: the NPU computes in int8 or bf16, and \
+                     its kernels depend on the number of rows; leave one of them out"
+                )));
+            }
+        }
         let npu = npu_device::open(&self.device, &self.npu, console)?;
         tell_threads(self.threads, console);
         let has_gpu = !gpus.is_empty();

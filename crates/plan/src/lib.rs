@@ -67,5 +67,6 @@ pub use sampling::{DeviceSampler, SampleRow, Sampling, SamplingError, TokenLogPr
 pub use segment::{Segment, Segmentation, Transfer, TransferForm};
 pub use statistics::{Ceilings, PlayStatistics};
 pub use step::{Row, Step};
+pub use takeover::TakeoverTerms;
 pub use units::{layer_range, parameters_text, part_text, size_text};
 pub use weight::{WeightShape, WeightSpec};

@@ -6,6 +6,7 @@
 //! ```
 
 use crate::plan::Plan;
+use crate::segment::Transfer;
 use crate::statistics::Ceilings;
 use std::ops::Range;
 
@@ -33,6 +34,18 @@ impl Plan {
             ceilings[segment.device.0].seconds(work)
         };
         segment.ops.clone().map(seconds).sum()
+    }
+
+    /// Shortest time of copying what a segment receives in a play of `rows` rows, out of one device's
+    /// memory and into the other's.
+    pub fn transfer_seconds(&self, segment: usize, ceilings: &[Ceilings], rows: usize) -> f64 {
+        let segment = &self.segments[segment];
+        let width = |transfer: &Transfer| self.graph.tensor(transfer.tensor).width;
+        let bytes = 4 * rows * segment.receives.iter().map(width).sum::<usize>();
+        match bytes {
+            0 => 0.0,
+            bytes => 2.0 * bytes as f64 / ceilings[segment.device.0].bytes_per_second,
+        }
     }
 
     /// The order in which segments are submitted where `plays` plays of a segmentation follow one
@@ -105,8 +118,12 @@ impl OverlapTimes {
         sequences: &[(usize, usize)],
     ) -> OverlapTimes {
         let time = |plays: &[&[(usize, usize)]]| {
-            let seconds =
-                |turn: Turn| plan.segment_seconds(turn.segment, ceilings, plays[turn.play]);
+            let seconds = |turn: Turn| {
+                let play = plays[turn.play];
+                let rows = play.iter().map(|sequence| sequence.0).sum();
+                plan.segment_seconds(turn.segment, ceilings, play)
+                    + plan.transfer_seconds(turn.segment, ceilings, rows)
+            };
             plan.finish_time(&plan.turns(segmentation, plays.len()), &seconds)
         };
         let [first, second] = halves(sequences);
@@ -116,6 +133,11 @@ impl OverlapTimes {
     /// Whether halves are faster by more than predictions are worth.
     pub fn pays(&self) -> bool {
         self.halves < 0.95 * self.whole
+    }
+
+    /// The shorter of the two; not a number where either is not.
+    pub fn best(&self) -> f64 {
+        if self.halves.is_nan() { f64::NAN } else { self.whole.min(self.halves) }
     }
 }
 

@@ -8,7 +8,7 @@ use crate::kv::KvSlot;
 use crate::lay_out::tensors_of;
 use crate::placement::DeviceId;
 use crate::plan::{Plan, PlanOp};
-use crate::segment::Segment;
+use crate::segment::{Segment, Segmentation};
 use crate::statistics::Ceilings;
 use crate::step::Step;
 use crate::units::{part_text, size_text};
@@ -75,18 +75,35 @@ impl Plan {
         self.tensor_device(self.graph.logits.expect("checked by the planner"))
     }
 
+    /// Whether a device only computes products in place of others.
+    pub fn is_accelerator(&self, device: DeviceId) -> bool {
+        !self.ops.iter().any(|op| op.device == device)
+    }
+
+    /// A device's part of the model, in words.
+    pub fn part_text(&self, device: DeviceId) -> String {
+        let (layers, head) = (self.layers_on(device), device == self.head_device());
+        match (self.is_accelerator(device), layers.is_empty() && !head) {
+            (true, _) => "products of prompts".to_string(),
+            (_, true) => "the embedding".to_string(),
+            _ => {
+                let what = part_text(layers, self.layers(), head);
+                if self.shares_layers(device) { format!("parts of {what}") } else { what }
+            }
+        }
+    }
+
     /// In words: the layers on each device, and the bytes of weights that each reads.
     pub fn placement_text(&self) -> String {
         let part = |id: DeviceId| {
-            let weights = size_text(self.weight_bytes_on(id));
-            let name = &self.devices[id.0].name;
-            if !self.ops.iter().any(|op| op.device == id) {
-                return format!("products in some steps on {name}");
+            let (what, name) = (self.part_text(id), &self.devices[id.0].name);
+            match self.is_accelerator(id) {
+                true => format!("{what} on {name}"),
+                false => {
+                    let weights = size_text(self.weight_bytes_on(id));
+                    format!("{what} on {name}, {weights} of weights")
+                }
             }
-            let head = id == self.head_device();
-            let what = part_text(self.layers_on(id), self.layers(), head);
-            let what = if self.shares_layers(id) { format!("parts of {what}") } else { what };
-            format!("{what} on {name}, {weights} of weights")
         };
         self.device_ids().map(part).collect::<Vec<String>>().join("; ")
     }
@@ -160,6 +177,22 @@ impl Plan {
     pub fn best_seconds(&self, ceilings: &[Ceilings], work: &dyn Fn(&Cost) -> Work) -> f64 {
         let seconds = |op: &PlanOp| ceilings[op.device.0].seconds(work(&op.cost));
         self.ops.iter().map(seconds).sum()
+    }
+
+    /// Time, in seconds, that no play can be shorter than where several overlap, if each kernel does the
+    /// work that `work` says: that of the busiest device, by the segmentation in which it is shortest. Not
+    /// a number where a device's ceilings are not known.
+    pub fn busiest_seconds(&self, ceilings: &[Ceilings], work: &dyn Fn(&Cost) -> Work) -> f64 {
+        let busiest = |segmentation: &Segmentation| {
+            let mut devices = vec![0.0; self.devices.len()];
+            for segment in &self.segments[segmentation.segments.clone()] {
+                let ceilings = ceilings[segment.device.0];
+                let seconds = |op: usize| ceilings.seconds(work(&self.ops[op].cost));
+                devices[segment.device.0] += segment.ops.clone().map(seconds).sum::<f64>();
+            }
+            devices.into_iter().max_by(f64::total_cmp).unwrap_or(f64::NAN)
+        };
+        self.segmentations.iter().map(busiest).min_by(f64::total_cmp).unwrap_or(f64::NAN)
     }
 
     /// Rows of a tensor in a step.

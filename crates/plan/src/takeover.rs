@@ -11,7 +11,6 @@ use crate::overlap::Turn;
 use crate::part::ModelPart;
 use crate::placement::DeviceId;
 use crate::plan::Plan;
-use crate::segment::Segment;
 use crate::statistics::Ceilings;
 use crate::units::size_text;
 
@@ -25,62 +24,81 @@ const CHOICES: [(&str, &[ModelPart]); 3] = [
     ("products", &[ModelPart::Projections, ModelPart::Ffn]),
 ];
 
+/// What is known when a device is offered products.
+#[derive(Clone, Copy)]
+pub struct TakeoverTerms<'a> {
+    /// Ceilings of each device of the plan so far.
+    pub ceilings: &'a [Ceilings],
+    /// The further device's; none where it could not be measured.
+    pub speed: Option<Ceilings>,
+    /// What the other devices will take of the memory that it has, too.
+    pub shared: &'a [Allocation],
+    /// Whether steps may be cut in halves, so that devices work at once.
+    pub overlap: bool,
+}
+
 impl Plan {
-    /// Adds the segmentations in which `device` computes products, as far as they pay. `ceilings` has
-    /// one entry for each device of the plan so far; `speed` is the further device's. `shared` is what the
-    /// other devices will take of the same memory.
-    pub fn offer(
-        &mut self,
-        device: &dyn Device,
-        (ceilings, speed): (&[Ceilings], Option<Ceilings>),
-        shared: &[Allocation],
-    ) {
+    /// Adds the segmentations in which `device` computes products, as far as they pay.
+    pub fn offer(&mut self, device: &dyn Device, terms: TakeoverTerms<'_>) {
         let spec = device.spec();
         let name = spec.name.clone();
-        let declined = match device.takeover() {
-            None => Err("it takes no products over"),
-            Some(_) if speed.is_none() && !device.is_emulated() => Err("it could not be measured"),
-            Some(_) if self.options.reproducible => {
-                Err("which kernel computes a row would depend on the rows beside it")
-            }
-            Some(takeover) if !takeover.exact && self.options.numeric == Numeric::Exact => {
-                Err("its products are not exact")
-            }
-            Some(takeover) => Ok(takeover),
-        };
-        let takeover = match declined {
+        let takeover = match self.takeover_of(device, terms.speed) {
             Ok(takeover) => takeover,
             Err(reason) => return self.remarks.push(format!("{name} is not used: {reason}")),
         };
-        let before = self.clone();
         let parts = self.graph.parts();
-        let (mut declined, mut copy) = (Vec::new(), 0);
+        let before = self.segmentations.len();
+        let mut copy = 0;
         for (what, moved) in CHOICES {
             let mut trial = self.clone();
             let moves = |_: usize, op: &crate::PlanOp| {
                 let product =
                     matches!(&op.kernel, crate::Kernel::Project(project) if !project.select);
-                product && moved.contains(&before.part_of(&parts, op))
+                product && moved.contains(&self.part_of(&parts, op))
             };
             if !trial.add_segmentation(format!("{what} on {name}"), &spec, &moves) {
                 continue;
             }
-            match trial.verdict(device, takeover, (ceilings, speed), shared) {
+            match trial.verdict(device, takeover, terms) {
                 Ok(bytes) => {
-                    self.add_segmentation(format!("{what} on {name}"), &spec, &moves);
+                    *self = trial;
                     copy = bytes;
                 }
-                Err(reason) => declined.push(format!("{what} are not offered to {name}: {reason}")),
+                Err(reason) => {
+                    self.remarks.push(format!("{what} are not offered to {name}: {reason}"));
+                }
             }
         }
-        self.remarks.extend(declined);
-        if speed.is_none() && self.segmentations.len() > before.segmentations.len() {
-            self.remarks.push(format!(
-                "{name} has no speed of its own: nothing is predicted, and prompts always use it"
-            ));
+        self.remarks.push(format!(
+            "attention is not offered to {name}: keys and values stay on one device; --place \
+             attention=DEVICE puts both on another"
+        ));
+        if self.segmentations.len() > before {
+            self.remark_takeover(&name, takeover, copy, terms.speed.is_some());
         }
-        if self.segmentations.len() == before.segmentations.len() {
-            return;
+    }
+
+    /// How a device takes products over, or why it does not.
+    fn takeover_of(
+        &self,
+        device: &dyn Device,
+        speed: Option<Ceilings>,
+    ) -> Result<Takeover, &'static str> {
+        let takeover = device.takeover().ok_or("it computes no products for other devices")?;
+        match (self.options.reproducible, self.options.numeric) {
+            (true, _) => Err("which kernel computes a row would depend on the rows beside it"),
+            (_, Numeric::Exact) if !takeover.exact => Err("its products are not exact"),
+            _ if speed.is_none() && !device.is_emulated() => Err("it could not be measured"),
+            _ => Ok(takeover),
+        }
+    }
+
+    /// Says what it takes that a device was offered products.
+    fn remark_takeover(&mut self, name: &str, takeover: Takeover, copy: u64, measured: bool) {
+        if !measured {
+            self.remarks.push(format!(
+                "{name} is emulated and has no speed: nothing is predicted, and prompts always use it"
+            ));
         }
         self.remarks.push(format!(
             "{name} has the weights of what it is offered a second time, {}, converted at load",
@@ -102,22 +120,30 @@ impl Plan {
         &self,
         device: &dyn Device,
         takeover: Takeover,
-        (ceilings, speed): (&[Ceilings], Option<Ceilings>),
-        shared: &[Allocation],
+        terms: TakeoverTerms<'_>,
     ) -> Result<u64, String> {
         let id = DeviceId(self.devices.len() - 1);
         let mut needed = device.allocations(self, id).map_err(|error| error.to_string())?;
         let copy = weights(&needed);
-        needed.extend(shared.iter().cloned());
+        needed.extend(terms.shared.iter().cloned());
         if !device.holds(&needed) {
             let copy = size_text(copy);
             return Err(format!("there is no memory for a second copy of their weights, {copy}"));
         }
-        let Some(speed) = speed else { return Ok(copy) };
-        let mut all = ceilings.to_vec();
+        let Some(speed) = terms.speed else { return Ok(copy) };
+        let mut all = terms.ceilings.to_vec();
         all.push(speed);
-        let with = self.predicted(self.segmentations.len() - 1, &all, takeover, id);
-        let without = self.predicted(0, &all, takeover, id);
+        let time = |segmentation: usize| {
+            let extra = |segment: usize| match self.segments[segment].device == id {
+                true => takeover.seconds_each,
+                false => 0.0,
+            };
+            self.predicted(segmentation, &all, terms.overlap, &extra)
+        };
+        let (with, without) = (time(self.segmentations.len() - 1), time(0));
+        if with.is_nan() || without.is_nan() {
+            return Err("the speed of the devices that compute them is not known".to_string());
+        }
         if without > LEAST_GAIN * with {
             return Ok(copy);
         }
@@ -129,36 +155,28 @@ impl Plan {
         ))
     }
 
-    /// Shortest time of a chunk of a prompt, whole or in halves, with what passing rows to device
-    /// `id` and back costs.
+    /// Shortest time of a chunk of a prompt, whole or, where devices may overlap, in halves; `extra` are
+    /// seconds that a segment takes besides.
     fn predicted(
         &self,
         segmentation: usize,
         ceilings: &[Ceilings],
-        takeover: Takeover,
-        id: DeviceId,
+        overlap: bool,
+        extra: &dyn Fn(usize) -> f64,
     ) -> f64 {
         let rows = self.options.max_rows.min(self.options.context);
         let time = |plays: usize| {
             let sequences: Vec<(usize, usize)> =
                 (1..=plays).map(|play| (rows / plays, rows * play / plays)).collect();
             let seconds = |turn: Turn| {
-                let segment = &self.segments[turn.segment];
                 let play = &sequences[turn.play..=turn.play];
-                let extra = if segment.device == id { takeover.seconds_each } else { 0.0 };
-                let passed = self.received_bytes(segment, play[0].0);
-                // Copied out of one device's memory and into the other's.
-                let copied = 2.0 * passed as f64 / ceilings[segment.device.0].bytes_per_second;
-                self.segment_seconds(turn.segment, ceilings, play) + extra + copied
+                self.segment_seconds(turn.segment, ceilings, play)
+                    + self.transfer_seconds(turn.segment, ceilings, play[0].0)
+                    + extra(turn.segment)
             };
             self.finish_time(&self.turns(segmentation, plays), &seconds)
         };
-        if rows < 2 { time(1) } else { time(1).min(time(2)) }
-    }
-
-    fn received_bytes(&self, segment: &Segment, rows: usize) -> u64 {
-        let width = |transfer: &crate::Transfer| self.graph.tensor(transfer.tensor).width as u64;
-        4 * rows as u64 * segment.receives.iter().map(width).sum::<u64>()
+        if rows < 2 || !overlap { time(1) } else { time(1).min(time(2)) }
     }
 }
 

@@ -37,13 +37,13 @@ pub(super) fn ceiling(
                 let once = cost.work_of(&sequences, lanes);
                 Work { bytes: once.bytes + cost.weight_bytes * (plays as u64 - 1), ..once }
             };
-            all as f64 / engine.plan().best_seconds(ceilings, &work)
+            all as f64 / engine.plan().busiest_seconds(ceilings, &work)
         }
         TestKind::Generate => {
             let seconds = |at: usize| -> f64 {
                 let sequences: Vec<(usize, usize)> =
                     lengths(lanes).map(|prompt| (1, prompt + at + 1)).collect();
-                engine.plan().best_seconds(ceilings, &|cost| cost.work_of(&sequences, lanes))
+                engine.plan().busiest_seconds(ceilings, &|cost| cost.work_of(&sequences, lanes))
             };
             (lanes * tokens) as f64 / (0..tokens).map(seconds).sum::<f64>()
         }
@@ -69,7 +69,12 @@ impl Engine {
         let seconds = |start: usize| -> f64 {
             let rows = chunk.min(end - start);
             let logits = usize::from(chunk == 1 || start + rows == end);
-            self.plan().best_seconds(ceilings, &|cost| cost.work(rows, logits, start + rows))
+            let work = |cost: &Cost| cost.work(rows, logits, start + rows);
+            match chunk {
+                // A token waits for the one before: its segments follow one another.
+                1 => self.plan().best_seconds(ceilings, &work),
+                _ => self.plan().busiest_seconds(ceilings, &work),
+            }
         };
         count as f64 / tokens.step_by(chunk).map(seconds).sum::<f64>()
     }

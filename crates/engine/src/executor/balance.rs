@@ -115,6 +115,7 @@ impl Balancer {
             let sequences = &sequences[turn.play..=turn.play];
             let predicted = self.plan.segment_seconds(turn.segment, &self.ceilings, sequences);
             predicted * self.pace(turn.segment, sequences[0].0)
+                + self.plan.transfer_seconds(turn.segment, &self.ceilings, sequences[0].0)
         };
         self.plan.finish_time(turns, &seconds)
     }

@@ -60,7 +60,11 @@ impl Executor {
         drained?;
         self.leave_out(device, &error);
         self.next_slot = slot;
-        self.play_by(Choice::PLACED, step, logits).map_err(|failed| failed.error)
+        self.play_by(Choice::PLACED, step, logits).map_err(|Failed { device, error }| {
+            // The error is the step's; what the drain finds besides adds nothing to it.
+            let _ = self.drain(device);
+            error
+        })
     }
 
     /// Waits until nothing is under way any more, after device `failed` did not do its part. Errors of
@@ -88,7 +92,7 @@ impl Executor {
         let lanes = step.is_one_row_per_sequence();
         let offered = |balance: &&Balance| !lanes && step.rows.len() >= balance.least_rows;
         if self.balance.as_ref().filter(offered).is_none() {
-            return Choice { halves: lanes && self.lanes_pay_in_halves(step), ..Choice::PLACED };
+            return Choice { halves: self.pays_in_halves(step), ..Choice::PLACED };
         }
         let now = Instant::now();
         let count = self.plan.segmentations.len();
@@ -165,7 +169,7 @@ impl Executor {
         }
     }
 
-    fn tell(&self, line: &str) {
+    pub(super) fn tell(&self, line: &str) {
         self.warn.iter().for_each(|warn| warn(line));
     }
 
@@ -257,11 +261,12 @@ impl Executor {
         imported.map_err(|error| Failed { device: to, error })
     }
 
-    /// Waits for what a device was given for a slot.
+    /// Waits for what a device was given for a slot. Only what succeeds has a time.
     fn wait_for(&mut self, device: usize, slot: usize) -> Result<(), Failed> {
         let waited = self.recordings[device].wait(slot, WAIT_LIMIT);
+        waited.map_err(|error| Failed { device, error })?;
         self.timeline.end(device, slot);
-        waited.map_err(|error| Failed { device, error })
+        Ok(())
     }
 
     /// Waits for the last play.
@@ -269,7 +274,10 @@ impl Executor {
         for (slot, _) in self.played {
             for device in 0..self.recordings.len() {
                 if !self.outages.is_failed(device) {
-                    self.wait_for(device, slot).map_err(|failed| failed.error)?;
+                    self.wait_for(device, slot).map_err(|failed| {
+                        self.timeline.abandon();
+                        failed.error
+                    })?;
                 }
             }
         }
@@ -277,19 +285,22 @@ impl Executor {
         Ok(())
     }
 
-    /// Whether a step of lanes that all generate is faster in two halves, by the plan's prediction.
-    fn lanes_pay_in_halves(&mut self, step: &Step) -> bool {
+    /// Whether a step is faster in two halves, by the plan's prediction. A step without logits stays whole:
+    /// nobody waits for it, and the next one overlaps with it.
+    fn pays_in_halves(&mut self, step: &Step) -> bool {
         let Some(ceilings) = &self.ceilings else { return false };
-        if step.logits.len() < step.rows.len() {
+        if step.logits.is_empty() || step.rows.len() < 2 {
             return false;
         }
+        self.sequences.clear();
+        self.sequences.extend(
+            step.runs().map(|run| (run.len(), step.rows[run.end - 1].position as usize + 1)),
+        );
         // The prediction hardly changes from token to token.
         let tokens: usize = step.rows.iter().map(|row| row.position as usize).sum();
-        let asked = (step.rows.len(), tokens / (step.rows.len() * PAGE_TOKENS));
+        let pages = tokens / (step.rows.len() * PAGE_TOKENS);
+        let asked = [step.rows.len(), self.sequences.len(), pages];
         if self.predicted.is_none_or(|(known, _)| known != asked) {
-            let contexts = step.rows.iter().map(|row| (1, row.position as usize + 1));
-            self.sequences.clear();
-            self.sequences.extend(contexts);
             let times = OverlapTimes::predict(&self.plan, 0, ceilings, &self.sequences);
             self.predicted = Some((asked, times.pays()));
         }

@@ -4,8 +4,8 @@ use super::*;
 use crate::options::LoadOptions;
 use pianola_formats::TensorType;
 use pianola_plan::{
-    DeviceSpec, GraphBuilder, KernelVariant, KvSlot, Numeric, Placement, PlanOp, PlanOptions,
-    Probe, Rounding, Row, TensorId, WeightShape, WeightSpec,
+    DeviceSpec, Graph, GraphBuilder, KernelVariant, KvSlot, Numeric, Placement, PlanOp,
+    PlanOptions, Probe, Rounding, Row, TensorId, WeightShape, WeightSpec,
 };
 use std::sync::Mutex;
 use std::time::Duration;
@@ -26,6 +26,14 @@ fn spec(name: &str) -> DeviceSpec {
 
 /// A stack of products on `card`, with a segmentation in which `helper` computes every second one.
 pub(super) fn tandem_plan() -> Plan {
+    let mut plan = plan(|graph| Placement::single(graph, spec("card")));
+    let second = |_: usize, op: &PlanOp| op.layer.is_some_and(|layer| layer % 2 == 1);
+    assert!(plan.add_segmentation("half on helper".to_string(), &spec("helper"), &second));
+    plan
+}
+
+/// A stack of products.
+fn plan(placement: impl Fn(&Graph) -> Placement) -> Plan {
     let mut builder = GraphBuilder::new("toy", 64, 128);
     let weight = |builder: &mut GraphBuilder, name: String| {
         let shape = WeightShape::Matrix { rows: 128, columns: 128 };
@@ -50,11 +58,8 @@ pub(super) fn tandem_plan() -> Plan {
         fusion: true,
         reproducible: false,
     };
-    let placement = Placement::single(&graph, spec("card"));
-    let mut plan = Plan::new(graph, options, placement).unwrap();
-    let second = |_: usize, op: &PlanOp| op.layer.is_some_and(|layer| layer % 2 == 1);
-    assert!(plan.add_segmentation("half on helper".to_string(), &spec("helper"), &second));
-    plan
+    let placement = placement(&graph);
+    Plan::new(graph, options, placement).unwrap()
 }
 
 /// Both devices do a product of a row in about a microsecond.
@@ -202,7 +207,13 @@ type Lines = Arc<Mutex<Vec<String>>>;
 
 /// An executor of the toy model that plays steps of 8 rows and more as `choice`.
 fn executor(choice: Choice) -> (Executor, Arc<Mutex<Clock>>, Lines) {
-    let plan = Arc::new(tandem_plan());
+    let (mut executor, clock, told) = executor_of(tandem_plan());
+    executor.balance = Some(Balance { least_rows: 8, shares: Shares::Fixed(choice) });
+    (executor, clock, told)
+}
+
+fn executor_of(plan: Plan) -> (Executor, Arc<Mutex<Clock>>, Lines) {
+    let plan = Arc::new(plan);
     let clock = Arc::new(Mutex::new(Clock::default()));
     let told = Arc::new(Mutex::new(Vec::new()));
     let timed = |device: usize| -> Box<dyn Recording> {
@@ -217,8 +228,7 @@ fn executor(choice: Choice) -> (Executor, Arc<Mutex<Clock>>, Lines) {
     let lines = told.clone();
     let warn: Warn = Arc::new(move |line: &str| lines.lock().unwrap().push(line.to_string()));
     let options = LoadOptions { warn: Some(warn), ..LoadOptions::default() };
-    let mut executor = Executor::with(plan.clone(), vec![timed(0), timed(1)], &options);
-    executor.balance = Some(Balance { least_rows: 8, shares: Shares::Fixed(choice) });
+    let executor = Executor::with(plan.clone(), vec![timed(0), timed(1)], &options);
     (executor, clock, told)
 }
 
@@ -258,6 +268,34 @@ fn halves_overlap_on_a_virtual_clock() {
             assert!(a.0 == b.0 && a.1 < b.1, "{first:?} {second:?}");
         }
     }
+}
+
+/// A prompt whose layers are on two devices is cut in halves where that is predicted to pay: half of either
+/// device's work goes on beside the other's. A chunk without logits is not: the next chunk overlaps with it.
+#[test]
+fn a_prompt_on_two_devices_overlaps_with_itself() {
+    let layers = [(spec("first"), LAYERS / 2), (spec("second"), LAYERS - LAYERS / 2)];
+    let played = |ceilings: Option<Vec<Ceilings>>, logits: bool| {
+        let (mut executor, clock, _) =
+            executor_of(plan(|graph| Placement::by_layers(graph, &layers)));
+        executor.ceilings = ceilings;
+        let mut step = step(16);
+        if !logits {
+            step.logits.clear();
+        }
+        executor.play(&step).unwrap();
+        executor.wait().unwrap();
+        let clock = clock.lock().unwrap();
+        (clock.host, clock.log.len())
+    };
+    let whole = 16.0 * (LAYERS + 1) as f64;
+    assert_eq!(played(None, true), (whole, 2));
+    let (halves, submissions) = played(Some(ceilings()), true);
+    assert!(submissions == 4 && halves <= 0.8 * whole, "{halves} of {whole}");
+    assert_eq!(played(Some(ceilings()), false), (whole, 2));
+    // Where memory takes the time, halves would read everything twice.
+    let memory = Ceilings { bytes_per_second: 1e6, operations_per_second: 1e18 };
+    assert_eq!(played(Some(vec![memory; 2]), true), (whole, 2));
 }
 
 #[test]

@@ -139,6 +139,11 @@ impl NpuRecording {
                 Ok(answer) => answer,
                 Err(RecvTimeoutError::Disconnected) => Err(self.ended()),
                 Err(RecvTimeoutError::Timeout) => {
+                    // What is still computed belongs to a play that is given up: its results are
+                    // dropped, and the slot is free again once the worker is through with it.
+                    self.pending[slot].clear();
+                    let through = self.send(|_| Ok(()));
+                    self.pending[slot].push_back(through);
                     return Err(DeviceError::Timeout {
                         device: self.device.clone(),
                         during: "a segment".to_string(),

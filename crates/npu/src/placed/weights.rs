@@ -41,7 +41,7 @@ impl Weights {
                 WeightShape::Matrix { rows, columns } => {
                     let tensor = spec.fetch(source)?;
                     let mut matrix = Encoded::new(form, rows, columns);
-                    encode(spec, &tensor, form, &mut matrix);
+                    encode(spec, &tensor, form, &mut matrix)?;
                     source.release(&tensor.bytes);
                     weights.matrices[id.0] = Some(matrix);
                 }
@@ -64,9 +64,17 @@ impl Weights {
 }
 
 /// Decodes a tensor some rows at a time and encodes them anew.
-fn encode(spec: &WeightSpec, tensor: &Tensor<'_>, form: Form, matrix: &mut Encoded) {
+fn encode(
+    spec: &WeightSpec,
+    tensor: &Tensor<'_>,
+    form: Form,
+    matrix: &mut Encoded,
+) -> Result<(), DeviceError> {
     let (rows, columns) = (matrix.rows, matrix.columns);
-    let Some(row_bytes) = tensor.ty.row_bytes(columns).filter(|&bytes| bytes > 0) else { return };
+    let Some(row_bytes) = tensor.ty.row_bytes(columns).filter(|&bytes| bytes > 0) else {
+        let (name, ty) = (&spec.name, tensor.ty);
+        return Err(DeviceError::Unsupported(format!("{name}: rows of {columns} values in {ty}")));
+    };
     let mut values = vec![0.0; ROWS.min(rows) * columns];
     for (block, bytes) in tensor.bytes.chunks(ROWS * row_bytes).enumerate() {
         let values = &mut values[..bytes.len() / row_bytes * columns];
@@ -82,4 +90,5 @@ fn encode(spec: &WeightSpec, tensor: &Tensor<'_>, form: Form, matrix: &mut Encod
         }
         matrix.set(form, block * ROWS, values);
     }
+    Ok(())
 }

@@ -3,6 +3,7 @@
 use pianola_engine::Span;
 use pianola_plan::Plan;
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 
 /// Columns of the rows.
 const COLUMNS: usize = 64;
@@ -49,15 +50,15 @@ pub fn text(plan: &Plan, spans: &[Span], emulated: Option<&str>) -> String {
 
 /// The step that took longest from its first segment to its last.
 fn longest(spans: &[Span]) -> Option<u64> {
-    let mut best: Option<(f64, u64)> = None;
-    for steps in spans.chunk_by(|a, b| a.step == b.step) {
-        let start = steps.iter().map(|span| span.start).fold(f64::INFINITY, f64::min);
-        let end = steps.iter().map(|span| span.end).fold(0.0, f64::max);
-        if best.is_none_or(|(length, _)| end - start > length) {
-            best = Some((end - start, steps[0].step));
-        }
+    // Steps that overlap have their spans in turn.
+    let mut steps: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
+    for span in spans {
+        let (start, end) = steps.entry(span.step).or_insert((span.start, span.end));
+        (*start, *end) = (start.min(span.start), end.max(span.end));
     }
-    best.map(|(_, step)| step)
+    let length = |(start, end): (f64, f64)| end - start;
+    let longest = steps.into_iter().max_by(|a, b| length(a.1).total_cmp(&length(b.1)));
+    longest.map(|(step, _)| step)
 }
 
 /// Slots of a step, in the order of its halves.

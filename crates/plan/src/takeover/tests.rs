@@ -107,9 +107,13 @@ fn plan(options: impl Fn(&mut PlanOptions)) -> Plan {
 const MAIN: Ceilings = Ceilings { bytes_per_second: 1e11, operations_per_second: 1e11 };
 const HELPER: Helper = Helper { memory: u64::MAX, emulated: false, exact: false };
 
+fn terms(speed: Option<Ceilings>, shared: &[Allocation]) -> TakeoverTerms<'_> {
+    TakeoverTerms { ceilings: &[MAIN], speed, shared, overlap: true }
+}
+
 /// The segmentations and remarks of a plan that a helper was offered.
 fn offered(mut plan: Plan, helper: &Helper, speed: Option<Ceilings>) -> (usize, String) {
-    plan.offer(helper, (&[MAIN], speed), &[]);
+    plan.offer(helper, terms(speed, &[]));
     (plan.segmentations.len() - 1, plan.remarks.join("\n"))
 }
 
@@ -122,6 +126,23 @@ fn what_pays_is_offered() {
     assert!(remarks.contains("a second time, 1.0 MB, converted at load"), "{remarks}");
     assert!(remarks.contains("fewer than 8 rows are not offered"), "{remarks}");
     assert!(remarks.contains("reads the same memory"), "{remarks}");
+    assert!(remarks.contains("attention is not offered to helper: keys and values"), "{remarks}");
+}
+
+/// A helper that is as fast as the other device pays only where both work at once.
+#[test]
+fn devices_that_take_turns_gain_nothing() {
+    let count = |overlap: bool| {
+        let mut plan = plan(|_| ());
+        plan.offer(&HELPER, TakeoverTerms { overlap, ..terms(Some(MAIN), &[]) });
+        plan.segmentations.len() - 1
+    };
+    assert_eq!(count(false), 0);
+    let unknown = TakeoverTerms { ceilings: &[Ceilings::UNKNOWN], ..terms(Some(MAIN), &[]) };
+    let mut plan = plan(|_| ());
+    plan.offer(&HELPER, unknown);
+    let remarks = plan.remarks.join("\n");
+    assert!(plan.segmentations.len() == 1 && remarks.contains("is not known"), "{remarks}");
 }
 
 #[test]
@@ -144,7 +165,7 @@ fn a_second_copy_has_to_fit_beside_the_first() {
     let mut shared = plan(|_| ());
     let (kind, what) = (AllocationKind::Weights, "the others".to_string());
     let others = [Allocation { kind, what, bytes: 1, layer: None }];
-    shared.offer(&enough, (&[MAIN], Some(fast)), &others);
+    shared.offer(&enough, terms(Some(fast), &others));
     assert_eq!(shared.segmentations.len(), 1, "{:?}", shared.remarks);
 }
 
@@ -162,7 +183,7 @@ fn what_was_promised_is_kept() {
     assert!(count == 0 && remarks.contains("could not be measured"), "{remarks}");
     let emulated = Helper { emulated: true, ..HELPER };
     let (count, remarks) = offered(plan(|_| ()), &emulated, None);
-    assert!(count == 2 && remarks.contains("has no speed of its own"), "{remarks}");
+    assert!(count == 2 && remarks.contains("emulated and has no speed"), "{remarks}");
 }
 
 #[test]

@@ -31,7 +31,7 @@ struct Row {
 }
 
 pub fn run(listed: &[Listed], json: bool, console: Console) -> Result<(), Failure> {
-    let options = ComputeOptions::default().load(console)?;
+    let options = ComputeOptions::without_npu().load(console)?;
     // Without a home there is no cache of the hub.
     let machine = OnMachine::look().ok();
     let row = |entry: &'static Entry| row(entry, listed, machine.as_ref(), &options);

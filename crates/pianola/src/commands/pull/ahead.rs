@@ -141,7 +141,7 @@ fn planned(
     console: Console,
     plan: impl FnOnce(&LoadOptions) -> Result<Plan, Failure>,
 ) -> Result<Run, Failure> {
-    let options = ComputeOptions::default().load(console)?;
+    let options = ComputeOptions::without_npu().load(console)?;
     let plan = match plan(&options) {
         Err(Failure::Memory(reason)) => return Ok(Run::Unknown(reason)),
         plan => plan?,
