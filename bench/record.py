@@ -111,6 +111,24 @@ class LlamaCpp:
                 "output": out, "messages": err}
 
 
+class IkLlamaCpp:
+    """llama-bench of ik_llama.cpp, llama.cpp's fork for processors; with `repack`, weights are laid out anew at load."""
+
+    def __init__(self, program, repack):
+        self.program, self.repack = program, repack
+        self.name = "ik_llama.cpp -rtr 1" if repack else "ik_llama.cpp"
+        self.version = None
+
+    def bench(self, model, args):
+        arguments = ["-m", str(model_file(model)), "-t", args.threads, "-p", args.prompt, "-n", args.generate, "-r", 1,
+                     *(["-rtr", 1] if self.repack else []), "-o", "json"]
+        out, err = call([self.program, *arguments])
+        build = json.loads(out)[0]
+        version = f"{build['build_number']} ({build['build_commit']})"
+        return {"program": self.name, "version": version, "command": ["llama-bench", *stripped(map(str, arguments))],
+                "output": out, "messages": err}
+
+
 class Record:
     """The file that a run is kept in, written anew after every call."""
 

@@ -409,7 +409,7 @@ fn a_further_device_takes_products_over() {
             "{:?}",
             plan.remarks
         );
-        assert!(plan.placement_text().contains("products in some steps on remote"));
+        assert!(plan.placement_text().contains("products of prompts on remote"));
         assert_same_as_alone("gemma3", &mut engine, &format!("{name} and products on remote"));
         let used: Vec<_> = engine.device_use().collect();
         assert!(used[1].busy_seconds > 0.0 && used[1].failures == 0, "{used:?}");
