@@ -7,8 +7,10 @@ mod gpu;
 #[path = "../../../tests/support/validation.rs"]
 mod validation;
 
-use pianola_vulkan::{HandleType, SharedBuffer, SharedMemoryError};
+use pianola_vulkan::{GpuKind, HandleType, SharedBuffer, SharedMemoryError};
+use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
 
 const BYTES: usize = 1 << 20;
 
@@ -89,6 +91,36 @@ fn sizes_are_checked() {
     }
 }
 
+/// Memory that no Vulkan driver made. Mesa's newer software drivers take any file that can be mapped for a
+/// dma-buf, which stands here for another driver's buffer.
+#[test]
+fn memory_of_another_owner_is_imported() {
+    let gpu = gpu::open();
+    if gpu.description().kind != GpuKind::Software {
+        eprintln!("skipped: {} takes no file for a dma-buf", gpu.description().name);
+        return;
+    }
+    let path = format!("/dev/shm/pianola-shared-memory-{}", std::process::id());
+    std::fs::write(&path, pattern(5)).unwrap();
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    let fd = OwnedFd::from(file.try_clone().unwrap());
+    match SharedBuffer::import(&gpu, HandleType::DmaBuf, fd, BYTES as u64) {
+        Ok(mut buffer) => {
+            let mut found = vec![0; BYTES];
+            buffer.read(&mut found).unwrap();
+            assert!(found == pattern(5), "what the owner wrote");
+            buffer.write(&pattern(6)).unwrap();
+            file.read_exact_at(&mut found, 0).unwrap();
+            assert!(found == pattern(6), "what the GPU wrote");
+        }
+        Err(
+            error @ (SharedMemoryError::Missing { .. } | SharedMemoryError::Unsupported { .. }),
+        ) => eprintln!("skipped: {error}"),
+        Err(error) => panic!("{error}"),
+    }
+}
+
 /// What is no shared memory is refused, and its descriptor closed.
 #[test]
 fn other_descriptors_are_refused() {
@@ -97,7 +129,7 @@ fn other_descriptors_are_refused() {
             continue;
         }
         let gpu = gpu::open();
-        let fd = OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let fd = OwnedFd::from(File::open("/dev/null").unwrap());
         assert!(SharedBuffer::import(&gpu, handle, fd, BYTES as u64).is_err(), "{handle}");
     }
 }

@@ -25,9 +25,9 @@ impl BufferKind {
     /// The kernel's number.
     fn number(self) -> u32 {
         match self {
-            BufferKind::Share => 1,
-            BufferKind::Device => 3,
-            BufferKind::Command => 4,
+            BufferKind::Share => abi::BUFFER_SHARE,
+            BufferKind::Device => abi::BUFFER_DEVICE,
+            BufferKind::Command => abi::BUFFER_COMMAND,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::abi::{ArrayMetadata, ContextStatus, MAX_CONTEXTS, Resources};
+use super::abi::{ArrayMetadata, BUFFER_HEAP, ContextStatus, MAX_CONTEXTS, Resources};
 use super::calls::{Calls, SystemCalls};
 use super::error::DriverError;
 use super::mapping::Mapping;
@@ -224,10 +224,9 @@ impl Device {
     pub fn open_with(calls: Arc<dyn Calls>, path: &Path) -> Result<Device, DriverError> {
         let node = Node::open(calls, path)?;
         let identity = Identity::query(&node)?;
-        const DEVICE_HEAP: u32 = 2;
         let bytes = HEAP_BYTES as u64;
         let heap_handle = node
-            .create_buffer(DEVICE_HEAP, bytes)
+            .create_buffer(BUFFER_HEAP, bytes)
             .map_err(|failure| DriverError::memory(failure, bytes))?;
         // From here on, dropping `shared` gives the handle back.
         let handles = Mutex::default();

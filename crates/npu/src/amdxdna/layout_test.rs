@@ -1,4 +1,4 @@
-//! Sizes, offsets and request numbers: against published figures, always; against the kernel's own
+//! Sizes, offsets, request numbers and values of parameters: against published figures, always; against the kernel's own
 //! header where it is installed (`/usr/include/drm/amdxdna_accel.h`, of linux-libc-dev 6.14 or
 //! later) or where `PIANOLA_UAPI_INCLUDE` names its folder (`scripts/npu-header` fetches it).
 
@@ -132,6 +132,33 @@ fn plain_structures() -> Vec<Layout> {
     ]
 }
 
+/// Values that are passed in the structures: C's name and ours.
+fn values() -> Vec<(&'static str, u64)> {
+    let parameters: [(&str, u32); 16] = [
+        ("AMDXDNA_BO_SHARE", BUFFER_SHARE),
+        ("AMDXDNA_BO_DEV_HEAP", BUFFER_HEAP),
+        ("AMDXDNA_BO_DEV", BUFFER_DEVICE),
+        ("AMDXDNA_BO_CMD", BUFFER_COMMAND),
+        ("SYNC_DIRECT_TO_DEVICE", SYNC_TO_DEVICE),
+        ("SYNC_DIRECT_FROM_DEVICE", SYNC_FROM_DEVICE),
+        ("DRM_AMDXDNA_HWCTX_CONFIG_CU", CONFIG_CU),
+        ("AMDXDNA_CMD_SUBMIT_EXEC_BUF", EXECUTE_BUFFER),
+        ("AMDXDNA_QOS_NORMAL_PRIORITY", NORMAL_PRIORITY),
+        ("DRM_AMDXDNA_QUERY_AIE_METADATA", ArrayMetadata::PARAMETER),
+        ("DRM_AMDXDNA_QUERY_AIE_VERSION", <[u32; 2]>::PARAMETER),
+        ("DRM_AMDXDNA_QUERY_HW_CONTEXTS", <[ContextStatus; MAX_CONTEXTS]>::PARAMETER),
+        ("DRM_AMDXDNA_QUERY_FIRMWARE_VERSION", <[u32; 4]>::PARAMETER),
+        ("DRM_AMDXDNA_QUERY_RESOURCE_INFO", Resources::PARAMETER),
+        (
+            "(DRM_SYNCOBJ_WAIT_FLAGS_WAIT_ALL | DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT)",
+            WAIT_ALL_FOR_SUBMIT,
+        ),
+        ("(DRM_CLOEXEC | DRM_RDWR)", (libc::O_CLOEXEC | libc::O_RDWR) as u32),
+    ];
+    let wide = parameters.into_iter().map(|(name, value)| (name, u64::from(value)));
+    wide.chain([("AMDXDNA_INVALID_ADDR", NO_ADDRESS)]).collect()
+}
+
 /// Sizes and numbers of the kernel's header of August 2026, computed by a C compiler.
 #[test]
 fn requests_have_the_published_sizes_and_numbers() {
@@ -201,7 +228,7 @@ fn header_folder() -> Option<PathBuf> {
 /// A C program that prints one line for every figure, and the lines that it should print.
 fn program_and_lines(layouts: &[Layout]) -> (String, String) {
     let mut program = String::from(
-        "#include <stddef.h>\n#include <stdio.h>\n#include <drm/drm.h>\n\
+        "#include <fcntl.h>\n#include <stddef.h>\n#include <stdio.h>\n#include <drm/drm.h>\n\
          #include <drm/amdxdna_accel.h>\nint main(void) {\n",
     );
     let mut lines = String::new();
@@ -218,6 +245,10 @@ fn program_and_lines(layouts: &[Layout]) -> (String, String) {
             writeln!(program, "printf(\"{request} %lx\\n\", {value});").unwrap();
             writeln!(lines, "{request} {number:x}").unwrap();
         }
+    }
+    for (name, value) in values() {
+        writeln!(program, "printf(\"{name} %llx\\n\", (unsigned long long){name});").unwrap();
+        writeln!(lines, "{name} {value:x}").unwrap();
     }
     program.push_str("return 0; }\n");
     (program, lines)
@@ -242,6 +273,7 @@ fn structures_are_those_of_the_kernels_header() {
     let mut compiler = Command::new("cc");
     let compiled = compiler.arg("-I").arg(&folder).arg(&source).arg("-o").arg(&binary).output();
     let Ok(compiled) = compiled else {
+        assert!(std::env::var_os("PIANOLA_UAPI_INCLUDE").is_none(), "no C compiler");
         eprintln!("skipped: no C compiler");
         return;
     };
