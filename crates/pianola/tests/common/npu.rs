@@ -78,6 +78,19 @@ impl Machine {
     }
 }
 
+impl Machine {
+    /// A line for a shell in which `pianola` is the binary, with the shim in front of the C library and with
+    /// the Vulkan drivers that this machine has.
+    pub fn shell(&self, line: &str) -> Run {
+        let (shim, kernels) = (shim(), self.folder.path.join("build/kernels"));
+        let line =
+            format!("unset VK_DRIVER_FILES VK_ICD_FILENAMES; export LD_PRELOAD=$SHIM; {line}");
+        let variables: [(&str, &OsStr); 2] =
+            [("SHIM", shim.as_os_str()), ("PIANOLA_NPU_MODEL_KERNELS", kernels.as_os_str())];
+        self.folder.shell(&line, &variables)
+    }
+}
+
 /// The library that Cargo built beside this test.
 fn shim() -> PathBuf {
     let program = std::env::current_exe().unwrap();
