@@ -139,6 +139,10 @@ pub(crate) fn plan(
         _ => planner.on_several(request),
     }?;
     offer_products(&mut plan, asked);
+    let devices = plan.devices_among(&asked.all_devices());
+    for (id, device) in plan.device_ids().zip(devices) {
+        plan.remarks.extend(device.remarks(&plan, id));
+    }
     Ok(plan)
 }
 

@@ -68,6 +68,11 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// What device `id`'s part of `plan` costs that no prediction counts, in words.
+    fn remarks(&self, _plan: &Plan, _id: DeviceId) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Whether it only imitates a device: how long it takes then says nothing.
     fn is_emulated(&self) -> bool {
         false
