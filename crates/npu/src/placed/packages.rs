@@ -33,7 +33,10 @@ pub(super) struct Kernels {
     pub attention: Option<Package>,
     /// Whole attentions, each of one shape.
     pub flash: Vec<Package>,
+    /// Packages that cannot be read or failed their self-tests.
     pub refused: Vec<Refused>,
+    /// Sound ones that nothing needs.
+    pub unused: Vec<Refused>,
 }
 
 /// The seed of the self-tests' data.
@@ -90,7 +93,7 @@ pub(super) fn matmul(package: &Package) -> Option<&MatmulSpec> {
 pub(super) fn choose(
     packages: Vec<Package>,
     options: &NpuOptions,
-    mut refused: Vec<Refused>,
+    refused: Vec<Refused>,
 ) -> Result<Kernels, Vec<Refused>> {
     let best = |input: ElementType| {
         let of_type = packages
@@ -109,7 +112,7 @@ pub(super) fn choose(
         (None | Some(Precision::Bf16), _, Some(bf16)) => (Precision::Bf16, bf16, None),
         _ => return Err(refused),
     };
-    let mut flash = Vec::new();
+    let (mut flash, mut unused) = (Vec::new(), Vec::new());
     for package in packages {
         let reason = match &package.manifest().operation {
             Operation::Attention(spec) if spec.causal => {
@@ -128,9 +131,9 @@ pub(super) fn choose(
                 "another package is used for products".to_string()
             }
         };
-        refused.push(Refused { package: package.name().to_string(), reason });
+        unused.push(Refused { package: package.name().to_string(), reason });
     }
-    Ok(Kernels { precision, products, attention, flash, refused })
+    Ok(Kernels { precision, products, attention, flash, refused, unused })
 }
 
 /// Sums that are not rounded to bf16 come first, then the largest products of a command.
