@@ -119,12 +119,14 @@ fn auto_opens_an_npu_that_is_there() {
     let machine = Machine::with_packages();
     let model = machine.folder.model();
     let run = |words: &str, faults: &str| {
-        let words = format!("run -m {} -n 8 --temp 0 --ignore-eos{words} {PROMPT}", model.display());
+        let words =
+            format!("run -m {} -n 8 --temp 0 --ignore-eos{words} {PROMPT}", model.display());
         machine.pianola(&words, faults)
     };
     let expected = run(" --device cpu", "").output();
     let found = run("", "");
-    for words in ["device: cpu", "npu: npu (npu1, firmware 1.5.5.391, int8 by matmul_i8_128x16x64)"] {
+    for words in ["device: cpu", "npu: npu (npu1, firmware 1.5.5.391, int8 by matmul_i8_128x16x64)"]
+    {
         assert!(found.err.contains(words), "no '{words}': {found:#?}");
     }
     assert_eq!(found.output(), expected);
@@ -139,7 +141,8 @@ fn auto_opens_an_npu_that_is_there() {
 fn a_model_is_checked_on_the_npu() {
     let machine = Machine::with_packages();
     let check = format!("check -m {} --device npu", machine.folder.model().display());
-    for (precision, words) in [("", "layers in int8"), (" --npu-precision bf16", "layers in bf16")] {
+    for (precision, words) in [("", "layers in int8"), (" --npu-precision bf16", "layers in bf16")]
+    {
         let text = machine.pianola(&format!("{check}{precision}"), "").output();
         assert!(text.contains("  ok    logits of 96 tokens"), "{text}");
         assert!(text.contains(words), "{text}");

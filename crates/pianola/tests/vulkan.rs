@@ -93,8 +93,7 @@ fn benchmarks_count_what_a_step_costs_and_ablate() {
         assert!(busy > 0.0 && busy < 1.0, "{row}");
     }
     assert!(!generate["options"]["drivers"][0].as_str().unwrap().is_empty());
-    let trace: Value =
-        serde_json::from_str(&std::fs::read_to_string(trace).unwrap()).unwrap();
+    let trace: Value = serde_json::from_str(&std::fs::read_to_string(trace).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     check_trace(events);
 }
@@ -164,7 +163,8 @@ fn a_timeline_has_a_row_for_each_device() {
     let (cpu, vulkan) = (spans("cpu"), spans("vulkan"));
     // Three chunks and a token.
     assert!(cpu.len() == 4 && vulkan.len() == 4, "{events:#?}");
-    let at_once = |(from, to): (f64, f64)| vulkan.iter().any(|other| from < other.1 && other.0 < to);
+    let at_once =
+        |(from, to): (f64, f64)| vulkan.iter().any(|other| from < other.1 && other.0 < to);
     assert!(cpu.iter().any(|&span| at_once(span)), "{cpu:?} beside {vulkan:?}");
 }
 

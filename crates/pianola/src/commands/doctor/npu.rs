@@ -349,8 +349,7 @@ mod tests {
         };
         let context =
             ContextUse { process: 77, first_column: 1, columns: 4, commands: (1, 1), errors: 0 };
-        let (contexts, power_mode) =
-            (Some(vec![context; contexts]), Some(PowerMode::Performance));
+        let (contexts, power_mode) = (Some(vec![context; contexts]), Some(PowerMode::Performance));
         Ok(vec![Found { identity, contexts, power_mode }])
     }
 
