@@ -118,7 +118,8 @@ impl Executor {
                 let line = format!("{error}; everything is computed without {name}");
                 options.warn.iter().for_each(|warn| warn(&line));
                 let mut plan = Arc::unwrap_or_clone(plan).without_takeovers();
-                plan.remarks.push(line);
+                // What was said of its part is not so any more.
+                plan.remarks.clone_from(&options.remarks);
                 Executor::record(plan, source, options, progress)
             }
             Err((_, error)) => Err(error),

@@ -8,7 +8,7 @@ use common::Run;
 use common::npu::Machine;
 
 /// More tokens than a step has to have for the NPU.
-const PROMPT: &str = "it_was_a_bright_cold_day_in_april_and_the_clocks_were_striking_thirteen";
+const PROMPT: &str = "stately_plump_buck_mulligan_came_from_the_stairhead_bearing_a_bowl_of_lather";
 
 /// An answer of which every product is the NPU's, or the processor's where that fails.
 fn placed(machine: &Machine, faults: &str) -> Run {
@@ -57,10 +57,10 @@ fn a_step_that_fails_is_computed_again() {
     };
     const TRIED: &str = " --npu-work always --npu-precision bf16";
     let vulkan = common::vulkan_device();
-    // Loading and self-tests take fewer than 40 commands, the prompt far more than 10.
+    // Self-tests and loading take 5 commands, the prompt more than 20.
     let all: &[&str] =
-        &["timeout@40", "error@41", "abort@42", "lose@43", "suspend@44", "nan@45", "error@40+"];
-    for (main, faults) in [("cpu", all), (vulkan.as_str(), &["abort@42", "nan@45"])] {
+        &["timeout@8", "error@9", "abort@10", "lose@12", "suspend@14", "nan@16", "error@20+"];
+    for (main, faults) in [("cpu", all), (vulkan.as_str(), &["abort@10", "nan@16"])] {
         let run = |words: &str, faults: &str| match main {
             "cpu" => machine.pianola(words, faults),
             _ => machine.pianola_vulkan(words, faults),
@@ -79,7 +79,12 @@ fn a_step_that_fails_is_computed_again() {
             assert_eq!(run.output(), expected, "npu+{main}, {fault}");
         }
     }
-    let slow = machine.pianola(&words("npu+cpu", TRIED), "power=4,power=1@42");
+    // Loading fails, and then there is nothing to be tried again.
+    let failed = machine.pianola(&words("npu+cpu", TRIED), "error@4");
+    assert_eq!(failed.err.matches("everything is computed without npu").count(), 1, "{failed:#?}");
+    assert!(!failed.err.contains("always use npu"), "{failed:#?}");
+    // In the middle of the prompt somebody saves power.
+    let slow = machine.pianola(&words("npu+cpu", TRIED), "power=4,power=1@10");
     assert!(!slow.err.contains("computed without"), "{slow:#?}");
     slow.output();
     let nothing = words("cpu", " --npu-work always");
@@ -93,7 +98,8 @@ fn packages_that_are_not_used_are_named() {
     let machine = Machine::with_packages();
     let (stem, _, options) = common::npu::KERNELS[0];
     // The build's B is row-major.
-    machine.import(stem, &format!("{options} --b-layout column --replace")).output();
+    let name = "--name matmul_i8_128x16x64 --replace";
+    machine.import(stem, &format!("{options} --b-layout column {name}")).output();
     let model = machine.folder.model();
     let plan = format!("plan -m {} --device npu+cpu --npu-work always", model.display());
     let run = machine.pianola(&plan, "");
@@ -103,6 +109,10 @@ fn packages_that_are_not_used_are_named() {
         assert!(text.contains("computes wrongly"), "{run:#?}");
     }
     assert!(run.out.contains("bf16 by bf16"), "{run:#?}");
+    let words = format!("run -m {} --device npu+cpu -n 2 hello", model.display());
+    let run = machine.pianola(&words, "");
+    assert_eq!(run.err.matches(NAMED).count(), 1, "{run:#?}");
+    run.output();
     // And one that is damaged.
     let manifest = machine.folder.path.join("npu_kernels/npu1/bf16.json");
     std::fs::write(&manifest, "{").unwrap();
@@ -147,7 +157,7 @@ fn a_model_is_checked_on_the_npu() {
         assert!(text.contains("  ok    logits of 96 tokens"), "{text}");
         assert!(text.contains(words), "{text}");
     }
-    let lost = machine.pianola(&format!("{check} --npu-precision bf16"), "error@60+");
+    let lost = machine.pianola(&format!("{check} --npu-precision bf16"), "error@10");
     lost.fails(1, &["state Error"]);
 }
 
@@ -169,7 +179,7 @@ fn attention_and_feed_forward_are_placed_by_name() {
     assert!(!sound.err.contains("not used") && !sound.err.contains("in place of"), "{sound:#?}");
     let expected = sound.output();
     assert!(expected.trim().len() > 4, "{expected}");
-    let failed = machine.pianola_vulkan(&run, "error@45");
+    let failed = machine.pianola_vulkan(&run, "error@10");
     assert_eq!(failed.err.matches("computes in place of npu").count(), 1, "{failed:#?}");
     assert_eq!(failed.output(), expected);
 }

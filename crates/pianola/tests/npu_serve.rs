@@ -48,8 +48,8 @@ fn metrics_tell_of_an_npu_that_fails_and_works_again() {
     let arguments =
         ["--device", "npu+cpu", "--npu-work", "always", "--npu-precision", "bf16", "--npu-kernels"];
     let arguments = [&arguments[..], &[kernels.to_str().unwrap()]].concat();
-    // Loading takes fewer commands.
-    let variables = machine.variables("error@40");
+    // Self-tests and loading take 5 commands.
+    let variables = machine.variables("error@10");
     let server = Server::launch_with(Folder::model, &arguments, "", &variables);
     server.until("it is ready", || server.get("/ready").status == 200);
     let alone = Server::tiny(&[]);
