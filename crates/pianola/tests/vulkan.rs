@@ -143,7 +143,7 @@ fn a_timeline_has_a_row_for_each_device() {
     words.extend(words!["--device", device, "--layers-on-gpu", "1", "--profile", &trace]);
     words.extend(words!["-f", &prompt]);
     let run = folder.pianola_vulkan(words);
-    for row in ["the longest step, 512 rows", "\ncpu     ", "\nvulkan  ", "  busy "] {
+    for row in ["the longest step, ", "\ncpu     ", "\nvulkan  ", "  busy "] {
         assert!(run.err.contains(row), "no '{row}': {run:#?}");
     }
     run.output();
