@@ -197,7 +197,12 @@ fn offer_products(plan: &mut Plan, asked: &LoadOptions) {
         return;
     }
     let numeric = plan.options.numeric;
-    let measure = |device: &Arc<dyn Device>| device.measure(numeric);
+    // What is used whatever is predicted need not be measured.
+    let always = |device: &Arc<dyn Device>| device.takeover().is_some_and(|it| it.always);
+    let measure = |device: &Arc<dyn Device>| match free.iter().all(always) {
+        true => None,
+        false => device.measure(numeric),
+    };
     let known = |device: &Arc<dyn Device>| measure(device).unwrap_or(Ceilings::UNKNOWN);
     let mut ceilings: Vec<Ceilings> =
         plan.devices_among(&asked.all_devices()).iter().map(known).collect();

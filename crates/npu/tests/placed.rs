@@ -543,5 +543,5 @@ fn packages_that_cannot_be_used_are_named() {
     assert_eq!(facts.attention, ["kernel2"]);
     let plain = NpuDevice::emulated(NpuOptions { rotation: false, ..kernels.options() }).unwrap();
     assert_eq!(plain.facts().precision, Precision::Bf16, "int8 is chosen where it is rotated");
-    assert_eq!((facts.configurations, facts.refused[0].package.as_str()), (2, "kernel1"));
+    assert_eq!((facts.configurations, facts.unused[0].package.as_str()), (2, "kernel1"));
 }

@@ -141,5 +141,5 @@ fn a_model_uses_the_stream_that_fits_its_rows() {
     assert!(used.iter().any(|one| one == "matmul_i8 (128x64x64)"), "{used:?}");
     assert!(alone == beside, "the same logits");
     assert_eq!(facts.products, ["kernel0", "small"]);
-    assert!(facts.refused.is_empty() && facts.configurations == 1, "{facts:?}");
+    assert!(facts.unused.is_empty() && facts.configurations == 1, "{facts:?}");
 }

@@ -100,6 +100,8 @@ pub struct Takeover {
     /// Whether it reads the same memory as the processor, so that a step that memory bounds gains
     /// nothing.
     pub shares_memory: bool,
+    /// Whether it computes the products of every such step, whatever is predicted: somebody tries it.
+    pub always: bool,
 }
 
 /// Memory that a recording allocates.

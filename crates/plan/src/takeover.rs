@@ -2,8 +2,8 @@
 //!
 //! A device that takes products over has a second copy of their weights, and rows pass to it and back.
 //! Whether that pays is predicted from measured ceilings for a prompt's chunk; what does not pay is
-//! declined, and the plan says why. Where a device has no speed of its own (it is emulated), nothing
-//! is predicted and all is offered.
+//! declined, and the plan says why. Where a device has no speed of its own (it is emulated), or is to be
+//! used whatever is predicted, nothing is predicted and all is offered.
 
 use crate::device::{Allocation, AllocationKind, Device, Takeover};
 use crate::options::Numeric;
@@ -39,7 +39,9 @@ impl Plan {
         let name = spec.name.clone();
         let declined = match device.takeover() {
             None => Err("it takes no products over"),
-            Some(_) if speed.is_none() && !device.is_emulated() => Err("it could not be measured"),
+            Some(takeover) if speed.is_none() && !takeover.always && !device.is_emulated() => {
+                Err("it could not be measured")
+            }
             Some(_) if self.options.reproducible => {
                 Err("which kernel computes a row would depend on the rows beside it")
             }
@@ -74,13 +76,15 @@ impl Plan {
             }
         }
         self.remarks.extend(declined);
-        if speed.is_none() && self.segmentations.len() > before.segmentations.len() {
+        if self.segmentations.len() == before.segmentations.len() {
+            return;
+        }
+        if device.is_emulated() {
             self.remarks.push(format!(
                 "{name} has no speed of its own: nothing is predicted, and prompts always use it"
             ));
-        }
-        if self.segmentations.len() == before.segmentations.len() {
-            return;
+        } else if takeover.always {
+            self.remarks.push(format!("prompts always use {name}, as asked: nothing is predicted"));
         }
         self.remarks.push(format!(
             "{name} has the weights of what it is offered a second time, {}, converted at load",
@@ -113,7 +117,7 @@ impl Plan {
             let copy = size_text(copy);
             return Err(format!("there is no memory for a second copy of their weights, {copy}"));
         }
-        let Some(speed) = speed else { return Ok(copy) };
+        let Some(speed) = speed.filter(|_| !takeover.always) else { return Ok(copy) };
         let mut all = ceilings.to_vec();
         all.push(speed);
         let with = self.predicted(self.segmentations.len() - 1, &all, takeover, id);

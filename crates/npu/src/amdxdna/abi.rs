@@ -266,6 +266,14 @@ pub(crate) struct ContextStatus {
     pub(crate) errors: u64,
 }
 
+/// The answer to `POWER_MODE`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PowerStatus {
+    pub(crate) mode: u8,
+    pub(crate) pad: [u8; 7],
+}
+
 /// The answer to `RESOURCE_INFO`, which newer drivers give.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -304,6 +312,7 @@ answer!(ArrayMetadata, 1);
 answer!([u32; 2], 2);
 answer!([ContextStatus; MAX_CONTEXTS], 5);
 answer!([u32; 4], 8);
+answer!(PowerStatus, 9);
 answer!(Resources, 12);
 
 /// `type` of `CREATE_BO`: pages of the system's.

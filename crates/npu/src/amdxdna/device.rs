@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::abi::{ArrayMetadata, BUFFER_HEAP, ContextStatus, MAX_CONTEXTS, Resources};
+use super::abi::{ArrayMetadata, BUFFER_HEAP, ContextStatus, MAX_CONTEXTS, PowerStatus, Resources};
 use super::calls::{Calls, SystemCalls};
 use super::error::DriverError;
 use super::mapping::Mapping;
@@ -143,6 +143,49 @@ pub(crate) fn contexts_in_use(node: &Node) -> Result<Vec<ContextUse>, Failure> {
         errors: entry.errors,
     };
     Ok(used.map(report).collect())
+}
+
+/// How the NPU's clocks are bounded. All programs share it, and only root may change it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PowerMode {
+    /// As the driver sees fit.
+    Default,
+    /// The lowest clocks.
+    PowerSaver,
+    /// Between these.
+    Balanced,
+    /// High clocks.
+    Performance,
+    /// The highest, for as long as they last.
+    Turbo,
+}
+
+impl PowerMode {
+    /// By the kernel's numbers.
+    const ALL: [PowerMode; 5] = [
+        PowerMode::Default,
+        PowerMode::PowerSaver,
+        PowerMode::Balanced,
+        PowerMode::Performance,
+        PowerMode::Turbo,
+    ];
+
+    /// The name that AMD's `xrt-smi` has for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            PowerMode::Default => "default",
+            PowerMode::PowerSaver => "powersaver",
+            PowerMode::Balanced => "balanced",
+            PowerMode::Performance => "performance",
+            PowerMode::Turbo => "turbo",
+        }
+    }
+
+    /// Asks an open node; none where the driver does not say, or says what is not known here.
+    pub(crate) fn query(node: &Node) -> Option<PowerMode> {
+        let status: PowerStatus = node.info().ok()?;
+        PowerMode::ALL.get(usize::from(status.mode)).copied()
+    }
 }
 
 /// An opened NPU with its heap. Buffers and contexts keep it open; a clone is the same device.

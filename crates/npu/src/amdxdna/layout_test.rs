@@ -124,6 +124,9 @@ fn plain_structures() -> Vec<Layout> {
             clock_max: "npu_clk_max", tops_max: "npu_tops_max", contexts_max: "npu_task_max",
             tops: "npu_tops_curr", contexts: "npu_task_curr",
         }),
+        layout!(PowerStatus, "struct amdxdna_drm_get_power_mode", None, 0, {
+            mode: "power_mode", pad: "pad",
+        }),
         layout!(ContextStatus, "struct amdxdna_drm_query_hwctx", None, 0, {
             id: "context_id", first_column: "start_col", columns: "num_col", process: "pid",
             submissions: "command_submissions", completions: "command_completions",

@@ -55,8 +55,10 @@ pub struct NpuFacts {
     pub attention: Vec<String>,
     /// Packages of whole attentions.
     pub flash: Vec<String>,
-    /// Packages that are not used, with the reason.
+    /// Packages that cannot be read or failed their self-tests, with the reason.
     pub refused: Vec<Refused>,
+    /// Sound packages that nothing needs, with the reason.
+    pub unused: Vec<Refused>,
     /// Configurations of the array that take turns where a plan uses all of these packages.
     pub configurations: usize,
     /// The time that each change between them takes, by others' measurements.
@@ -141,6 +143,7 @@ impl NpuDevice {
             attention: attention.iter().map(name).collect(),
             flash: kernels.flash.iter().map(name).collect(),
             refused: kernels.refused.clone(),
+            unused: kernels.unused.clone(),
             configurations: kernels.configurations(),
             switch: CONFIGURATION_SWITCH,
         }
@@ -292,6 +295,7 @@ impl Device for NpuDevice {
             seconds_each: 0.0,
             exact: false,
             shares_memory: true,
+            always: self.options.always,
         })
     }
 

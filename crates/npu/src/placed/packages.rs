@@ -35,7 +35,10 @@ pub(super) struct Kernels {
     pub attention: Vec<Package>,
     /// Whole attentions, each of one shape.
     pub flash: Vec<Package>,
+    /// Packages that cannot be read or failed their self-tests.
     pub refused: Vec<Refused>,
+    /// Sound ones that nothing needs.
+    pub unused: Vec<Refused>,
 }
 
 /// The seed of the self-tests' data.
@@ -92,7 +95,7 @@ pub(super) fn matmul(package: &Package) -> Option<&MatmulSpec> {
 pub(super) fn choose(
     packages: Vec<Package>,
     options: &NpuOptions,
-    mut refused: Vec<Refused>,
+    refused: Vec<Refused>,
 ) -> Result<Kernels, Vec<Refused>> {
     let best = |input: ElementType| {
         let of_type = packages
@@ -113,7 +116,7 @@ pub(super) fn choose(
     };
     let products = with_streams(products, &packages);
     let attention = attention.map_or(Vec::new(), |package| with_streams(package, &packages));
-    let mut flash = Vec::new();
+    let (mut flash, mut unused) = (Vec::new(), Vec::new());
     for package in packages {
         let reason = match &package.manifest().operation {
             Operation::Attention(spec) if spec.causal => {
@@ -132,9 +135,9 @@ pub(super) fn choose(
                 "another package is used for products".to_string()
             }
         };
-        refused.push(Refused { package: package.name().to_string(), reason });
+        unused.push(Refused { package: package.name().to_string(), reason });
     }
-    Ok(Kernels { precision, products, attention, flash, refused })
+    Ok(Kernels { precision, products, attention, flash, refused, unused })
 }
 
 /// A package with the others that compute parts of the same products in the same hardware context.

@@ -21,7 +21,7 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::store::Store;
 
-pub use list::{contexts, device_text, device_value, name};
+pub use list::{CHANGE_POWER_MODE, contexts, device_text, device_value, name};
 
 /// List, import and check kernels for AMD's NPU (Ryzen AI).
 ///
