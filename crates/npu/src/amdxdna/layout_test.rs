@@ -137,7 +137,7 @@ fn plain_structures() -> Vec<Layout> {
 
 /// Values that are passed in the structures: C's name and ours.
 fn values() -> Vec<(&'static str, u64)> {
-    let parameters: [(&str, u32); 16] = [
+    let parameters: [(&str, u32); 17] = [
         ("AMDXDNA_BO_SHARE", BUFFER_SHARE),
         ("AMDXDNA_BO_DEV_HEAP", BUFFER_HEAP),
         ("AMDXDNA_BO_DEV", BUFFER_DEVICE),
@@ -151,6 +151,7 @@ fn values() -> Vec<(&'static str, u64)> {
         ("DRM_AMDXDNA_QUERY_AIE_VERSION", <[u32; 2]>::PARAMETER),
         ("DRM_AMDXDNA_QUERY_HW_CONTEXTS", <[ContextStatus; MAX_CONTEXTS]>::PARAMETER),
         ("DRM_AMDXDNA_QUERY_FIRMWARE_VERSION", <[u32; 4]>::PARAMETER),
+        ("DRM_AMDXDNA_GET_POWER_MODE", PowerStatus::PARAMETER),
         ("DRM_AMDXDNA_QUERY_RESOURCE_INFO", Resources::PARAMETER),
         (
             "(DRM_SYNCOBJ_WAIT_FLAGS_WAIT_ALL | DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT)",
