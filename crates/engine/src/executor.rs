@@ -45,7 +45,7 @@ struct Balance {
 }
 
 enum Shares {
-    /// Always so, because a device has no speed of its own.
+    /// Always so, because a device has no speed of its own or is to be used whatever it takes.
     Fixed(Choice),
     /// By what segments took lately.
     Measured(Balancer),
@@ -118,7 +118,8 @@ impl Executor {
                 let line = format!("{error}; everything is computed without {name}");
                 options.warn.iter().for_each(|warn| warn(&line));
                 let mut plan = Arc::unwrap_or_clone(plan).without_takeovers();
-                plan.remarks.push(line);
+                // What was said of its part is not so any more.
+                plan.remarks.clone_from(&options.remarks);
                 Executor::record(plan, source, options, progress)
             }
             Err((_, error)) => Err(error),
@@ -167,13 +168,17 @@ impl Executor {
             self.ceilings = devices.iter().map(measure).collect();
         }
         if plan.segmentations.len() > 1 {
-            let known = |device: &Arc<dyn Device>| measure(device).unwrap_or(Ceilings::UNKNOWN);
-            let ceilings: Vec<Ceilings> = devices.iter().map(known).collect();
-            let takeovers = devices.iter().filter_map(|device| device.takeover());
-            let least = takeovers.map(|takeover| takeover.least_rows).min();
+            let takeovers = || devices.iter().filter_map(|device| device.takeover());
+            let least = takeovers().map(|takeover| takeover.least_rows).min();
             let least = least.unwrap_or(plan.options.max_rows);
-            let emulated = devices.iter().any(|device| device.is_emulated());
-            self.balance = Balance::of(plan, &ceilings, least, (emulated, self.overlap));
+            let fixed = takeovers().any(|takeover| takeover.always)
+                || devices.iter().any(|device| device.is_emulated());
+            let known = |device: &Arc<dyn Device>| match fixed {
+                true => Ceilings::UNKNOWN,
+                false => measure(device).unwrap_or(Ceilings::UNKNOWN),
+            };
+            let ceilings: Vec<Ceilings> = devices.iter().map(known).collect();
+            self.balance = Balance::of(plan, &ceilings, least, (fixed, self.overlap));
             if self.balance.is_none() {
                 let unknown = plan.devices.iter().zip(&ceilings);
                 let unknown = unknown.filter(|(_, ceilings)| !ceilings.is_known());

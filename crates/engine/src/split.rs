@@ -143,6 +143,10 @@ pub(crate) fn plan(
     }?;
     remark_inexact(&mut plan, &planner);
     offer_products(&mut plan, asked)?;
+    let devices = plan.devices_among(&asked.all_devices());
+    for (id, device) in plan.device_ids().zip(devices) {
+        plan.remarks.extend(device.remarks(&plan, id));
+    }
     Ok(plan)
 }
 
@@ -210,7 +214,12 @@ fn offer_products(plan: &mut Plan, asked: &LoadOptions) -> Result<(), EngineErro
         return Ok(());
     }
     let numeric = plan.options.numeric;
-    let measure = |device: &Arc<dyn Device>| device.measure(numeric);
+    // What is used whatever is predicted need not be measured.
+    let always = |device: &Arc<dyn Device>| device.takeover().is_some_and(|it| it.always);
+    let measure = |device: &Arc<dyn Device>| match free.iter().all(always) {
+        true => None,
+        false => device.measure(numeric),
+    };
     let known = |device: &Arc<dyn Device>| measure(device).unwrap_or(Ceilings::UNKNOWN);
     let mut ceilings: Vec<Ceilings> =
         plan.devices_among(&asked.all_devices()).iter().map(known).collect();

@@ -153,24 +153,36 @@ fn answer(engine: &mut Engine, prompt: &[u32]) -> Vec<u32> {
 /// one warning.
 #[test]
 fn faults_in_the_middle_lose_no_token() {
+    let all =
+        ["timeout@3+", "error@2", "abort@4", "lose@3", "suspend@3", "nan@5", "nomem@1+", "busy@1+"];
+    faults_lose_no_token(&processor(), &all);
+}
+
+/// The same beside a GPU.
+#[test]
+fn faults_beside_a_gpu_lose_no_token() {
+    let vulkan: Arc<dyn Device> = Arc::new(VulkanDevice::new(gpu::options(&gpu::open())));
+    faults_lose_no_token(&vulkan, &["timeout@3+", "error@2", "lose@3", "nan@5"]);
+}
+
+fn faults_lose_no_token(main: &Arc<dyn Device>, faults: &[&str]) {
     let packages = Packages::new();
     let prompt = tokens("gemma3");
-    for fault in
-        ["timeout@3+", "error@2", "abort@4", "lose@3", "suspend@3", "nan@5", "nomem@1+", "busy@1+"]
-    {
+    let expected = answer(&mut load("gemma3", on(main.clone())), &prompt);
+    for fault in faults {
         let machine = packages.machine();
         let told = Arc::new(Mutex::new(Vec::new()));
         let lines = told.clone();
         let warn: Warn = Arc::new(move |line: &str| lines.lock().unwrap().push(line.to_string()));
         let options = NpuOptions { precision: Some(Precision::Bf16), ..packages.options() };
         let accelerators = vec![emulated(&machine, options)];
-        let options = LoadOptions { accelerators, warn: Some(warn), ..on(processor()) };
+        let options = LoadOptions { accelerators, warn: Some(warn), ..on(main.clone()) };
         let mut engine = load("gemma3", options);
         // From here on: loading took its commands without a fault.
         machine.model().set_faults(fault.parse().unwrap());
         let found = answer(&mut engine, &prompt);
         assert_eq!(found.len(), 5, "{fault}");
-        assert_eq!(found, answer(&mut load("gemma3", on(processor())), &prompt), "{fault}");
+        assert_eq!(found, expected, "{fault}");
         let told = told.lock().unwrap();
         let failures: u64 = engine.device_use().map(|device| device.failures).sum();
         // Memory and contexts are taken at load, so that these have nothing left to fail.

@@ -82,7 +82,9 @@ impl Model {
 
     /// Plans other faults; commands, allocations and contexts are counted from now on.
     pub fn set_faults(&self, faults: Faults) {
-        self.shared.lock().plan = FaultPlan::new(faults);
+        let mut state = self.shared.lock();
+        state.plan = FaultPlan::new(faults);
+        state.change_power();
     }
 
     /// Why commands failed since the last call; the device itself would only say that they did.

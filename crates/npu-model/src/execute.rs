@@ -75,6 +75,7 @@ pub(crate) fn submit(shared: &Shared, fd: i32, argument: &mut [u8]) -> Result<()
         }
     }
     let effects = state.plan.command();
+    state.change_power();
     put_u64(argument, 48, timeline.submit());
     set_new(&command);
     state.queue.push_back(Job { fd, context: id, command, arguments, effects, timeline });
@@ -91,6 +92,11 @@ fn set_new(command: &Buffer) {
 }
 
 impl State {
+    /// Takes the power mode that is planned for now.
+    pub(crate) fn change_power(&mut self) {
+        self.power_mode = self.plan.power().unwrap_or(self.power_mode);
+    }
+
     /// The first command whose context does not hang.
     pub(crate) fn next_job(&mut self) -> Option<Job> {
         let hung: Vec<(i32, u32)> =

@@ -17,7 +17,8 @@
 //!
 //! Each is followed by `@N` (the Nth command, CREATE_BO or CREATE_HWCTX, counted from one), `@N-M`,
 //! `@N+` (from there on) or `%P` (each with a chance of P percent, from `seed=`). Besides: `held=N`
-//! (contexts that another process holds) and `power=N` (the power mode at the start).
+//! (contexts that another process holds), `power=N` (the power mode at the start) and `power=N@K` (the mode
+//! from the Kth command on). In a mode of half the clock a command takes twice as long.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -30,7 +31,8 @@ pub struct Faults {
     rules: Vec<Rule>,
     seed: u64,
     held: usize,
-    power: u8,
+    /// Power modes, each with the command that it begins with; the first holds from the start.
+    power: Vec<(u64, u8)>,
 }
 
 /// Why a text is not a list of faults.
@@ -95,8 +97,10 @@ impl FromStr for Faults {
                     faults.held = value.parse().map_err(|_| fail("not a number of contexts"))?;
                 }
                 Some(("power", value)) => {
-                    let mode = value.parse().ok().filter(|mode| *mode <= 4);
-                    faults.power = mode.ok_or_else(|| fail("power modes are 0 to 4"))?;
+                    let (mode, from) = value.split_once('@').unwrap_or((value, "0"));
+                    let from = from.parse().map_err(|_| fail("what follows @ is not a number"))?;
+                    let mode = mode.parse().ok().filter(|mode| *mode <= 4);
+                    faults.power.push((from, mode.ok_or_else(|| fail("power modes are 0 to 4"))?));
                 }
                 _ => faults.rules.push(rule_of(rule).map_err(fail)?),
             }
@@ -179,9 +183,10 @@ impl FaultPlan {
         self.faults.held
     }
 
-    /// The power mode at the start.
-    pub(crate) fn power(&self) -> u8 {
-        self.faults.power
+    /// The power mode that somebody sets before the last command that was counted, or at the start.
+    pub(crate) fn power(&self) -> Option<u8> {
+        let here = |(from, _): &&(u64, u8)| *from == self.commands;
+        self.faults.power.iter().rfind(here).map(|(_, mode)| *mode)
     }
 
     /// The next command's.
@@ -237,7 +242,18 @@ mod tests {
         assert_eq!(hits[6], [Effect::NotANumber]);
         assert_eq!((plan.allocation(), plan.allocation()), (false, true));
         assert_eq!((plan.context(), plan.context()), (Some(Refusal::Busy), None));
-        assert_eq!((plan.held(), plan.power()), (2, 4));
+        assert_eq!(plan.held(), 2);
+    }
+
+    #[test]
+    fn power_modes_change_before_a_command() {
+        let mut plan = FaultPlan::new("power=4,power=1@2".parse().unwrap());
+        let mut modes = vec![plan.power()];
+        for _ in 0..3 {
+            plan.command();
+            modes.push(plan.power());
+        }
+        assert_eq!(modes, [Some(4), None, Some(1), None]);
     }
 
     #[test]
@@ -261,6 +277,7 @@ mod tests {
             "slow=3@1",
             "nan=1@1",
             "power=9",
+            "power=1@x",
             "error%101",
         ] {
             assert!(text.parse::<Faults>().is_err(), "{text}");

@@ -34,6 +34,11 @@ fn clocks(power_mode: u8) -> (u32, u32) {
     }
 }
 
+/// How much longer a command takes than at the highest clock.
+pub(crate) fn slowness(power_mode: u8) -> f64 {
+    f64::from(clocks(0).1) / f64::from(clocks(power_mode).1)
+}
+
 /// `GET_INFO`: param @0, buffer_size @4, buffer @8.
 pub(crate) fn get(
     state: &mut State,

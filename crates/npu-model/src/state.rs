@@ -67,7 +67,7 @@ impl Shared {
             running: None,
             partitions: Vec::new(),
             kernels: Registry::default(),
-            power_mode: plan.power(),
+            power_mode: plan.power().unwrap_or_default(),
             plan,
             stopping: false,
             complaints: Vec::new(),

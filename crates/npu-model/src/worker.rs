@@ -8,6 +8,7 @@ use crate::config::CHAIN_BYTES;
 use crate::context::Status;
 use crate::execute::Job;
 use crate::fault::Effect;
+use crate::info;
 use crate::packet::CommandState;
 use crate::state::{Hung, Shared};
 
@@ -79,10 +80,12 @@ fn take(shared: &Arc<Shared>, job: Job) {
 }
 
 fn compute(shared: &Arc<Shared>, job: Job) {
-    let status = {
+    let (status, slowness) = {
         let mut state = shared.lock();
+        let slowness = info::slowness(state.power_mode);
         let client = state.client(job.fd).ok();
-        client.and_then(|client| client.contexts.get(&job.context)).map(|context| context.status)
+        let context = client.and_then(|client| client.contexts.get(&job.context));
+        (context.map(|context| context.status), slowness)
     };
     match status {
         Some(Status::Ready) => {}
@@ -92,7 +95,11 @@ fn compute(shared: &Arc<Shared>, job: Job) {
         }
         None => return job.end(CommandState::Abort),
     }
-    match command::run(shared, &job) {
+    let began = Instant::now();
+    let outcome = command::run(shared, &job);
+    let took = shared.config.dispatch_time + began.elapsed();
+    std::thread::sleep(took.mul_f64(slowness - 1.0));
+    match outcome {
         Outcome::Completed => job.end(CommandState::Completed),
         Outcome::Failed { index, reason } => fail(shared, job, index, reason),
         Outcome::Refused(error) => {

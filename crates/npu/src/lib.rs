@@ -30,4 +30,5 @@ pub mod instructions;
 pub mod package;
 pub mod placed;
 pub mod runner;
+pub mod sharing;
 pub mod xclbin;

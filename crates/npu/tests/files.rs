@@ -6,7 +6,7 @@ mod common;
 #[path = "../../../tests/support/held.rs"]
 mod held;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use common::files::{NPU1, NPU2, Op, XclbinParts, stream, stream_for, xclbin};
 use held::measured;
@@ -219,7 +219,37 @@ fn streams_say_what_is_wrong() {
     ));
 }
 
-/// xclbin files of real builds, wherever they come from: `PIANOLA_TEST_XCLBIN` names their folder.
+/// What `scripts/npu-xclbins` describes to AMD's tool: columns, and of each kernel its name, its number and
+/// the bytes of its PDI.
+type Described = (&'static str, u16, &'static [(&'static str, u16, usize)]);
+
+const DESCRIBED: [Described; 4] = [
+    ("one_column", 1, &[("MLIR_AIE:MLIRAIE", 0x901, 20_000)]),
+    ("two_columns", 2, &[("MLIR_AIE:MLIRAIE", 0x901, 3001)]),
+    ("four_columns", 4, &[("MLIR_AIE:MLIRAIE", 0x901, 20_000)]),
+    ("two_kernels", 4, &[("MLIR_AIE:MLIRAIE", 0x901, 20_000), ("OTHER:MLIRAIE", 0x902, 3001)]),
+];
+
+/// A file that AMD's tool wrote says what the tool was told.
+fn check_described(path: &Path, xclbin: &Xclbin) {
+    let stem = path.file_stem().and_then(|stem| stem.to_str());
+    let Some((_, columns, expected)) = DESCRIBED.iter().find(|(name, ..)| Some(*name) == stem)
+    else {
+        return;
+    };
+    let partition = xclbin.partition();
+    assert_eq!((partition.columns, &partition.start_columns[..]), (*columns, &[0, 1][..]));
+    assert_eq!(partition.operations_per_cycle, 2048);
+    let image = |kernel| xclbin.pdi_of(kernel).map_or(0, |pdi| xclbin.image(pdi).len());
+    let found: Vec<_> =
+        xclbin.kernels().iter().map(|one| (one.name.as_str(), one.id, image(one))).collect();
+    assert_eq!(found, *expected, "{}", path.display());
+    assert!(xclbin.kernels().iter().all(|kernel| kernel.function == 0));
+    assert!(xclbin.metadata().is_some_and(|text| text.contains("MLIR_AIE")));
+}
+
+/// xclbin files that others wrote: `PIANOLA_TEST_XCLBIN` names their folder (`scripts/npu-xclbins` makes one
+/// with AMD's own tool).
 #[test]
 fn real_files_are_read() {
     let Some(folder) = std::env::var_os("PIANOLA_TEST_XCLBIN") else {
@@ -234,6 +264,7 @@ fn real_files_are_read() {
         }
         let xclbin = read_xclbin(std::fs::read(&path).unwrap());
         let xclbin = xclbin.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        check_described(&path, &xclbin);
         let partition = xclbin.partition();
         assert!((1..=8).contains(&partition.columns), "{}", path.display());
         for kernel in xclbin.kernels() {

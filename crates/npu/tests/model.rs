@@ -4,6 +4,8 @@
 
 mod common;
 
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use common::model::Machine;
@@ -12,6 +14,7 @@ use pianola_npu::amdxdna::{Buffer, BufferKind, Device, DriverError, Generation, 
 use pianola_npu::emulated::Emulated;
 use pianola_npu::package::{Activation, BLayout, ElementType, Operation, Shape};
 use pianola_npu::runner::{Factor, Order, RunError, RunOptions, TiledOptions, reference_matmul_i8};
+use pianola_npu::sharing::{self, OtherBuffer, OtherDriver};
 use pianola_npu_model::{Addressing, Config, Model};
 
 const ADDRESSING: [Addressing; 3] = [Addressing::User, Addressing::UserImplied, Addressing::Dma];
@@ -197,6 +200,58 @@ fn buffers_are_shared_with_other_drivers() {
     // SAFETY: as above.
     let refused = unsafe { Buffer::import(&device, foreign, 4096) };
     assert!(matches!(refused, Err(DriverError::PrimeUnsupported { .. })), "{refused:?}");
+}
+
+/// Another driver whose buffers are files, which the emulated one takes for dma-bufs.
+struct Files;
+
+struct FileBuffer(std::fs::File);
+
+impl OtherBuffer for FileBuffer {
+    fn write(&mut self, bytes: &[u8]) -> Result<(), sharing::Failure> {
+        Ok(self.0.write_all_at(bytes, 0)?)
+    }
+
+    fn read(&mut self, bytes: &mut [u8]) -> Result<(), sharing::Failure> {
+        Ok(self.0.read_exact_at(bytes, 0)?)
+    }
+}
+
+impl OtherDriver for Files {
+    fn import(
+        &mut self,
+        fd: OwnedFd,
+        bytes: usize,
+    ) -> Result<Box<dyn OtherBuffer>, sharing::Failure> {
+        assert_eq!(bytes, sharing::BYTES);
+        Ok(Box::new(FileBuffer(fd.into())))
+    }
+
+    fn export(
+        &mut self,
+        bytes: usize,
+    ) -> Result<(Box<dyn OtherBuffer>, OwnedFd), sharing::Failure> {
+        let scratch = common::Scratch::new();
+        let path = scratch.0.join("memory");
+        let file = std::fs::File::options().read(true).write(true).create_new(true).open(path)?;
+        file.set_len(bytes as u64)?;
+        let fd = file.try_clone()?.into();
+        Ok((Box::new(FileBuffer(file)), fd))
+    }
+}
+
+#[test]
+fn bytes_pass_between_drivers() {
+    let config = Config { foreign_import: true, ..Config::default() };
+    let device = Machine::small(config).open();
+    let outcomes = sharing::check(&device, &mut Files);
+    assert_eq!(outcomes.len(), 4);
+    assert!(outcomes.iter().all(|outcome| outcome.result.is_ok()), "{outcomes:?}");
+    // Two of the four need no import by the NPU.
+    let device = Machine::small(Config::default()).open();
+    let outcomes = sharing::check(&device, &mut Files);
+    let passed: Vec<bool> = outcomes.iter().map(|outcome| outcome.result.is_ok()).collect();
+    assert_eq!(passed, [true, true, false, false], "{outcomes:?}");
 }
 
 #[test]

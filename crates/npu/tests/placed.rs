@@ -5,6 +5,7 @@ mod common;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::placed::{
     Folder, NPU, Player, Share, half_pages, matmul_bf16, matmul_i8, plan, plan_options, reference,
@@ -493,6 +494,31 @@ fn the_copy_of_the_weights_is_counted() {
     }
 }
 
+/// Packages that take turns cost a change of the array's configuration each time; one package costs none.
+#[test]
+fn changes_of_configuration_are_counted() {
+    let golden = Golden::new("gemma3");
+    let of = |operations: &[Operation], share: Share| {
+        let kernels = Folder::new(operations);
+        let npu = device(kernels.options());
+        let plan = plan(golden.graph(), share, &npu, plan_options());
+        (npu.switches(&plan, NPU), npu.remarks(&plan, NPU), plan.layers())
+    };
+    let (switches, remarks, _) = of(&[matmul_i8(64)], Share::Products);
+    assert_eq!((switches.count, switches.time), (0, Duration::ZERO));
+    assert_eq!(remarks.len(), 1, "{remarks:?}");
+    assert!(remarks[0].contains("converts the weights of npu (emulated) at load"), "{remarks:?}");
+    // Products of bytes, attention's of bf16: there and back in each layer.
+    let (switches, remarks, layers) = of(&[matmul_i8(64), matmul_bf16(64)], Share::Layers);
+    assert_eq!((switches.count, switches.rows), (2 * layers, 256));
+    assert_eq!(switches.time, Duration::from_millis(4 * layers as u64));
+    let words = format!("configuration {} times in a step of 256 rows", 2 * layers);
+    assert!(remarks[0].contains(&words) && remarks[0].contains("2 ms each"), "{remarks:?}");
+    // In bf16 one package does both, and without one the processor attends.
+    assert_eq!(of(&[matmul_bf16(64)], Share::Layers).0.count, 0);
+    assert_eq!(of(&[matmul_i8(64)], Share::Layers).0.count, 0);
+}
+
 /// Why packages cannot be used, with the way out.
 #[test]
 fn packages_that_cannot_be_used_are_named() {
@@ -513,9 +539,9 @@ fn packages_that_cannot_be_used_are_named() {
     let both: [Operation; 3] = [matmul_i8(64), matmul_i8(32), matmul_bf16(64)];
     let kernels = Folder::new(&both);
     let facts = NpuDevice::emulated(kernels.options()).unwrap().facts();
-    assert_eq!((facts.precision, &facts.products[..]), (Precision::Int8Pieces, "kernel0"));
-    assert_eq!(facts.attention.as_deref(), Some("kernel2"));
+    assert_eq!((facts.precision, &facts.products[0][..]), (Precision::Int8Pieces, "kernel0"));
+    assert_eq!(facts.attention, ["kernel2"]);
     let plain = NpuDevice::emulated(NpuOptions { rotation: false, ..kernels.options() }).unwrap();
     assert_eq!(plain.facts().precision, Precision::Bf16, "int8 is chosen where it is rotated");
-    assert_eq!((facts.configurations, facts.refused[0].package.as_str()), (2, "kernel1"));
+    assert_eq!((facts.configurations, facts.unused[0].package.as_str()), (2, "kernel1"));
 }

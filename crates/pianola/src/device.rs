@@ -95,6 +95,14 @@ fn parse_main(text: &str) -> Result<MainDevice, String> {
     }
 }
 
+/// Reads one GPU: `vulkan`, `vulkan:INDEX` or `vulkan:NAME`.
+pub fn one_gpu(text: &str) -> Result<Selection, String> {
+    match parse_main(text) {
+        Ok(MainDevice::Vulkan(found)) if found.len() == 1 => Ok(found[0].clone()),
+        _ => Err("it must be one GPU: vulkan, vulkan:INDEX or vulkan:NAME".to_string()),
+    }
+}
+
 fn wrong_device() -> String {
     "a device is auto, cpu, vulkan, vulkan:INDEX or vulkan:NAME, several GPUs with commas between, \
      or npu with one of these, as in npu+vulkan; `pianola devices` lists what is here"

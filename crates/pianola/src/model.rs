@@ -105,7 +105,9 @@ pub fn load(model: &Located, options: LoadOptions, console: Console) -> Result<E
     tell_fit(engine.plan(), &asked, console);
     let idle = engine.plan().segmentations.len() == 1 && asked.place.is_empty();
     if idle && !asked.accelerators.is_empty() {
-        engine.plan().remarks.iter().for_each(|remark| console.notice(remark));
+        let told = |remark: &&String| asked.remarks.contains(remark);
+        let remarks = engine.plan().remarks.iter().filter(|remark| !told(remark));
+        remarks.for_each(|remark| console.notice(remark));
     }
     let vision = engine.vision_tensors();
     if vision.count > 0 {

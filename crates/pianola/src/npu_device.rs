@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use clap::Args;
-use pianola_npu::placed::{Fallback, NpuDevice, NpuOptions, OpenError, Precision};
+use pianola_npu::placed::{Fallback, NpuDevice, NpuOptions, OpenError, Precision, Refused};
 use pianola_plan::{Device, ModelPart};
 
 use crate::commands::npu::default_folder;
@@ -32,10 +32,21 @@ pub struct NpuArguments {
     /// there is such a package]
     #[arg(long, value_name = "TYPE", value_parser = precision)]
     pub npu_precision: Option<Precision>,
+    /// Whether the NPU computes products of prompts: auto, where that is predicted to be faster and proves to
+    /// be, or always, to try it
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "always"])]
+    pub npu_work: String,
     /// Do not rotate weights and inputs before they become int8 for the NPU: only to see what the rotation
     /// is worth
     #[arg(long, hide = true)]
     pub npu_without_rotation: bool,
+}
+
+impl NpuArguments {
+    /// Whether prompts use it whatever is predicted.
+    fn always(&self) -> bool {
+        self.npu_work == "always"
+    }
 }
 
 /// The NPU, if it can be used.
@@ -45,7 +56,7 @@ pub struct Opened {
     pub device: Option<Arc<dyn Device>>,
     /// Parts of the model that were placed by name, without those on an NPU that cannot be used.
     pub place: Vec<(ModelPart, String)>,
-    /// For the plan: why it is not used.
+    /// For the plan: why it, or a kernel package of it, is not used.
     pub remarks: Vec<String>,
 }
 
@@ -64,8 +75,13 @@ pub fn open(
         return Err(Failure::usage(format!("--place names {part} twice")));
     }
     if choice.npu == NpuUse::No && !arguments.emulate_npu {
-        if by_name {
-            let why = "--place names npu, and --device does not; name it there, as in npu+cpu";
+        let option = match (by_name, arguments.always()) {
+            (true, _) => Some("--place names npu"),
+            (_, true) => Some("--npu-work wants npu"),
+            _ => None,
+        };
+        if let Some(option) = option {
+            let why = format!("{option}, and --device does not; name it there, as in npu+cpu");
             return Err(Failure::usage(why));
         }
         return Ok(Opened { place, ..Opened::default() });
@@ -76,7 +92,8 @@ pub fn open(
     if arguments.emulate_npu {
         let device = emulated(options)?;
         console.detail(&format!("npu: {}", device.description()));
-        return Ok(Opened { device: Some(device), place, remarks: Vec::new() });
+        let remarks = tell_refused(&device, console);
+        return Ok(Opened { device: Some(device), place, remarks });
     }
     match NpuDevice::open(options) {
         Ok(device) => {
@@ -85,11 +102,12 @@ pub fn open(
                 NpuUse::IfThere => console.notice(&line),
                 _ => console.detail(&line),
             }
-            Ok(Opened { device: Some(Arc::new(device)), place, remarks: Vec::new() })
+            let remarks = tell_refused(&device, console);
+            Ok(Opened { device: Some(Arc::new(device)), place, remarks })
         }
         Err(reason) => {
             let line = format!("npu is not used: {reason}");
-            let asked = choice.npu == NpuUse::Asked || by_name;
+            let asked = choice.npu == NpuUse::Asked || by_name || arguments.always();
             match asked {
                 true => console.notice(&line),
                 false => console.detail(&line),
@@ -103,6 +121,16 @@ pub fn open(
     }
 }
 
+/// Tells of each kernel package that cannot be read or failed its self-test: what computes in its place may
+/// be slower, or round otherwise.
+fn tell_refused(device: &NpuDevice, console: Console) -> Vec<String> {
+    let refused = device.facts().refused;
+    let line = |refused: &Refused| format!("npu does without a kernel package: {refused}");
+    let lines: Vec<String> = refused.iter().map(line).collect();
+    lines.iter().for_each(|line| console.notice(line));
+    lines
+}
+
 /// An NPU to be checked, which hides no failure.
 pub struct Checked {
     pub device: Arc<dyn Device>,
@@ -110,7 +138,7 @@ pub struct Checked {
 }
 
 /// Opens the NPU for a check. Here what cannot be used is an error.
-pub fn open_for_check(arguments: &NpuArguments) -> Result<Checked, Failure> {
+pub fn open_for_check(arguments: &NpuArguments, console: Console) -> Result<Checked, Failure> {
     if !arguments.place.is_empty() {
         return Err(Failure::usage("a check of the NPU gives it all products; leave out --place"));
     }
@@ -119,6 +147,7 @@ pub fn open_for_check(arguments: &NpuArguments) -> Result<Checked, Failure> {
         true => emulated(options)?,
         false => Arc::new(NpuDevice::open(options).map_err(failure)?),
     };
+    tell_refused(&device, console);
     Ok(Checked { precision: device.facts().precision, device })
 }
 
@@ -128,7 +157,8 @@ fn options(arguments: &NpuArguments, fallback: Fallback) -> Result<NpuOptions, F
         None => default_folder()?,
     };
     let (precision, rotation) = (arguments.npu_precision, !arguments.npu_without_rotation);
-    Ok(NpuOptions { precision, rotation, fallback, ..NpuOptions::new(kernels) })
+    let always = arguments.always();
+    Ok(NpuOptions { precision, rotation, fallback, always, ..NpuOptions::new(kernels) })
 }
 
 fn failure(error: OpenError) -> Failure {

@@ -48,7 +48,7 @@ pub struct ComputeOptions {
     /// Device: auto, cpu, vulkan, vulkan:INDEX or vulkan:NAME (a part of its name). Auto takes a
     /// discrete GPU, then an integrated one, then the processor. Several GPUs, with commas between,
     /// are filled in turn; what a GPU has no memory for runs on the processor (cpu+vulkan says the same).
-    /// npu+vulkan and npu+cpu let AMD's NPU compute products of prompts
+    /// npu+vulkan and npu+cpu let AMD's NPU compute products of prompts; auto does, too, where there is one
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = device::parse)]
     pub device: DeviceChoice,
     /// Most memory to use on the GPU, as in 12GiB [default: what its driver grants]

@@ -26,8 +26,15 @@ fn row<'a>(object: &'a Value, group: &str, name: &str) -> &'a Value {
 fn a_machine_is_examined() {
     let folder = Folder::new();
     let text = folder.pianola(["doctor"]).output();
-    for words in ["\ngpu\n", "\ncpu\n", "\nmemory\n", "\nstorage\n", "\nenvironment\n", "GB/s read"]
-    {
+    for words in [
+        "\ngpu\n",
+        "\nnpu\n",
+        "\ncpu\n",
+        "\nmemory\n",
+        "\nstorage\n",
+        "\nenvironment\n",
+        "GB/s read",
+    ] {
         assert!(text.contains(words), "no '{words}' in {text}");
     }
     let object = folder.pianola(["doctor", "--json"]).json();

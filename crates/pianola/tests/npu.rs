@@ -18,12 +18,15 @@ fn a_device_and_its_packages_are_listed() {
         "firmware 1.5.5.391",
         "5 columns, 4 of them for kernels",
         "none of 6 in use",
+        "power mode:  default; `sudo xrt-smi configure --pmode performance` changes it\n",
         "no kernel packages in ",
     ] {
         assert!(text.contains(words), "no '{words}' in {text}");
     }
     let text = machine.pianola("npu list", "held=2").output();
     assert!(text.contains("2 of 6 in use, by process 1\n"), "{text}");
+    let object = machine.pianola("npu list --json", "power=4").json();
+    assert_eq!(object["devices"][0]["power_mode"], "turbo");
 
     let machine = Machine::with_packages();
     let object = machine.pianola("npu list --json", "").json();
@@ -38,6 +41,42 @@ fn a_device_and_its_packages_are_listed() {
     let devices = machine.pianola("devices", "").output();
     assert!(devices.contains("npu: npu1, "), "{devices}");
     assert!(devices.contains("with kernel packages, products of prompts"), "{devices}");
+}
+
+/// The rows of `doctor` for a machine whose NPU answers, with what is wrong with it.
+#[test]
+fn doctor_examines_the_npu() {
+    let rows = |machine: &Machine, faults: &str| -> Vec<serde_json::Value> {
+        let object = machine.pianola("doctor --json", faults).json();
+        let groups = object["groups"].as_array().unwrap();
+        let npu = groups.iter().find(|group| group["name"] == "npu").unwrap();
+        npu["rows"].as_array().unwrap().clone()
+    };
+    let row = |rows: &[serde_json::Value], name: &str| -> (String, String, String) {
+        let row = rows.iter().find(|row| row["name"] == name).unwrap();
+        let field = |name: &str| row[name].as_str().unwrap_or_default().to_string();
+        (field("verdict"), field("text"), field("fix"))
+    };
+    let machine = Machine::with_packages();
+    let fine = rows(&machine, "");
+    assert!(row(&fine, "npu").1.starts_with("npu1 (XDNA: Phoenix, Hawk Point)"), "{fine:#?}");
+    assert_eq!(row(&fine, "interface").1, "amdxdna 0.6 at /dev/accel/accel0");
+    assert_eq!(row(&fine, "firmware").1, "1.5.5.391");
+    assert_eq!(row(&fine, "contexts").1, "none of 6 in use");
+    assert_eq!(row(&fine, "power").1, "default");
+    assert!(!row(&fine, "memlock").1.is_empty(), "{fine:#?}");
+    let (verdict, kernels, fix) = row(&fine, "kernels");
+    assert!(kernels.starts_with("attention, bf16, matmul_i8_128x16x64 in "), "{kernels}");
+    assert!(verdict == "ok" && fix.starts_with("pianola npu check"), "{fix}");
+
+    let taken = rows(&machine, "held=6,power=1");
+    let (verdict, _, fix) = row(&taken, "contexts");
+    assert_eq!((verdict.as_str(), fix.as_str()), ("warn", "end a program that uses the NPU"));
+    let (verdict, text, fix) = row(&taken, "power");
+    assert!(verdict == "warn" && text.starts_with("powersaver"), "{text}");
+    assert!(fix.starts_with("sudo xrt-smi configure --pmode performance"), "{fix}");
+    let (_, text, fix) = row(&rows(&Machine::new(), ""), "kernels");
+    assert!(text.starts_with("no packages in ") && fix.starts_with("pianola npu import"), "{text}");
 }
 
 #[test]

@@ -4,13 +4,13 @@
 mod common;
 
 use common::Folder;
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
 
 fn device() -> OsString {
-    let name = std::env::var("PIANOLA_TEST_VULKAN").unwrap_or_else(|_| "llvmpipe".to_string());
-    format!("vulkan:{name}").into()
+    common::vulkan_device().into()
 }
 
 fn greedy(model: &Path, device: OsString, more: &[&str]) -> Vec<OsString> {
@@ -93,16 +93,15 @@ fn benchmarks_count_what_a_step_costs_and_ablate() {
         assert!(busy > 0.0 && busy < 1.0, "{row}");
     }
     assert!(!generate["options"]["drivers"][0].as_str().unwrap().is_empty());
-    let trace: serde_json::Value =
-        serde_json::from_str(&std::fs::read_to_string(trace).unwrap()).unwrap();
+    let trace: Value = serde_json::from_str(&std::fs::read_to_string(trace).unwrap()).unwrap();
     let events = trace["traceEvents"].as_array().unwrap();
     check_trace(events);
 }
 
 /// Each layer's five kernels in each play of one row, each taking some time, one behind another as
 /// they depend on each other.
-fn check_trace(events: &[serde_json::Value]) {
-    let number = |event: &serde_json::Value, key: &str| event[key].as_f64().unwrap();
+fn check_trace(events: &[Value]) {
+    let number = |event: &Value, key: &str| event[key].as_f64().unwrap();
     let plays: BTreeSet<u64> = events
         .iter()
         .filter(|event| event["args"]["rows"] == 1)
@@ -111,7 +110,7 @@ fn check_trace(events: &[serde_json::Value]) {
     assert!(!plays.is_empty());
     for play in plays {
         for layer in ["blk.0.", "blk.1."] {
-            let mut kernels: Vec<&serde_json::Value> = events
+            let mut kernels: Vec<&Value> = events
                 .iter()
                 .filter(|event| event["args"]["play"] == play)
                 .filter(|event| event["name"].as_str().unwrap().starts_with(layer))
@@ -130,6 +129,43 @@ fn check_trace(events: &[serde_json::Value]) {
             }
         }
     }
+}
+
+/// The processor's layers of a chunk run while the GPU is still busy with the chunk before.
+#[test]
+fn a_timeline_has_a_row_for_each_device() {
+    let folder = Folder::new();
+    let long = common::tiny().set("llama.context_length", 2048u32).to_bytes().unwrap();
+    let (model, trace) = (folder.file("long.gguf", long), folder.path.join("trace.json"));
+    let prompt = folder.file("prompt.txt", "a day in april ".repeat(100));
+    let device = format!("cpu+{}", common::vulkan_device());
+    let mut words = words!["run", "-m", &model, "--temp", "0", "--ignore-eos", "-n", "2"].to_vec();
+    words.extend(words!["--device", device, "--layers-on-gpu", "1", "--profile", &trace]);
+    words.extend(words!["-f", &prompt]);
+    let run = folder.pianola_vulkan(words);
+    for row in ["the longest step, ", "\ncpu     ", "\nvulkan  ", "  busy "] {
+        assert!(run.err.contains(row), "no '{row}': {run:#?}");
+    }
+    run.output();
+    let trace: Value = serde_json::from_str(&std::fs::read_to_string(trace).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let names: Vec<&Value> = events.iter().filter(|event| event["ph"] == "M").collect();
+    assert_eq!(names.len(), 2, "{names:#?}");
+    let spans = |device: &str| -> Vec<(f64, f64)> {
+        let name = names.iter().find(|name| name["args"]["name"] == device).unwrap();
+        let mine = events.iter().filter(|event| event["ph"] == "X" && event["tid"] == name["tid"]);
+        mine.map(|event| {
+            let start = event["ts"].as_f64().unwrap();
+            (start, start + event["dur"].as_f64().unwrap())
+        })
+        .collect()
+    };
+    let (cpu, vulkan) = (spans("cpu"), spans("vulkan"));
+    // Three chunks and a token.
+    assert!(cpu.len() == 4 && vulkan.len() == 4, "{events:#?}");
+    let at_once =
+        |(from, to): (f64, f64)| vulkan.iter().any(|other| from < other.1 && other.0 < to);
+    assert!(cpu.iter().any(|&span| at_once(span)), "{cpu:?} beside {vulkan:?}");
 }
 
 #[test]

@@ -68,6 +68,11 @@ pub trait Device: Send + Sync {
         None
     }
 
+    /// What device `id`'s part of `plan` costs that no prediction counts, in words.
+    fn remarks(&self, _plan: &Plan, _id: DeviceId) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Whether it only imitates a device: how long it takes then says nothing.
     fn is_emulated(&self) -> bool {
         false
@@ -95,6 +100,8 @@ pub struct Takeover {
     /// Whether it reads the same memory as the processor, so that a step that memory bounds gains
     /// nothing.
     pub shares_memory: bool,
+    /// Whether it computes the products of every such step, whatever is predicted: somebody tries it.
+    pub always: bool,
 }
 
 /// Memory that a recording allocates.

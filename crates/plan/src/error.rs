@@ -33,7 +33,7 @@ pub enum DeviceError {
     BadStep(String),
     /// The device is gone: reset by its driver, or unplugged.
     #[error(
-        "{device} was lost during {during}: its driver reset it, often because a submission took too long; what was being generated is incomplete"
+        "{device} was lost during {during}: its driver reset it, often because a submission took too long"
     )]
     Lost {
         /// Device.

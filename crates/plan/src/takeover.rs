@@ -2,8 +2,8 @@
 //!
 //! A device that takes products over has a second copy of their weights, and rows pass to it and back.
 //! Whether that pays is predicted from measured ceilings for a prompt's chunk; what does not pay is
-//! declined, and the plan says why. Where a device has no speed of its own (it is emulated), nothing
-//! is predicted and all is offered.
+//! declined, and the plan says why. Where a device has no speed of its own (it is emulated), or is to be
+//! used whatever is predicted, nothing is predicted and all is offered.
 
 use crate::device::{Allocation, AllocationKind, Device, Takeover};
 use crate::options::Numeric;
@@ -74,7 +74,7 @@ impl Plan {
              attention=DEVICE puts both on another"
         ));
         if self.segmentations.len() > before {
-            self.remark_takeover(&name, takeover, copy, terms.speed.is_some());
+            self.remark_takeover(&name, takeover, copy, device.is_emulated());
         }
     }
 
@@ -88,17 +88,19 @@ impl Plan {
         match (self.options.reproducible, self.options.numeric) {
             (true, _) => Err("which kernel computes a row would depend on the rows beside it"),
             (_, Numeric::Exact) if !takeover.exact => Err("its products are not exact"),
-            _ if speed.is_none() && !device.is_emulated() => Err("it could not be measured"),
-            _ => Ok(takeover),
+            _ if speed.is_some() || takeover.always || device.is_emulated() => Ok(takeover),
+            _ => Err("it could not be measured"),
         }
     }
 
     /// Says what it takes that a device was offered products.
-    fn remark_takeover(&mut self, name: &str, takeover: Takeover, copy: u64, measured: bool) {
-        if !measured {
+    fn remark_takeover(&mut self, name: &str, takeover: Takeover, copy: u64, emulated: bool) {
+        if emulated {
             self.remarks.push(format!(
                 "{name} is emulated and has no speed: nothing is predicted, and prompts always use it"
             ));
+        } else if takeover.always {
+            self.remarks.push(format!("prompts always use {name}, as asked: nothing is predicted"));
         }
         self.remarks.push(format!(
             "{name} has the weights of what it is offered a second time, {}, converted at load",
@@ -130,7 +132,7 @@ impl Plan {
             let copy = size_text(copy);
             return Err(format!("there is no memory for a second copy of their weights, {copy}"));
         }
-        let Some(speed) = terms.speed else { return Ok(copy) };
+        let Some(speed) = terms.speed.filter(|_| !takeover.always) else { return Ok(copy) };
         let mut all = terms.ceilings.to_vec();
         all.push(speed);
         let time = |segmentation: usize| {

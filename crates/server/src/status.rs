@@ -134,7 +134,8 @@ fn device_metrics(loaded: &[(&str, &ServiceInfo, &Report)], text: &mut MetricsTe
         (
             "pianola_device_work_seconds_total",
             "counter",
-            "Seconds that one of several devices worked, as the host sees it.",
+            "Seconds that one of several devices worked, as the host sees it; the rate per second is the share \
+             of the time that it was busy.",
             |device| device.busy_seconds,
         ),
         (

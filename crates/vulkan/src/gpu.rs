@@ -4,6 +4,7 @@ use crate::describe::{GpuDescription, GpuKind, Selection, describe, select};
 use crate::instance::Instance;
 use crate::measure;
 use crate::policy::fragments::Fragments;
+use crate::shared_memory::{Sharing, SharingFeatures};
 use ash::{ext, khr, vk};
 use pianola_plan::DeviceError;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +21,7 @@ pub struct Gpu {
     pub(crate) memory: vk::PhysicalDeviceMemoryProperties,
     pub(crate) executable: Option<khr::pipeline_executable_properties::Device>,
     pub(crate) budgets: bool,
+    pub(crate) sharing: Sharing,
     description: GpuDescription,
     fragments: OnceLock<Fragments>,
     lost: AtomicBool,
@@ -51,6 +53,8 @@ struct Optional {
     executable: bool,
     /// What is left of each heap.
     budgets: bool,
+    /// Memory that other drivers use, too.
+    sharing: SharingFeatures,
 }
 
 /// The optional features of a device. An extension may be listed without the feature.
@@ -79,6 +83,7 @@ fn optional(
         bytes: twelve.shader_int8 != 0,
         executable: executable && statistics.pipeline_executable_info != 0,
         budgets: has("VK_EXT_memory_budget"),
+        sharing: SharingFeatures::of(has),
     }
 }
 
@@ -105,7 +110,7 @@ fn create(
     family: u32,
     optional: &Optional,
 ) -> Result<ash::Device, vk::Result> {
-    let &Optional { matrices, bytes, executable, budgets } = optional;
+    let &Optional { matrices, bytes, executable, budgets, sharing } = optional;
     let mut names = Vec::new();
     if matrices {
         names.push(khr::cooperative_matrix::NAME.as_ptr());
@@ -116,6 +121,7 @@ fn create(
     if budgets {
         names.push(ext::memory_budget::NAME.as_ptr());
     }
+    names.extend(sharing.names());
     let core = vk::PhysicalDeviceFeatures::default()
         .shader_int16(true)
         .shader_storage_buffer_array_dynamic_indexing(true);
@@ -196,6 +202,7 @@ impl Gpu {
         let executable = optional
             .executable
             .then(|| khr::pipeline_executable_properties::Device::new(&instance.raw, &raw));
+        let sharing = optional.sharing.load(&instance.raw, &raw);
         let gpu = Arc::new(Gpu {
             instance,
             physical,
@@ -205,6 +212,7 @@ impl Gpu {
             memory,
             executable,
             budgets: optional.budgets,
+            sharing,
             description,
             fragments: OnceLock::new(),
             lost: AtomicBool::new(false),

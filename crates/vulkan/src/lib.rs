@@ -57,6 +57,8 @@ mod sample;
 #[allow(unsafe_code)]
 mod sampler;
 #[allow(unsafe_code)]
+mod shared_memory;
+#[allow(unsafe_code)]
 mod statistics;
 #[allow(unsafe_code)]
 mod step;
@@ -81,6 +83,7 @@ pub use memory::HeapUse;
 pub use recording::VulkanRecording;
 #[cfg(feature = "test-hooks")]
 pub use sample::bench::{SampleBench, Sampled};
+pub use shared_memory::{HandleType, SharedBuffer, SharedMemoryError, Way};
 pub use statistics::{KernelStatistics, compile_plan};
 #[cfg(feature = "test-hooks")]
 pub use tune::tune_spoiled;

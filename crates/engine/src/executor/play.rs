@@ -22,17 +22,17 @@ struct Failed {
 
 impl Balance {
     /// For a plan in which devices may take products over from steps of `least_rows` rows on; none
-    /// where there is nothing to choose, or where a device could not be measured. `emulated` says
-    /// that one cannot be timed at all.
+    /// where there is nothing to choose, or where a device could not be measured. `fixed` says that the
+    /// last segmentation is played whatever it takes.
     pub fn of(
         plan: &Arc<Plan>,
         ceilings: &[Ceilings],
         least_rows: usize,
-        (emulated, overlap): (bool, bool),
+        (fixed, overlap): (bool, bool),
     ) -> Option<Balance> {
         let last = plan.segmentations.len() - 1;
         let known = ceilings.iter().all(Ceilings::is_known);
-        let shares = match (last, emulated, known) {
+        let shares = match (last, fixed, known) {
             (0, _, _) | (_, false, false) => return None,
             (_, true, _) => Shares::Fixed(Choice { segmentation: last, halves: overlap }),
             (_, false, true) => {

@@ -120,13 +120,6 @@ fn compute_units() {
     assert_eq!(npu.configure(context, &[pdi.handle]), Err(Errno::EINVAL), "only once");
 }
 
-fn get(npu: &Npu, param: u32, size: usize) -> Result<(Vec<u8>, u32), Errno> {
-    let mut buffer = vec![0u8; size];
-    let at = buffer.as_mut_ptr() as u64;
-    let bytes = npu.call_words(GET_INFO, &[param, size as u32, low(at), high(at)])?;
-    Ok((buffer, u32_at(&bytes, 4)))
-}
-
 #[test]
 fn information() {
     let npu = Npu::plain();

@@ -1,6 +1,6 @@
 //! What goes wrong on purpose.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pianola_npu_model::{Config, Errno};
 
@@ -114,6 +114,26 @@ fn wrong_results() {
     assert_eq!(result.iter().zip(&expected).filter(|(a, b)| a != b).count(), 1, "one byte differs");
     assert_eq!(ready.run(), 4);
     assert_eq!(ready.result(), ready.expected());
+}
+
+/// A mode of half the clock takes twice the time, from the command on before which it is set.
+#[test]
+fn power_modes() {
+    let dispatch_time = Duration::from_millis(40);
+    let faults = "power=3,power=1@2,power=0@3".parse().unwrap();
+    let config = Config { faults, dispatch_time, ..Config::default() };
+    let ready = Ready::new(config, "matmul bf16 f32 128x64x64 tile=16x32x16");
+    let run = || {
+        let start = Instant::now();
+        assert_eq!(ready.run(), 4);
+        assert_eq!(ready.result(), ready.expected());
+        (get(&ready.npu, 9, 8).unwrap().0[0], start.elapsed() / 2)
+    };
+    assert_eq!(get(&ready.npu, 9, 8).unwrap().0[0], 3);
+    assert_eq!(run().0, 3);
+    let (mode, half) = run();
+    assert!(mode == 1 && half >= dispatch_time, "{half:?}");
+    assert_eq!(run().0, 0);
 }
 
 #[test]

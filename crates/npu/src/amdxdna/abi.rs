@@ -266,6 +266,14 @@ pub(crate) struct ContextStatus {
     pub(crate) errors: u64,
 }
 
+/// The answer to `POWER_MODE`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct PowerStatus {
+    pub(crate) mode: u8,
+    pub(crate) pad: [u8; 7],
+}
+
 /// The answer to `RESOURCE_INFO`, which newer drivers give.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
@@ -304,8 +312,21 @@ answer!(ArrayMetadata, 1);
 answer!([u32; 2], 2);
 answer!([ContextStatus; MAX_CONTEXTS], 5);
 answer!([u32; 4], 8);
+answer!(PowerStatus, 9);
 answer!(Resources, 12);
 
+/// `type` of `CREATE_BO`: pages of the system's.
+pub(crate) const BUFFER_SHARE: u32 = 1;
+/// `type` of `CREATE_BO`: the device heap.
+pub(crate) const BUFFER_HEAP: u32 = 2;
+/// `type` of `CREATE_BO`: a part of the device heap.
+pub(crate) const BUFFER_DEVICE: u32 = 3;
+/// `type` of `CREATE_BO`: a command.
+pub(crate) const BUFFER_COMMAND: u32 = 4;
+/// `direction` of `SYNC_BO`: before the device reads.
+pub(crate) const SYNC_TO_DEVICE: u32 = 0;
+/// `direction` of `SYNC_BO`: after the device wrote.
+pub(crate) const SYNC_FROM_DEVICE: u32 = 1;
 /// The kernel takes at most this many compute units a context.
 pub(crate) const MAX_UNITS: usize = 32;
 /// The kernel takes at most this many buffers a command.

@@ -1,6 +1,6 @@
 //! Memory that the device reads and writes.
 
-use std::os::fd::RawFd;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 use super::abi::{self, NO_ADDRESS};
@@ -25,9 +25,9 @@ impl BufferKind {
     /// The kernel's number.
     fn number(self) -> u32 {
         match self {
-            BufferKind::Share => 1,
-            BufferKind::Device => 3,
-            BufferKind::Command => 4,
+            BufferKind::Share => abi::BUFFER_SHARE,
+            BufferKind::Device => abi::BUFFER_DEVICE,
+            BufferKind::Command => abi::BUFFER_COMMAND,
         }
     }
 }
@@ -249,6 +249,14 @@ impl DmaBuf {
     /// The descriptor, which stays this value's.
     pub fn fd(&self) -> RawFd {
         self.fd.expect("a descriptor is there until it is given away, which consumes the value")
+    }
+
+    /// Another descriptor of the same memory, which is the caller's. Fails where a model's descriptors are
+    /// not real.
+    #[allow(unsafe_code)]
+    pub fn to_owned_fd(&self) -> std::io::Result<OwnedFd> {
+        // SAFETY: it is open for as long as `self` is there.
+        unsafe { BorrowedFd::borrow_raw(self.fd()) }.try_clone_to_owned()
     }
 
     /// The descriptor, which becomes the caller's to close: Vulkan takes it over on import.

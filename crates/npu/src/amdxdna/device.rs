@@ -5,7 +5,7 @@ use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::abi::{ArrayMetadata, ContextStatus, MAX_CONTEXTS, Resources};
+use super::abi::{ArrayMetadata, BUFFER_HEAP, ContextStatus, MAX_CONTEXTS, PowerStatus, Resources};
 use super::calls::{Calls, SystemCalls};
 use super::error::DriverError;
 use super::mapping::Mapping;
@@ -145,6 +145,49 @@ pub(crate) fn contexts_in_use(node: &Node) -> Result<Vec<ContextUse>, Failure> {
     Ok(used.map(report).collect())
 }
 
+/// How the NPU's clocks are bounded. All programs share it, and only root may change it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PowerMode {
+    /// As the driver sees fit.
+    Default,
+    /// The lowest clocks.
+    PowerSaver,
+    /// Between these.
+    Balanced,
+    /// High clocks.
+    Performance,
+    /// The highest, for as long as they last.
+    Turbo,
+}
+
+impl PowerMode {
+    /// By the kernel's numbers.
+    const ALL: [PowerMode; 5] = [
+        PowerMode::Default,
+        PowerMode::PowerSaver,
+        PowerMode::Balanced,
+        PowerMode::Performance,
+        PowerMode::Turbo,
+    ];
+
+    /// The name that AMD's `xrt-smi` has for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            PowerMode::Default => "default",
+            PowerMode::PowerSaver => "powersaver",
+            PowerMode::Balanced => "balanced",
+            PowerMode::Performance => "performance",
+            PowerMode::Turbo => "turbo",
+        }
+    }
+
+    /// Asks an open node; none where the driver does not say, or says what is not known here.
+    pub(crate) fn query(node: &Node) -> Option<PowerMode> {
+        let status: PowerStatus = node.info().ok()?;
+        PowerMode::ALL.get(usize::from(status.mode)).copied()
+    }
+}
+
 /// An opened NPU with its heap. Buffers and contexts keep it open; a clone is the same device.
 #[derive(Clone, Debug)]
 pub struct Device {
@@ -224,10 +267,9 @@ impl Device {
     pub fn open_with(calls: Arc<dyn Calls>, path: &Path) -> Result<Device, DriverError> {
         let node = Node::open(calls, path)?;
         let identity = Identity::query(&node)?;
-        const DEVICE_HEAP: u32 = 2;
         let bytes = HEAP_BYTES as u64;
         let heap_handle = node
-            .create_buffer(DEVICE_HEAP, bytes)
+            .create_buffer(BUFFER_HEAP, bytes)
             .map_err(|failure| DriverError::memory(failure, bytes))?;
         // From here on, dropping `shared` gives the handle back.
         let handles = Mutex::default();

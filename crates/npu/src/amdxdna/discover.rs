@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::calls::{Calls, SystemCalls};
-use super::device::{ContextUse, Identity, contexts_in_use};
+use super::device::{ContextUse, Identity, PowerMode, contexts_in_use};
 use super::error::DriverError;
 use super::node::Node;
 
@@ -16,6 +16,8 @@ pub struct Found {
     pub identity: Identity,
     /// The hardware contexts in use by all programs; none where the driver does not say.
     pub contexts: Option<Vec<ContextUse>>,
+    /// The power mode; none where the driver does not say.
+    pub power_mode: Option<PowerMode>,
 }
 
 /// Numbers that accelerator nodes may have. They are tried one by one instead of listed, because a
@@ -56,7 +58,8 @@ pub fn discover_with(calls: Arc<dyn Calls>, root: &Path) -> Result<Vec<Found>, D
 fn describe(calls: &Arc<dyn Calls>, path: &Path) -> Result<Found, DriverError> {
     let node = Node::open(calls.clone(), path)?;
     let identity = Identity::query(&node)?;
-    Ok(Found { identity, contexts: contexts_in_use(&node).ok() })
+    let (contexts, power_mode) = (contexts_in_use(&node).ok(), PowerMode::query(&node));
+    Ok(Found { identity, contexts, power_mode })
 }
 
 /// PCI devices that amdxdna runs, with the name that each has in the firmware's folder.

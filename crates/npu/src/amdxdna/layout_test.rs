@@ -1,4 +1,4 @@
-//! Sizes, offsets and request numbers: against published figures, always; against the kernel's own
+//! Sizes, offsets, request numbers and values of parameters: against published figures, always; against the kernel's own
 //! header where it is installed (`/usr/include/drm/amdxdna_accel.h`, of linux-libc-dev 6.14 or
 //! later) or where `PIANOLA_UAPI_INCLUDE` names its folder (`scripts/npu-header` fetches it).
 
@@ -124,12 +124,43 @@ fn plain_structures() -> Vec<Layout> {
             clock_max: "npu_clk_max", tops_max: "npu_tops_max", contexts_max: "npu_task_max",
             tops: "npu_tops_curr", contexts: "npu_task_curr",
         }),
+        layout!(PowerStatus, "struct amdxdna_drm_get_power_mode", None, 0, {
+            mode: "power_mode", pad: "pad",
+        }),
         layout!(ContextStatus, "struct amdxdna_drm_query_hwctx", None, 0, {
             id: "context_id", first_column: "start_col", columns: "num_col", process: "pid",
             submissions: "command_submissions", completions: "command_completions",
             migrations: "migrations", preemptions: "preemptions", errors: "errors",
         }),
     ]
+}
+
+/// Values that are passed in the structures: C's name and ours.
+fn values() -> Vec<(&'static str, u64)> {
+    let parameters: [(&str, u32); 17] = [
+        ("AMDXDNA_BO_SHARE", BUFFER_SHARE),
+        ("AMDXDNA_BO_DEV_HEAP", BUFFER_HEAP),
+        ("AMDXDNA_BO_DEV", BUFFER_DEVICE),
+        ("AMDXDNA_BO_CMD", BUFFER_COMMAND),
+        ("SYNC_DIRECT_TO_DEVICE", SYNC_TO_DEVICE),
+        ("SYNC_DIRECT_FROM_DEVICE", SYNC_FROM_DEVICE),
+        ("DRM_AMDXDNA_HWCTX_CONFIG_CU", CONFIG_CU),
+        ("AMDXDNA_CMD_SUBMIT_EXEC_BUF", EXECUTE_BUFFER),
+        ("AMDXDNA_QOS_NORMAL_PRIORITY", NORMAL_PRIORITY),
+        ("DRM_AMDXDNA_QUERY_AIE_METADATA", ArrayMetadata::PARAMETER),
+        ("DRM_AMDXDNA_QUERY_AIE_VERSION", <[u32; 2]>::PARAMETER),
+        ("DRM_AMDXDNA_QUERY_HW_CONTEXTS", <[ContextStatus; MAX_CONTEXTS]>::PARAMETER),
+        ("DRM_AMDXDNA_QUERY_FIRMWARE_VERSION", <[u32; 4]>::PARAMETER),
+        ("DRM_AMDXDNA_GET_POWER_MODE", PowerStatus::PARAMETER),
+        ("DRM_AMDXDNA_QUERY_RESOURCE_INFO", Resources::PARAMETER),
+        (
+            "(DRM_SYNCOBJ_WAIT_FLAGS_WAIT_ALL | DRM_SYNCOBJ_WAIT_FLAGS_WAIT_FOR_SUBMIT)",
+            WAIT_ALL_FOR_SUBMIT,
+        ),
+        ("(DRM_CLOEXEC | DRM_RDWR)", (libc::O_CLOEXEC | libc::O_RDWR) as u32),
+    ];
+    let wide = parameters.into_iter().map(|(name, value)| (name, u64::from(value)));
+    wide.chain([("AMDXDNA_INVALID_ADDR", NO_ADDRESS)]).collect()
 }
 
 /// Sizes and numbers of the kernel's header of August 2026, computed by a C compiler.
@@ -201,7 +232,7 @@ fn header_folder() -> Option<PathBuf> {
 /// A C program that prints one line for every figure, and the lines that it should print.
 fn program_and_lines(layouts: &[Layout]) -> (String, String) {
     let mut program = String::from(
-        "#include <stddef.h>\n#include <stdio.h>\n#include <drm/drm.h>\n\
+        "#include <fcntl.h>\n#include <stddef.h>\n#include <stdio.h>\n#include <drm/drm.h>\n\
          #include <drm/amdxdna_accel.h>\nint main(void) {\n",
     );
     let mut lines = String::new();
@@ -218,6 +249,10 @@ fn program_and_lines(layouts: &[Layout]) -> (String, String) {
             writeln!(program, "printf(\"{request} %lx\\n\", {value});").unwrap();
             writeln!(lines, "{request} {number:x}").unwrap();
         }
+    }
+    for (name, value) in values() {
+        writeln!(program, "printf(\"{name} %llx\\n\", (unsigned long long){name});").unwrap();
+        writeln!(lines, "{name} {value:x}").unwrap();
     }
     program.push_str("return 0; }\n");
     (program, lines)
@@ -242,6 +277,7 @@ fn structures_are_those_of_the_kernels_header() {
     let mut compiler = Command::new("cc");
     let compiled = compiler.arg("-I").arg(&folder).arg(&source).arg("-o").arg(&binary).output();
     let Ok(compiled) = compiled else {
+        assert!(std::env::var_os("PIANOLA_UAPI_INCLUDE").is_none(), "no C compiler");
         eprintln!("skipped: no C compiler");
         return;
     };

@@ -25,7 +25,7 @@ mod packet;
 pub use buffer::{Buffer, BufferKind, DmaBuf};
 pub use calls::{Calls, Errno, SystemCalls};
 pub use context::{Columns, Command, ComputeUnit, Context, MAX_IN_FLIGHT, Submission};
-pub use device::{ContextUse, Device, Generation, HEAP_BYTES, Identity};
+pub use device::{ContextUse, Device, Generation, HEAP_BYTES, Identity, PowerMode};
 pub use discover::{Found, discover, discover_with};
 pub use error::DriverError;
 pub use packet::{COMMAND_BYTES, CommandState, MAX_BUFFERS, MAX_CHAIN, Packet};

@@ -109,7 +109,7 @@ impl Node {
         offset: u64,
         size: u64,
     ) -> Result<(), Failure> {
-        let direction = u32::from(from_device);
+        let direction = if from_device { abi::SYNC_FROM_DEVICE } else { abi::SYNC_TO_DEVICE };
         let mut request = abi::SyncBuffer { handle, direction, offset, size };
         // SAFETY: no address is passed.
         unsafe { self.request(&mut request) }

@@ -257,6 +257,13 @@ impl MatmulSpec {
         })
     }
 
+    /// Whether both can compute parts of one product, so that it does not matter which does: they differ in
+    /// M and N only. Another K would round sums elsewhere.
+    pub fn shares_products_with(&self, other: &MatmulSpec) -> bool {
+        let shape = Shape { k: self.shape.k, ..other.shape };
+        *other == MatmulSpec { shape, ..self.clone() }
+    }
+
     fn check(&self, device: Generation, columns: usize) -> Result<(), PackageError> {
         let (shape, tile) = (self.shape, self.tile);
         dimensions(&[shape.m, shape.k, shape.n, tile.m, tile.k, tile.n])?;

@@ -13,6 +13,7 @@ use pianola_plan::{
 use super::arena::Arena;
 use super::assigned::{Assigned, LACKS};
 use super::attend::flash_for;
+use super::costs::{self, CONFIGURATION_SWITCH, Switches};
 use super::encode::Form;
 use super::error::OpenError;
 use super::kv::KvMemory;
@@ -28,9 +29,6 @@ use super::worker::Worker;
 use crate::amdxdna::{Calls, Identity, SystemCalls, discover};
 #[cfg(feature = "emulated")]
 use crate::{amdxdna::Generation, emulated::Emulated};
-
-/// The time that a change of the array's configuration takes. By others' measurements on npu1; not ours.
-const CONFIGURATION_SWITCH: Duration = Duration::from_millis(2);
 
 /// Fewest rows of a step that products are taken over from: a tile of fewer is mostly padding.
 const LEAST_ROWS: usize = 32;
@@ -51,14 +49,16 @@ pub struct NpuFacts {
     pub precision: Precision,
     /// Whether both are rotated before they become int8.
     pub rotation: bool,
-    /// The package of products with weights.
-    pub products: String,
-    /// The package of attention's products; none where the processor computes them.
-    pub attention: Option<String>,
+    /// The packages of products with weights, all of one xclbin: the largest first.
+    pub products: Vec<String>,
+    /// The same of attention's products; none where the processor computes them.
+    pub attention: Vec<String>,
     /// Packages of whole attentions.
     pub flash: Vec<String>,
-    /// Packages that are not used, with the reason.
+    /// Packages that cannot be read or failed their self-tests, with the reason.
     pub refused: Vec<Refused>,
+    /// Sound packages that nothing needs, with the reason.
+    pub unused: Vec<Refused>,
     /// Configurations of the array that take turns where a plan uses all of these packages.
     pub configurations: usize,
     /// The time that each change between them takes, by others' measurements.
@@ -133,16 +133,17 @@ impl NpuDevice {
         let kernels = &self.kernels;
         let name = |package: &crate::package::Package| package.name().to_string();
         let attention = match kernels.precision {
-            Precision::Bf16 => Some(&kernels.products),
-            Precision::Int8Pieces => kernels.attention.as_ref(),
+            Precision::Bf16 => &kernels.products,
+            Precision::Int8Pieces => &kernels.attention,
         };
         NpuFacts {
             precision: kernels.precision,
             rotation: kernels.precision == Precision::Int8Pieces && self.options.rotation,
-            products: name(&kernels.products),
-            attention: attention.map(name),
+            products: kernels.products.iter().map(name).collect(),
+            attention: attention.iter().map(name).collect(),
             flash: kernels.flash.iter().map(name).collect(),
             refused: kernels.refused.clone(),
+            unused: kernels.unused.clone(),
             configurations: kernels.configurations(),
             switch: CONFIGURATION_SWITCH,
         }
@@ -154,6 +155,11 @@ impl NpuDevice {
         let form = self.form();
         let assigned = Assigned::new(plan, id);
         assigned.matrices(plan).map(|(_, rows, columns)| form.bytes(rows, columns)).sum()
+    }
+
+    /// How often a play of device `id`'s part of `plan` changes the array's configuration.
+    pub fn switches(&self, plan: &Plan, id: DeviceId) -> Switches {
+        Switches::of(&self.kernels, plan, &Assigned::new(plan, id))
     }
 
     fn needs(&self, assigned: &Assigned) -> Needs {
@@ -182,7 +188,7 @@ impl Device for NpuDevice {
 
     fn description(&self) -> String {
         let Identity { generation, firmware: [major, minor, patch, build], .. } = &self.identity;
-        let package = self.kernels.products.name();
+        let package = self.kernels.products[0].name();
         let precision = self.kernels.precision;
         format!(
             "{} ({}, firmware {major}.{minor}.{patch}.{build}, {precision} by {package})",
@@ -203,7 +209,7 @@ impl Device for NpuDevice {
         };
         let arenas = (plan.arenas() * plan.arena.bytes) as u64;
         let needs = self.needs(&assigned);
-        let second = usize::from(needs.attention && self.kernels.attention.is_some());
+        let second = usize::from(needs.attention && !self.kernels.attention.is_empty());
         let staging = ((1 + second) * self.options.tiled.staging_bytes) as u64;
         let mut all = vec![
             allocation(AllocationKind::Working, "the arena", arenas, None),
@@ -282,13 +288,39 @@ impl Device for NpuDevice {
     }
 
     fn takeover(&self) -> Option<Takeover> {
-        // All products are of one package, so that the array's configuration stays as it is.
+        // All products are of one xclbin, so that the array's configuration stays as it is. What a plan
+        // changes that gives the device attention as well, by name, `remarks` says.
         Some(Takeover {
             least_rows: LEAST_ROWS,
             seconds_each: 0.0,
             exact: false,
             shares_memory: true,
+            always: self.options.always,
         })
+    }
+
+    fn remarks(&self, plan: &Plan, id: DeviceId) -> Vec<String> {
+        let name = self.name();
+        let mut remarks = Vec::new();
+        let Switches { rows, count, time } = self.switches(plan, id);
+        if count > 0 {
+            let milliseconds = 1e3 * time.as_secs_f64();
+            remarks.push(format!(
+                "{name} changes its array's configuration {count} times in a step of {rows} rows: \
+                 {milliseconds:.0} ms on an npu1 by others' measurements, {} ms each",
+                CONFIGURATION_SWITCH.as_millis()
+            ));
+        }
+        let assigned = Assigned::new(plan, id);
+        let values: usize = assigned.matrices(plan).map(|(_, rows, columns)| rows * columns).sum();
+        if values > 0 {
+            let seconds = values as f64 / costs::conversion_speed(self.form());
+            remarks.push(format!(
+                "the processor converts the weights of {name} at load: some {seconds:.1} s at the speed \
+                 that it has now, besides reading them"
+            ));
+        }
+        remarks
     }
 
     fn is_emulated(&self) -> bool {

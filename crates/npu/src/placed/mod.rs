@@ -19,6 +19,7 @@
 mod arena;
 mod assigned;
 mod attend;
+mod costs;
 mod device;
 mod encode;
 mod error;
@@ -39,6 +40,7 @@ mod variants;
 mod weights;
 mod worker;
 
+pub use costs::Switches;
 pub use device::{NpuDevice, NpuFacts};
 pub use error::OpenError;
 pub use options::{Clock, Fallback, NpuOptions, Precision, SystemClock};

@@ -70,6 +70,8 @@ pub struct NpuOptions {
     pub rotation: bool,
     /// What happens to a product that the device did not compute.
     pub fallback: Fallback,
+    /// Whether prompts use it whatever is predicted.
+    pub always: bool,
     /// How long a command or a chain may take.
     pub run: RunOptions,
     /// Bounds of the staging buffers of each matmul package in use.
@@ -87,6 +89,7 @@ impl NpuOptions {
             precision: None,
             rotation: true,
             fallback: Fallback::Report,
+            always: false,
             run: RunOptions::default(),
             tiled: TiledOptions::default(),
             clock: Arc::new(SystemClock),

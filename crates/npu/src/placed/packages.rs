@@ -5,8 +5,10 @@ use std::fmt;
 use super::options::{NpuOptions, Precision};
 use super::session::Source;
 use crate::amdxdna::{Device, Generation};
-use crate::package::{self, Activation, ElementType, MatmulSpec, Operation, Package, PackageError};
-use crate::runner::KernelRunner;
+use crate::package::{
+    self, Activation, ElementType, MatmulSpec, Operation, Package, PackageError, Shape,
+};
+use crate::runner::{KernelRunner, cheapest};
 
 /// A package that is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,13 +29,16 @@ impl fmt::Display for Refused {
 #[derive(Clone, Debug)]
 pub(super) struct Kernels {
     pub precision: Precision,
-    /// Computes products with weights.
-    pub products: Package,
-    /// Computes attention's products, in bf16; none where `products` does, or there is none.
-    pub attention: Option<Package>,
+    /// Compute products with weights: the largest, then others of its xclbin. Never empty.
+    pub products: Vec<Package>,
+    /// The same for attention's products, in bf16; none where `products` do, or there is none.
+    pub attention: Vec<Package>,
     /// Whole attentions, each of one shape.
     pub flash: Vec<Package>,
+    /// Packages that cannot be read or failed their self-tests.
     pub refused: Vec<Refused>,
+    /// Sound ones that nothing needs.
+    pub unused: Vec<Refused>,
 }
 
 /// The seed of the self-tests' data.
@@ -90,7 +95,7 @@ pub(super) fn matmul(package: &Package) -> Option<&MatmulSpec> {
 pub(super) fn choose(
     packages: Vec<Package>,
     options: &NpuOptions,
-    mut refused: Vec<Refused>,
+    refused: Vec<Refused>,
 ) -> Result<Kernels, Vec<Refused>> {
     let best = |input: ElementType| {
         let of_type = packages
@@ -109,7 +114,9 @@ pub(super) fn choose(
         (None | Some(Precision::Bf16), _, Some(bf16)) => (Precision::Bf16, bf16, None),
         _ => return Err(refused),
     };
-    let mut flash = Vec::new();
+    let products = with_streams(products, &packages);
+    let attention = attention.map_or(Vec::new(), |package| with_streams(package, &packages));
+    let (mut flash, mut unused) = (Vec::new(), Vec::new());
     for package in packages {
         let reason = match &package.manifest().operation {
             Operation::Attention(spec) if spec.causal => {
@@ -121,16 +128,29 @@ pub(super) fn choose(
                 "it applies an activation, which parts of a sum do not allow".to_string()
             }
             Operation::Matmul(_) => {
-                let used = [Some(&products), attention.as_ref()];
-                if used.into_iter().flatten().any(|used| used.name() == package.name()) {
+                let mut used = products.iter().chain(&attention);
+                if used.any(|used| used.name() == package.name()) {
                     continue;
                 }
                 "another package is used for products".to_string()
             }
         };
-        refused.push(Refused { package: package.name().to_string(), reason });
+        unused.push(Refused { package: package.name().to_string(), reason });
     }
-    Ok(Kernels { precision, products, attention, flash, refused })
+    Ok(Kernels { precision, products, attention, flash, refused, unused })
+}
+
+/// A package with the others that compute parts of the same products in the same hardware context.
+fn with_streams(first: Package, packages: &[Package]) -> Vec<Package> {
+    let serves = |other: &&Package| {
+        let (left, right) = (first.manifest(), other.manifest());
+        let same = (&left.xclbin.sha256, &left.kernel) == (&right.xclbin.sha256, &right.kernel);
+        let specs = matmul(&first).zip(matmul(other));
+        same && other.name() != first.name()
+            && specs.is_some_and(|(left, right)| left.shares_products_with(right))
+    };
+    let others: Vec<Package> = packages.iter().filter(serves).cloned().collect();
+    std::iter::once(first).chain(others).collect()
 }
 
 /// Sums that are not rounded to bf16 come first, then the largest products of a command.
@@ -142,21 +162,27 @@ fn rank(package: &Package) -> (bool, usize) {
 impl Kernels {
     /// The matmul of products with weights.
     pub fn product_spec(&self) -> &MatmulSpec {
-        matmul(&self.products).expect("chosen for its matmul")
+        matmul(&self.products[0]).expect("chosen for its matmul")
     }
 
     /// The matmul of attention's products, in bf16.
     pub fn attention_spec(&self) -> Option<&MatmulSpec> {
-        match (self.precision, &self.attention) {
-            (Precision::Bf16, _) => Some(self.product_spec()),
-            (Precision::Int8Pieces, Some(package)) => matmul(package),
-            (Precision::Int8Pieces, None) => None,
+        match self.precision {
+            Precision::Bf16 => Some(self.product_spec()),
+            Precision::Int8Pieces => matmul(self.attention.first()?),
         }
+    }
+
+    /// The matmul that computes a product of so many rows and columns.
+    pub fn product_spec_for(&self, rows: usize, columns: usize) -> &MatmulSpec {
+        let specs: Vec<&MatmulSpec> = self.products.iter().filter_map(matmul).collect();
+        let shape = Shape { m: rows, k: 1, n: columns };
+        specs[cheapest(specs.iter().copied(), shape)]
     }
 
     /// Configurations of the array that take turns in a plan: each change costs a switch.
     pub fn configurations(&self) -> usize {
-        let used = std::iter::once(&self.products).chain(&self.attention).chain(&self.flash);
+        let used = self.products.iter().chain(&self.attention).chain(&self.flash);
         let mut sums: Vec<&str> =
             used.map(|package| package.manifest().xclbin.file.as_str()).collect();
         sums.sort_unstable();

@@ -47,10 +47,19 @@ impl Session {
             runner.self_test(SEED)?;
             Ok::<_, RunError>(runner)
         };
-        let products = load(&kernels.products)?.into_tiled(source.tiled)?;
-        let attention = match kernels.attention.as_ref().filter(|_| needs.attention) {
-            Some(package) => Some(load(package)?.into_tiled(source.tiled)?),
-            None => None,
+        // Packages of one xclbin share a context.
+        let tiled = |packages: &[Package]| {
+            let mut runner = load(&packages[0])?;
+            for package in &packages[1..] {
+                runner = runner.with_stream(package)?;
+                runner.self_test(SEED)?;
+            }
+            runner.into_tiled(source.tiled)
+        };
+        let products = tiled(&kernels.products)?;
+        let attention = match needs.attention && !kernels.attention.is_empty() {
+            true => Some(tiled(&kernels.attention)?),
+            false => None,
         };
         let mut flash = Vec::new();
         for &index in &needs.flash {

@@ -1,6 +1,8 @@
 //! Names of the kernels that are launched, and how they round.
 
-use pianola_plan::{AttentionSpec, Kernel, KernelVariant, Op, Plan, Rounding, Row, Step};
+use pianola_plan::{
+    AttentionSpec, Kernel, KernelVariant, Op, Plan, Rounding, Row, Step, WeightId, WeightShape,
+};
 
 use super::attend::{Way, flash_for, flash_spec, sequences, way};
 use super::options::Precision;
@@ -37,7 +39,7 @@ fn attention(kernels: &Kernels, way: Way) -> KernelVariant {
 }
 
 /// The attention of a kernel.
-fn attends(plan: &Plan, op: usize) -> Option<AttentionSpec> {
+pub(super) fn attends(plan: &Plan, op: usize) -> Option<AttentionSpec> {
     match &plan.ops[op].kernel {
         Kernel::Attend(attend) => Some(attend.spec),
         Kernel::Single(node) => match plan.graph.nodes[*node].op {
@@ -49,7 +51,7 @@ fn attends(plan: &Plan, op: usize) -> Option<AttentionSpec> {
 }
 
 /// The operation of a kernel without products.
-fn plain(plan: &Plan, op: usize) -> Option<&'static str> {
+pub(super) fn plain(plan: &Plan, op: usize) -> Option<&'static str> {
     match plan.ops[op].kernel {
         Kernel::Single(node) => {
             let op = &plan.graph.nodes[node].op;
@@ -63,6 +65,40 @@ fn ways(kernels: &Kernels, spec: &AttentionSpec, rows: &[Row]) -> Vec<Way> {
     let mut ways: Vec<Way> = sequences(rows).map(|run| way(kernels, spec, &rows[run])).collect();
     ways.dedup();
     ways
+}
+
+/// The weights that a kernel multiplies by.
+fn weights(plan: &Plan, op: usize) -> Vec<WeightId> {
+    match &plan.ops[op].kernel {
+        Kernel::Project(project) => project.parts.iter().map(|part| part.weight).collect(),
+        Kernel::Single(node) => match plan.graph.nodes[*node].op {
+            Op::MatMul { weight, .. } => vec![weight],
+            _ => Vec::new(),
+        },
+        Kernel::Attend(_) => Vec::new(),
+    }
+}
+
+/// Rows that a kernel's products have in a step.
+fn rows_of(plan: &Plan, op: usize, step: &Step) -> usize {
+    match &plan.ops[op].kernel {
+        Kernel::Project(project) if project.select => step.logits.len(),
+        Kernel::Project(project) => plan.rows(project.parts[0].output, step),
+        _ => step.rows.len(),
+    }
+}
+
+/// The products of a kernel for so many rows.
+fn products(kernels: &Kernels, plan: &Plan, op: usize, rows: usize) -> Vec<KernelVariant> {
+    let outputs = weights(plan, op).into_iter().map(|id| match plan.graph.weight(id).shape {
+        WeightShape::Matrix { rows, .. } => rows,
+        WeightShape::Vector { .. } => 1,
+    });
+    let mut all: Vec<KernelVariant> =
+        outputs.map(|columns| matmul(kernels.product_spec_for(rows, columns))).collect();
+    all.sort();
+    all.dedup();
+    all
 }
 
 /// What playing a kernel for a step launches.
@@ -82,7 +118,7 @@ pub(super) fn of_step(
             all
         }
         (None, Some(name)) => vec![variant(name, "processor")],
-        (None, None) => vec![matmul(kernels.product_spec())],
+        (None, None) => products(kernels, plan, op, rows_of(plan, op, step)),
     }
 }
 
@@ -91,7 +127,12 @@ pub(super) fn of_ops(kernels: &Kernels, plan: &Plan, ops: &[usize]) -> Vec<Kerne
     let mut all = Vec::new();
     for &op in ops {
         let Some(spec) = attends(plan, op) else {
-            all.extend(of_step(kernels, plan, op, &Step::default()));
+            match plain(plan, op) {
+                Some(name) => all.push(variant(name, "processor")),
+                None => all.extend(
+                    (1..=plan.options.max_rows).flat_map(|rows| products(kernels, plan, op, rows)),
+                ),
+            }
             continue;
         };
         all.push(attention(kernels, Way::Host));

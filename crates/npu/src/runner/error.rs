@@ -7,6 +7,22 @@ use crate::package::PackageError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
+    /// A package of another xclbin than the one that was loaded.
+    #[error("{package} and {loaded} have different xclbin files: they share no hardware context")]
+    OtherConfiguration {
+        /// The package.
+        package: String,
+        /// The one that was loaded before.
+        loaded: String,
+    },
+    /// Packages that cannot compute parts of the same products.
+    #[error("{package} and {loaded} differ in more than M and N: one product cannot use both")]
+    OtherProducts {
+        /// The package.
+        package: String,
+        /// The one that was loaded before.
+        loaded: String,
+    },
     /// The driver or the device.
     #[error(transparent)]
     Driver(#[from] DriverError),

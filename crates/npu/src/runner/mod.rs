@@ -2,10 +2,12 @@
 //!
 //! ```text
 //! Package ─► KernelRunner ─ self_test ─► matmul_i8, matmul_bf16, attention_bf16   its one shape
+//!                 ├─ with_stream ─► the same context, another shape of the same xclbin
 //!                 └─ into_tiled ─► TiledMatmul                                     any shape
 //! ```
 
 mod attention;
+mod choice;
 mod element;
 mod error;
 mod matrix;
@@ -17,6 +19,8 @@ mod tiled;
 
 use half::bf16;
 
+pub use choice::Work;
+pub(crate) use choice::cheapest;
 pub use error::RunError;
 pub use matrix::{Factor, Order};
 pub use program::RunOptions;
@@ -38,6 +42,10 @@ pub struct KernelRunner {
     program: Program,
     name: String,
     operation: Operation,
+    /// The number of its instructions in the program.
+    stream: usize,
+    /// Name and operation of each stream before it.
+    before: Vec<(String, Operation)>,
     command: Command,
     /// The data buffers with the bytes that each has by the operation.
     arguments: Vec<(Buffer, usize)>,
@@ -51,6 +59,25 @@ impl KernelRunner {
         options: RunOptions,
     ) -> Result<KernelRunner, RunError> {
         let program = Program::load(device, package, options)?;
+        KernelRunner::new(program, package, 0, Vec::new())
+    }
+
+    /// Loads the instructions of another package of the same xclbin, say for another shape, into the same
+    /// context: from now on its operation is run. [`KernelRunner::into_tiled`] uses all of them.
+    pub fn with_stream(self, package: &Package) -> Result<KernelRunner, RunError> {
+        let KernelRunner { mut program, name, operation, mut before, .. } = self;
+        before.push((name, operation));
+        let stream = program.add(package)?;
+        KernelRunner::new(program, package, stream, before)
+    }
+
+    fn new(
+        program: Program,
+        package: &Package,
+        stream: usize,
+        before: Vec<(String, Operation)>,
+    ) -> Result<KernelRunner, RunError> {
+        let device = &program.device;
         let operation = package.manifest().operation.clone();
         let mut arguments = Vec::new();
         for argument in operation.arguments() {
@@ -59,9 +86,9 @@ impl KernelRunner {
         }
         let buffers: Vec<&Buffer> = arguments.iter().map(|(buffer, _)| buffer).collect();
         let mut command = Command::new(device)?;
-        command.set(&program.packet(&buffers));
+        command.set(&program.packet(stream, &buffers));
         let name = package.name().to_string();
-        Ok(KernelRunner { program, name, operation, command, arguments })
+        Ok(KernelRunner { program, name, operation, stream, before, command, arguments })
     }
 
     /// The package's name.
@@ -152,17 +179,29 @@ impl KernelRunner {
         buffer.write(0, &fill.repeat(length.div_ceil(fill.len()))[..*length]);
         buffer.flush(*length)?;
         let buffers: Vec<&Buffer> = self.arguments.iter().map(|(buffer, _)| buffer).collect();
-        self.command.set(&self.program.packet(&buffers));
-        let submission = self.program.submit(&self.command, &buffers)?;
+        self.command.set(&self.program.packet(self.stream, &buffers));
+        let submission = self.program.submit(self.stream, &self.command, &buffers)?;
         self.program.wait(submission, &self.command)
     }
 
-    /// Gives up the buffers of the one shape and keeps the context, for products of any shape.
-    pub fn into_tiled(self, options: TiledOptions) -> Result<TiledMatmul, RunError> {
-        let Operation::Matmul(spec) = &self.operation else {
-            return Err(self.wrong_operation("a product of matrices"));
-        };
-        let spec = spec.clone();
-        TiledMatmul::new(self.program, self.name, spec, options)
+    /// Gives up the buffers of the one shape and keeps the context, for products of any shape. Each is computed
+    /// by the stream that has the least work with it.
+    pub fn into_tiled(mut self, options: TiledOptions) -> Result<TiledMatmul, RunError> {
+        let mut all = std::mem::take(&mut self.before);
+        all.push((self.name.clone(), self.operation.clone()));
+        let mut streams: Vec<(String, MatmulSpec)> = Vec::new();
+        for (name, operation) in all {
+            let Operation::Matmul(spec) = operation else {
+                return Err(self.wrong_operation("a product of matrices"));
+            };
+            if let Some((loaded, first)) = streams.first()
+                && !first.shares_products_with(&spec)
+            {
+                let loaded = loaded.clone();
+                return Err(RunError::OtherProducts { package: name, loaded });
+            }
+            streams.push((name, spec));
+        }
+        TiledMatmul::new(self.program, streams, options)
     }
 }

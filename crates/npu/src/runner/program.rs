@@ -1,4 +1,5 @@
-//! A package on the device: the context that its PDI configures, and its instructions.
+//! A package on the device: the context that its PDI configures, and its instructions; those of further
+//! packages of the same xclbin run in the same context.
 
 use std::time::Duration;
 
@@ -29,9 +30,31 @@ const UNIT: u32 = 0;
 pub(super) struct Program {
     pub(super) context: Context,
     pub(super) device: Device,
+    streams: Vec<Stream>,
+    /// The package that the context was made for.
+    package: String,
+    /// What its array is configured by: the sum of the xclbin, and the kernel's name in it.
+    configuration: (String, String),
+    timeout: Duration,
+}
+
+/// Instructions in the device heap.
+#[derive(Debug)]
+struct Stream {
     instructions: Buffer,
     words: u32,
-    timeout: Duration,
+}
+
+impl Stream {
+    fn load(device: &Device, package: &Package) -> Result<Stream, RunError> {
+        let instructions = upload(device, package.instructions().bytes())?;
+        Ok(Stream { instructions, words: package.instructions().words() })
+    }
+}
+
+fn configuration(package: &Package) -> (String, String) {
+    let manifest = package.manifest();
+    (manifest.xclbin.sha256.clone(), manifest.kernel.clone())
 }
 
 impl Program {
@@ -53,31 +76,48 @@ impl Program {
         }
         let (image, function) = package.configuration()?;
         let pdi = upload(device, image)?;
-        let instructions = upload(device, package.instructions().bytes())?;
+        let stream = Stream::load(device, package)?;
         let partition = package.xclbin().partition();
         let columns = Columns {
             count: partition.columns,
             operations_per_cycle: partition.operations_per_cycle,
         };
         let context = Context::new(device, columns, vec![ComputeUnit { pdi, function }])?;
-        let words = package.instructions().words();
-        let device = device.clone();
-        Ok(Program { context, device, instructions, words, timeout: options.timeout })
+        Ok(Program {
+            context,
+            device: device.clone(),
+            streams: vec![stream],
+            package: package.name().to_string(),
+            configuration: configuration(package),
+            timeout: options.timeout,
+        })
     }
 
-    /// The command that runs the instructions on buffers.
-    pub(super) fn packet(&self, buffers: &[&Buffer]) -> Packet {
+    /// Uploads the instructions of a further package of the same xclbin; returns their number.
+    pub(super) fn add(&mut self, package: &Package) -> Result<usize, RunError> {
+        if configuration(package) != self.configuration {
+            let (package, loaded) = (package.name().to_string(), self.package.clone());
+            return Err(RunError::OtherConfiguration { package, loaded });
+        }
+        self.streams.push(Stream::load(&self.device, package)?);
+        Ok(self.streams.len() - 1)
+    }
+
+    /// The command that runs a stream's instructions on buffers.
+    pub(super) fn packet(&self, stream: usize, buffers: &[&Buffer]) -> Packet {
         let addresses: Vec<u64> = buffers.iter().map(|buffer| buffer.address()).collect();
-        Packet::start_cu(UNIT, self.instructions.address(), self.words, &addresses)
+        let Stream { instructions, words } = &self.streams[stream];
+        Packet::start_cu(UNIT, instructions.address(), *words, &addresses)
     }
 
-    /// Submits a command that uses `buffers`.
+    /// Submits a command of a stream that uses `buffers`.
     pub(super) fn submit(
         &self,
+        stream: usize,
         command: &Command,
         buffers: &[&Buffer],
     ) -> Result<Submission, RunError> {
-        let mut all = vec![&self.instructions];
+        let mut all = vec![&self.streams[stream].instructions];
         all.extend(buffers);
         Ok(self.context.submit(command, &all)?)
     }

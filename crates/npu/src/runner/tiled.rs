@@ -1,4 +1,5 @@
-//! Products of any shape, cut into products of a package's shape.
+//! Products of any shape, cut into products of a package's shape: of the cheapest one where several packages
+//! share the context.
 //!
 //! Tiles are computed in *waves*: as many commands as staging memory and a chain allow, submitted
 //! as one chain. There are two banks of buffers, so that the processor stages the next wave while
@@ -9,6 +10,7 @@ use std::collections::VecDeque;
 use half::bf16;
 
 use super::RunError;
+use super::choice::{Work, cheapest};
 use super::element::{Element, poison};
 use super::matrix::{Factor, Matrix, Order};
 use super::pool::TilePool;
@@ -35,14 +37,15 @@ impl Default for TiledOptions {
 /// Banks of buffers: one computes, one is staged. Each has at most one chain in flight.
 const BANKS: usize = 2;
 
-/// A matmul package that serves every shape.
+/// A matmul package, or several of one xclbin, that serve every shape.
 #[derive(Debug)]
 pub struct TiledMatmul {
     // Dropped first: with the context gone, no command touches the buffers any more.
     program: Program,
-    name: String,
-    spec: MatmulSpec,
+    /// Name and shape of each stream of the program.
+    streams: Vec<(String, MatmulSpec)>,
     banks: Vec<Bank>,
+    work: Work,
 }
 
 /// Buffers of one wave.
@@ -81,11 +84,14 @@ struct Wave {
 impl TiledMatmul {
     pub(super) fn new(
         program: Program,
-        name: String,
-        spec: MatmulSpec,
+        streams: Vec<(String, MatmulSpec)>,
         options: TiledOptions,
     ) -> Result<TiledMatmul, RunError> {
-        let bytes = tile_bytes(&spec);
+        // Every buffer serves the largest.
+        let bytes = streams.iter().map(|(_, spec)| tile_bytes(spec)).fold([0; 3], |most, bytes| {
+            [0, 1, 2].map(|argument| most[argument].max(bytes[argument]))
+        });
+        let output = streams[0].1.output;
         let needed = BANKS * bytes.iter().map(|bytes| bytes.next_multiple_of(4096)).sum::<usize>();
         let commands = (options.staging_bytes / needed).min(options.chain.clamp(1, MAX_CHAIN));
         if commands == 0 {
@@ -94,14 +100,19 @@ impl TiledMatmul {
         }
         let mut banks = Vec::new();
         for _ in 0..BANKS {
-            banks.push(Bank::new(&program, &spec, commands)?);
+            banks.push(Bank::new(&program, bytes, output, commands)?);
         }
-        Ok(TiledMatmul { program, name, spec, banks })
+        Ok(TiledMatmul { program, streams, banks, work: Work::default() })
     }
 
-    /// What one command computes.
+    /// What one command of the first package computes.
     pub fn spec(&self) -> &MatmulSpec {
-        &self.spec
+        &self.streams[0].1
+    }
+
+    /// What the device was asked to do so far.
+    pub fn work(&self) -> Work {
+        self.work
     }
 
     /// Commands in a wave.
@@ -156,8 +167,12 @@ impl TiledMatmul {
             bank.a.clear();
             bank.b.clear();
         }
+        let stream = cheapest(self.streams.iter().map(|(_, spec)| spec), shape);
+        let work = Work::of(shape, self.streams[stream].1.shape);
+        self.work.commands += work.commands;
+        self.work.multiplications += work.multiplications;
         let mut in_flight = VecDeque::new();
-        let result = self.waves(shape, (&a, &b), out, &mut in_flight);
+        let result = self.waves((shape, stream), (&a, &b), out, &mut in_flight);
         // After an error, what is still under way ends before its buffers are used again; a
         // context that does not end it is lost, and the next call says so.
         for wave in in_flight {
@@ -166,26 +181,27 @@ impl TiledMatmul {
         }
         match result? || !a.is_finite() || !b.is_finite() {
             true => Ok(()),
-            false => Err(RunError::NoResult { package: self.name.clone() }),
+            false => Err(RunError::NoResult { package: self.streams[stream].0.clone() }),
         }
     }
 
     fn check<E: Element>(&self, shape: Shape) -> Result<(), RunError> {
-        if E::TYPE != self.spec.input {
+        let (name, spec) = &self.streams[0];
+        if E::TYPE != spec.input {
             let wanted = match E::TYPE {
                 ElementType::I8 => "a product of i8",
                 _ => "a product of bf16",
             };
-            let found = format!("a product of {:?}", self.spec.input);
-            return Err(RunError::WrongOperation { package: self.name.clone(), wanted, found });
+            let found = format!("a product of {:?}", spec.input);
+            return Err(RunError::WrongOperation { package: name.clone(), wanted, found });
         }
         let Shape { m, k, n } = shape;
         let sizes = [m.checked_mul(k), k.checked_mul(n), m.checked_mul(n)];
         if sizes.contains(&None) {
             return Err(RunError::Impossible(m, k, n));
         }
-        if self.spec.activation != Activation::None && k > self.spec.shape.k {
-            return Err(RunError::SplitActivation { k: self.spec.shape.k, asked: k });
+        if spec.activation != Activation::None && k > spec.shape.k {
+            return Err(RunError::SplitActivation { k: spec.shape.k, asked: k });
         }
         Ok(())
     }
@@ -193,24 +209,26 @@ impl TiledMatmul {
     /// Stages and submits waves, and collects them in order. Returns whether all elements are results.
     fn waves<E: Element>(
         &mut self,
-        shape: Shape,
+        (shape, stream): (Shape, usize),
         (a, b): (&Matrix<'_, E>, &Matrix<'_, E>),
         out: &mut [E::Sum],
         in_flight: &mut VecDeque<Wave>,
     ) -> Result<bool, RunError> {
         let mut sound = true;
-        let mut tiles = tiles(shape, self.spec.shape);
+        let spec = &self.streams[stream].1;
+        let mut tiles = tiles(shape, spec.shape);
+        let most = self.wave();
         let mut scratch = Vec::new();
         let mut next_bank = 0;
         loop {
             let wave: Vec<Tile> = match in_flight.len() < BANKS {
-                true => tiles.by_ref().take(self.wave()).collect(),
+                true => tiles.by_ref().take(most).collect(),
                 false => Vec::new(),
             };
             if !wave.is_empty() {
                 let bank = &mut self.banks[next_bank];
                 let submission =
-                    bank.submit(&self.program, &self.spec, &wave, (a, b), &mut scratch)?;
+                    bank.submit((&self.program, stream), spec, &wave, (a, b), &mut scratch)?;
                 in_flight.push_back(Wave { bank: next_bank, tiles: wave, submission });
                 next_bank = (next_bank + 1) % BANKS;
                 continue;
@@ -218,7 +236,7 @@ impl TiledMatmul {
             let Some(wave) = in_flight.pop_front() else { return Ok(sound) };
             let bank = &self.banks[wave.bank];
             self.program.wait(wave.submission, bank.command(wave.tiles.len()))?;
-            sound &= bank.collect::<E>(&self.spec, &wave.tiles, shape, out)?;
+            sound &= bank.collect::<E>(spec, &wave.tiles, shape, out)?;
         }
     }
 }
@@ -239,8 +257,12 @@ fn tiles(shape: Shape, tile: Shape) -> impl Iterator<Item = Tile> {
 }
 
 impl Bank {
-    fn new(program: &Program, spec: &MatmulSpec, commands: usize) -> Result<Bank, RunError> {
-        let (bytes, output) = (tile_bytes(spec), spec.output);
+    fn new(
+        program: &Program,
+        bytes: [usize; 3],
+        output: ElementType,
+        commands: usize,
+    ) -> Result<Bank, RunError> {
         let device = &program.device;
         let share = |bytes| Buffer::new(device, BufferKind::Share, bytes);
         let pool = |bytes| (0..commands).map(|_| share(bytes)).collect::<Result<Vec<_>, _>>();
@@ -263,7 +285,7 @@ impl Bank {
     /// Stages a wave's factors and submits its commands.
     fn submit<E: Element>(
         &mut self,
-        program: &Program,
+        (program, stream): (&Program, usize),
         spec: &MatmulSpec,
         wave: &[Tile],
         (a, b): (&Matrix<'_, E>, &Matrix<'_, E>),
@@ -287,9 +309,9 @@ impl Bank {
         }
         for (slot, &(a_index, b_index)) in self.slots.iter_mut().zip(&places) {
             // What an earlier wave left would pass for a result that this one does not write.
-            stage(&mut slot.c, &self.fill)?;
+            stage(&mut slot.c, &self.fill[..tile_bytes(spec)[2]])?;
             let arguments = [self.a.buffer(a_index), self.b.buffer(b_index), &slot.c];
-            slot.command.set(&program.packet(&arguments));
+            slot.command.set(&program.packet(stream, &arguments));
         }
         if wave.len() > 1 {
             let handles = self.slots[..wave.len()].iter().map(|slot| slot.command.handle());
@@ -299,7 +321,7 @@ impl Bank {
         for (slot, &(a_index, b_index)) in self.slots.iter().zip(&places) {
             buffers.extend([self.a.buffer(a_index), self.b.buffer(b_index), &slot.c]);
         }
-        program.submit(self.command(wave.len()), &buffers)
+        program.submit(stream, self.command(wave.len()), &buffers)
     }
 
     /// Adds a wave's outputs to the sums, without the padding. Returns whether all elements, the padding's

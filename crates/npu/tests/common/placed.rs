@@ -45,6 +45,21 @@ impl Folder {
         Folder { scratch, kernels }
     }
 
+    /// A further instruction stream of a package's xclbin, for another shape. Models that are made of
+    /// packages know it ([`Emulated::of_packages`]).
+    pub fn add_stream(&self, package: usize, name: &str, operation: &Operation) -> Package {
+        let made = artefacts::make(&self.kernels[package].1);
+        let kernel = parse_kernels(&line(operation)).unwrap().remove(0).kernel;
+        let (xclbin, stream) = (self.scratch.0.join("a.xclbin"), self.scratch.0.join("a.bin"));
+        std::fs::write(&xclbin, &made.xclbin).unwrap();
+        std::fs::write(&stream, artefacts::instructions(&kernel)).unwrap();
+        import(&self.path(), (&xclbin, &stream), operation, &ImportOptions::new(name)).unwrap()
+    }
+
+    pub fn package(&self, index: usize) -> &Package {
+        &self.kernels[index].0
+    }
+
     pub fn path(&self) -> PathBuf {
         self.scratch.0.join("npu_kernels")
     }
@@ -117,6 +132,13 @@ pub fn matmul_i8(k: usize) -> Operation {
 /// A product of bf16.
 pub fn matmul_bf16(k: usize) -> Operation {
     matmul(ElementType::Bf16, ElementType::F32, k, BLayout::RowMajor)
+}
+
+/// The same product with other rows and columns.
+pub fn shaped(operation: &Operation, m: usize, n: usize) -> Operation {
+    let Operation::Matmul(spec) = operation else { panic!("a product") };
+    let shape = Shape { m, n, ..spec.shape };
+    Operation::Matmul(MatmulSpec { shape, ..spec.clone() })
 }
 
 /// Causal attention of 256 positions.

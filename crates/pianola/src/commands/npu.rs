@@ -9,6 +9,7 @@
 mod check;
 mod import;
 mod list;
+mod share;
 
 use std::path::PathBuf;
 
@@ -20,7 +21,7 @@ use crate::console::Console;
 use crate::failure::Failure;
 use crate::store::Store;
 
-pub use list::{contexts, device_text, device_value, name};
+pub use list::{CHANGE_POWER_MODE, contexts, device_text, device_value, name};
 
 /// List, import and check kernels for AMD's NPU (Ryzen AI).
 ///
@@ -38,6 +39,7 @@ enum Command {
     List(list::Arguments),
     Import(Box<import::Arguments>),
     Check(check::Arguments),
+    Share(share::Arguments),
 }
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
@@ -45,6 +47,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         Command::List(arguments) => list::run(arguments, console),
         Command::Import(arguments) => import::run(arguments, console),
         Command::Check(arguments) => check::run(arguments, console),
+        Command::Share(arguments) => share::run(arguments),
     }
 }
 

@@ -122,6 +122,13 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     if matches!(arguments.log, LogChoice::Json) {
         console::write_json_lines();
     }
+    // Clients of every API show durations and tokens per second.
+    if arguments.compute.npu.emulate_npu {
+        return Err(Failure::usage(
+            "npu (emulated) has no speed, and clients of a server show one; --emulate-npu is for `run`, \
+             `check`, `compare` and `plan`",
+        ));
+    }
     let keys = keys(arguments)?;
     let source = Source::new(arguments, console)?;
     if !arguments.host.is_loopback() && keys.is_empty() {

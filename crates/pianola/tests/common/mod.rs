@@ -63,8 +63,17 @@ impl Folder {
 
     /// The binary with the Vulkan drivers that this machine has.
     pub fn pianola_vulkan<S: AsRef<OsStr>>(&self, arguments: impl IntoIterator<Item = S>) -> Run {
+        self.pianola_vulkan_with(arguments, &[])
+    }
+
+    /// The same with variables in the environment.
+    pub fn pianola_vulkan_with<S: AsRef<OsStr>>(
+        &self,
+        arguments: impl IntoIterator<Item = S>,
+        variables: &[(&str, &OsStr)],
+    ) -> Run {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pianola"));
-        self.start(command.args(arguments), b"", &[])
+        self.start(command.args(arguments), b"", variables)
     }
 
     /// A line for a shell that finds the binary by its name, in this folder and without a GPU.
@@ -114,6 +123,12 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.path);
     }
+}
+
+/// The Vulkan device that tests name: by default Mesa's software driver, or what `PIANOLA_TEST_VULKAN` says.
+pub fn vulkan_device() -> String {
+    let name = std::env::var("PIANOLA_TEST_VULKAN").unwrap_or_else(|_| "llvmpipe".to_string());
+    format!("vulkan:{name}")
 }
 
 /// How a run of the binary ended.

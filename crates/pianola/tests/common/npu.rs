@@ -3,7 +3,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(dead_code, reason = "each test uses a part")]
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::{Folder, Run};
@@ -65,16 +65,41 @@ impl Machine {
         self.folder.pianola(words)
     }
 
-    /// The binary with the shim in front of the C library.
+    /// Variables that put the shim in front of the C library.
+    pub fn variables(&self, faults: &str) -> [(&'static str, OsString); 4] {
+        [
+            ("LD_PRELOAD", shim().into()),
+            ("PIANOLA_NPU_MODEL_KERNELS", self.folder.path.join("build/kernels").into()),
+            ("PIANOLA_NPU_MODEL_FAULTS", faults.into()),
+            ("PIANOLA_NPU_MODEL_HANG_MS", "3000".into()),
+        ]
+    }
+
+    /// The binary with the shim.
     pub fn pianola(&self, words: &str, faults: &str) -> Run {
-        let (shim, kernels) = (shim(), self.folder.path.join("build/kernels"));
-        let variables: [(&str, &OsStr); 4] = [
-            ("LD_PRELOAD", shim.as_os_str()),
-            ("PIANOLA_NPU_MODEL_KERNELS", kernels.as_os_str()),
-            ("PIANOLA_NPU_MODEL_FAULTS", faults.as_ref()),
-            ("PIANOLA_NPU_MODEL_HANG_MS", "3000".as_ref()),
-        ];
+        let variables = self.variables(faults);
+        let variables = variables.each_ref().map(|(name, value)| (*name, value.as_os_str()));
         self.folder.pianola_with(words.split(' '), b"", &variables)
+    }
+
+    /// The same with the Vulkan drivers that this machine has.
+    pub fn pianola_vulkan(&self, words: &str, faults: &str) -> Run {
+        let variables = self.variables(faults);
+        let variables = variables.each_ref().map(|(name, value)| (*name, value.as_os_str()));
+        self.folder.pianola_vulkan_with(words.split(' '), &variables)
+    }
+}
+
+impl Machine {
+    /// A line for a shell in which `pianola` is the binary, with the shim in front of the C library and with
+    /// the Vulkan drivers that this machine has.
+    pub fn shell(&self, line: &str) -> Run {
+        let (shim, kernels) = (shim(), self.folder.path.join("build/kernels"));
+        let line =
+            format!("unset VK_DRIVER_FILES VK_ICD_FILENAMES; export LD_PRELOAD=$SHIM; {line}");
+        let variables: [(&str, &OsStr); 2] =
+            [("SHIM", shim.as_os_str()), ("PIANOLA_NPU_MODEL_KERNELS", kernels.as_os_str())];
+        self.folder.shell(&line, &variables)
     }
 }
 

@@ -1,6 +1,7 @@
 //! A server of its own for a test, and what it answers over plain sockets.
 #![allow(dead_code)] // Each test file uses its part.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
@@ -35,6 +36,16 @@ impl Server {
         arguments: &[&str],
         keys: &str,
     ) -> Server {
+        Server::launch_with(model, arguments, keys, &[])
+    }
+
+    /// The same with variables in the environment.
+    pub fn launch_with(
+        model: impl FnOnce(&Folder) -> PathBuf,
+        arguments: &[&str],
+        keys: &str,
+        variables: &[(&str, OsString)],
+    ) -> Server {
         let folder = Folder::new();
         let model = model(&folder);
         // No test may reach for the network: this pip never gets anything.
@@ -48,16 +59,19 @@ impl Server {
             "" => command.env_remove("PIANOLA_API_KEYS"),
             keys => command.env("PIANOLA_API_KEYS", keys),
         };
-        let log: &[&str] = if arguments.contains(&"--log") { &[] } else { &["--log", "off"] };
+        let unless_given = |option: &'static str, value: &'static str| {
+            [option, value].into_iter().filter(move |_| !arguments.contains(&option))
+        };
         let mut child = command
             .args(["serve", "--port", "0"])
-            .args(log)
-            .args(["--device", "cpu"])
+            .args(unless_given("--log", "off"))
+            .args(unless_given("--device", "cpu"))
             .args((!model.as_os_str().is_empty()).then_some("-m"))
             .args((!model.as_os_str().is_empty()).then_some(model))
             .args(arguments)
             .env("PIANOLA_HOME", &folder.path)
             .env("PIANOLA_PIP", format!("sh {}", pip.display()))
+            .envs(variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::piped())

@@ -15,6 +15,7 @@ struct Helper {
     memory: u64,
     emulated: bool,
     exact: bool,
+    always: bool,
 }
 
 impl Device for Helper {
@@ -51,8 +52,8 @@ impl Device for Helper {
         None
     }
     fn takeover(&self) -> Option<Takeover> {
-        let exact = self.exact;
-        Some(Takeover { least_rows: 8, seconds_each: 0.0, exact, shares_memory: true })
+        let Helper { exact, always, .. } = *self;
+        Some(Takeover { least_rows: 8, seconds_each: 0.0, exact, shares_memory: true, always })
     }
     fn is_emulated(&self) -> bool {
         self.emulated
@@ -105,7 +106,7 @@ fn plan(options: impl Fn(&mut PlanOptions)) -> Plan {
 }
 
 const MAIN: Ceilings = Ceilings { bytes_per_second: 1e11, operations_per_second: 1e11 };
-const HELPER: Helper = Helper { memory: u64::MAX, emulated: false, exact: false };
+const HELPER: Helper = Helper { memory: u64::MAX, emulated: false, exact: false, always: false };
 
 fn terms(speed: Option<Ceilings>, shared: &[Allocation]) -> TakeoverTerms<'_> {
     TakeoverTerms { ceilings: &[MAIN], speed, shared, overlap: true }
@@ -151,6 +152,12 @@ fn what_does_not_pay_is_declined_in_words() {
     let (count, remarks) = offered(plan(|_| ()), &HELPER, Some(slow));
     assert!(count == 0 && remarks.contains("ffn are not offered to helper"), "{remarks}");
     assert!(remarks.contains("would take") && remarks.contains("instead of"), "{remarks}");
+    // Unless somebody wants to try it.
+    let always = Helper { always: true, ..HELPER };
+    for speed in [Some(slow), None] {
+        let (count, remarks) = offered(plan(|_| ()), &always, speed);
+        assert!(count == 2 && remarks.contains("always use helper, as asked"), "{remarks}");
+    }
 }
 
 #[test]

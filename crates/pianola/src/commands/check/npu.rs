@@ -25,7 +25,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             "the NPU is checked with a model from a file; leave out --shape",
         ));
     }
-    let opened = npu_device::open_for_check(&arguments.npu)?;
+    let opened = npu_device::open_for_check(&arguments.npu, console)?;
     let located = model::locate(arguments.model.name(), console)?;
     let description = opened.device.description();
     if !arguments.json {

@@ -1,7 +1,7 @@
 //! AMD's NPU: its driver, firmware and node, the memory that may be locked for it, and its kernels.
 //! Nothing here is needed to run models, so that nothing is worse than a warning.
 
-use pianola_npu::amdxdna::{DriverError, Found, Generation, HEAP_BYTES, discover};
+use pianola_npu::amdxdna::{DriverError, Found, Generation, HEAP_BYTES, PowerMode, discover};
 use pianola_npu::package::packages;
 use pianola_npu::runner::TiledOptions;
 
@@ -15,19 +15,38 @@ const KERNEL: (u32, u32) = (6, 14);
 const AMD: &str = "0x1022";
 
 pub fn examine(machine: &Machine) -> Vec<Row> {
-    let Some(device) = on_bus(machine) else {
-        return vec![Row::fine("npu", "no NPU")];
+    examine_with(machine, &discover())
+}
+
+/// `found` is what answers at the nodes.
+fn examine_with(machine: &Machine, found: &Result<Vec<Found>, DriverError>) -> Vec<Row> {
+    let answering = found.as_ref().ok().and_then(|devices| devices.first());
+    let (mut rows, generation) = match (on_bus(machine), answering) {
+        (Some(device), _) => {
+            let groups = machine.read("/etc/group").unwrap_or_default();
+            let nodes = render_node::find_in(machine, "/dev/accel", "accel");
+            let mut rows = vec![device.row()];
+            rows.push(kernel(machine.read("/proc/sys/kernel/osrelease").as_deref()));
+            rows.extend(driver(machine, &device));
+            rows.extend(access(&nodes, &machine.user(), &groups));
+            (rows, device.generation)
+        }
+        // As in a container that has the node and not the bus: driver and access are fine.
+        (None, Some(device)) => {
+            let generation = device.identity.generation;
+            let text = format!("{}, not seen on the PCI bus", described(generation));
+            (vec![Row::fine("npu", text)], generation)
+        }
+        (None, None) => return vec![Row::fine("npu", "no NPU")],
     };
-    let groups = machine.read("/etc/group").unwrap_or_default();
-    let mut rows = vec![device.row()];
-    rows.push(kernel(machine.read("/proc/sys/kernel/osrelease").as_deref()));
-    rows.extend(driver(machine, &device));
-    let nodes = render_node::find_in(machine, "/dev/accel", "accel");
-    rows.extend(access(&nodes, &machine.user(), &groups));
-    rows.extend(answers(&discover()));
+    rows.extend(answers(found));
     rows.extend(locked(&machine.read("/proc/self/limits").unwrap_or_default()));
-    rows.extend(kernels(device.generation));
+    rows.extend(kernels(generation));
     rows
+}
+
+fn described(generation: Generation) -> String {
+    format!("{} ({})", generation.name(), npu::processors(generation))
 }
 
 /// An NPU on the PCI bus.
@@ -61,9 +80,8 @@ fn on_bus(machine: &Machine) -> Option<PciDevice> {
 impl PciDevice {
     fn row(&self) -> Row {
         let PciDevice { address, number, generation, .. } = self;
-        let (name, processors) = (generation.name(), npu::processors(*generation));
-        let text = format!("{name} ({processors}), PCI 1022:{number} at {address}");
-        Row::fine("npu", format!("{text}; `run` and `serve` do not use it yet"))
+        let text = format!("{}, PCI 1022:{number} at {address}", described(*generation));
+        Row::fine("npu", text)
     }
 }
 
@@ -130,13 +148,13 @@ fn answers(found: &Result<Vec<Found>, DriverError>) -> Vec<Row> {
     devices.iter().flat_map(of_device).collect()
 }
 
-fn of_device(device: &Found) -> [Row; 3] {
+fn of_device(device: &Found) -> Vec<Row> {
     let identity = &device.identity;
     let (major, minor) = identity.driver;
     let firmware = npu::firmware(identity.firmware);
     let used = device.contexts.as_ref().map_or(0, Vec::len);
     let contexts = npu::contexts(device);
-    [
+    let mut rows = vec![
         Row::fine("interface", format!("amdxdna {major}.{minor} at {}", identity.path.display())),
         Row::fine("firmware", firmware),
         match used < identity.generation.contexts() {
@@ -144,7 +162,19 @@ fn of_device(device: &Found) -> [Row; 3] {
             false => Row::warning("contexts", format!("{contexts}: none is free"))
                 .fix("end a program that uses the NPU"),
         },
-    ]
+    ];
+    rows.extend(device.power_mode.map(power));
+    rows
+}
+
+fn power(mode: PowerMode) -> Row {
+    let row = match mode {
+        PowerMode::PowerSaver => {
+            Row::warning("power", format!("{}: the array's clock is low", mode.name()))
+        }
+        _ => Row::fine("power", mode.name()),
+    };
+    row.fix(format!("{}   (of AMD's XRT)", npu::CHANGE_POWER_MODE.trim_matches('`')))
 }
 
 /// `limits` is the text of the process's limits.
@@ -236,10 +266,34 @@ mod tests {
     #[test]
     fn a_machine_without_one_has_a_single_row() {
         let machine = Recorded::new(&[("/sys/bus/pci/devices/a/vendor", "0x8086\n")], &[]);
-        assert_eq!(examine(&machine.0), [Row::fine("npu", "no NPU")]);
+        let none = Err(DriverError::NoDevice);
+        assert_eq!(examine_with(&machine.0, &none), [Row::fine("npu", "no NPU")]);
         let row = on_bus(&laptop(&[]).0).unwrap().row();
         assert!(row.text.starts_with("npu1 (XDNA: Phoenix, Hawk Point), PCI 1022:1502"), "{row:?}");
-        assert!(row.text.contains("do not use it yet"));
+    }
+
+    /// All rows of a laptop in their order, and those of a container that has the node alone.
+    #[test]
+    fn a_laptop_has_all_rows() {
+        let names = |rows: &[Row]| -> Vec<String> {
+            rows.iter().filter(|row| row.name != "kernels").map(|row| row.name.clone()).collect()
+        };
+        let machine = laptop(&[
+            ("/proc/sys/kernel/osrelease", "6.15.1\n"),
+            ("/sys/bus/pci/drivers/amdxdna/0000:c4:00.1", ""),
+            ("/dev/accel/accel0", ""),
+            ("/proc/self/limits", "Max locked memory   unlimited   unlimited   bytes\n"),
+        ]);
+        let rows = examine_with(&machine.0, &found(1));
+        assert!(rows.iter().all(|row| row.verdict == Verdict::Fine), "{rows:#?}");
+        let of_device = ["interface", "firmware", "contexts", "power", "memlock"];
+        let of_machine = ["npu", "kernel", "driver", "access"];
+        assert_eq!(names(&rows), [&of_machine[..], &of_device[..]].concat());
+        let container =
+            Recorded::new(&[("/proc/self/limits", "Max locked memory  64  64  bytes\n")], &[]);
+        let rows = examine_with(&container.0, &found(0));
+        assert_eq!(names(&rows), [&["npu"][..], &of_device[..]].concat());
+        assert!(rows[0].text.ends_with("not seen on the PCI bus"), "{rows:#?}");
     }
 
     #[test]
@@ -295,7 +349,8 @@ mod tests {
         };
         let context =
             ContextUse { process: 77, first_column: 1, columns: 4, commands: (1, 1), errors: 0 };
-        Ok(vec![Found { identity, contexts: Some(vec![context; contexts]) }])
+        let (contexts, power_mode) = (Some(vec![context; contexts]), Some(PowerMode::Performance));
+        Ok(vec![Found { identity, contexts, power_mode }])
     }
 
     #[test]
@@ -305,6 +360,9 @@ mod tests {
         assert_eq!(rows[1], Row::fine("firmware", "1.5.5.391"));
         assert_eq!(rows[2], Row::fine("contexts", "2 of 6 in use, by process 77"));
         assert!(fix(&answers(&found(6))[2]).starts_with("end a program"));
+        assert_eq!((rows[3].verdict, rows[3].text.as_str()), (Verdict::Fine, "performance"));
+        let saving = power(PowerMode::PowerSaver);
+        assert!(fix(&saving).starts_with("sudo xrt-smi configure --pmode "), "{saving:?}");
         assert!(answers(&Err(DriverError::NoDevice)).is_empty());
         let lost = answers(&Err(DriverError::DeviceLost { call: "GET_INFO" }));
         assert_eq!(lost[0].verdict, Verdict::Warning);

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use pianola_npu::amdxdna::{Found, Generation, discover};
+use pianola_npu::amdxdna::{Found, Generation, PowerMode, discover};
 use pianola_npu::package::{Package, PackageError, packages};
 use serde_json::{Value, json};
 
@@ -60,7 +60,8 @@ pub fn device_text(device: &Found) -> String {
     let (major, minor) = identity.driver;
     format!(
         "npu: {}, {}\n  node:        {}\n  driver:      amdxdna {major}.{minor}, firmware {}\n  \
-         array:       {} columns, {} of them for kernels, {} cores each\n  contexts:    {}\n",
+         array:       {} columns, {} of them for kernels, {} cores each\n  contexts:    {}\n  \
+         power mode:  {}\n",
         generation.name(),
         processors(generation),
         identity.path.display(),
@@ -69,8 +70,15 @@ pub fn device_text(device: &Found) -> String {
         generation.columns(),
         identity.core_rows,
         contexts(device),
+        match device.power_mode {
+            Some(mode) => format!("{}; {CHANGE_POWER_MODE} changes it", mode.name()),
+            None => "the driver does not say".to_string(),
+        },
     )
 }
+
+/// The command that changes the power mode: of AMD's runtime (XRT), because the driver lets only root do so.
+pub const CHANGE_POWER_MODE: &str = "`sudo xrt-smi configure --pmode performance`";
 
 /// How many are in use, and by whom.
 pub fn contexts(device: &Found) -> String {
@@ -103,6 +111,7 @@ pub fn device_value(device: &Found) -> Value {
         "cores_per_column": identity.core_rows,
         "contexts": identity.generation.contexts(),
         "contexts_in_use": contexts.map(Vec::len),
+        "power_mode": device.power_mode.map(PowerMode::name),
         "processes": contexts.map(|contexts| {
             contexts.iter().map(|context| context.process).collect::<Vec<_>>()
         }),
