@@ -4,10 +4,14 @@
 //! `rows gemma3:12b q4_0 6 avx512:1,amx:16 1 512` is a token, and a prompt of 512, each twice;
 //! `rows smollm2:135m q4_1 4 avx512:1:reproducible,avx512:1 256` a prompt without and with rotated weights.
 
+#![allow(unsafe_code, reason = "the clock of a thread")]
+
 use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level};
 use pianola_formats::TensorType;
 use pianola_model::{Config, RandomWeights, SHAPES};
-use pianola_plan::{DeviceId, Numeric, PAGE_TOKENS, Placement, Plan, PlanOptions, Recording, Step};
+use pianola_plan::{
+    DeviceId, Numeric, PAGE_TOKENS, Placement, Plan, PlanOptions, Probe, Recording, Step,
+};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::Arc;
@@ -15,7 +19,7 @@ use std::time::{Duration, Instant};
 
 /// How long each setting of a step is repeated before it counts, and while it does.
 const AWAKE: Duration = Duration::from_millis(200);
-const COUNTED: Duration = Duration::from_millis(1000);
+const COUNTED: Duration = Duration::from_millis(700);
 const LEAST_PLAYS: usize = 5;
 /// Rows of the embedding: enough to look tokens up in.
 const VOCABULARY: usize = 1024;
@@ -46,6 +50,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// A recording, and what it took for a step.
 struct Setting {
     name: String,
+    threads: usize,
     recording: CpuRecording,
     seconds: Vec<f64>,
     /// Least seconds of the kernels of each name, and how many there are.
@@ -90,33 +95,54 @@ impl Setting {
         }
         Ok(Setting {
             name: name.to_string(),
+            threads,
             recording,
             seconds: Vec::new(),
             kernels: BTreeMap::new(),
         })
     }
 
-    /// Plays a step and notes its kernels' times.
+    /// Plays a step kernel by kernel and notes their times: of one thread those of the processor, which
+    /// other processes do not disturb as much.
     fn play(&mut self, step: &Step) -> Result<(), Box<dyn Error>> {
-        self.recording.start_profile();
-        let start = Instant::now();
-        self.recording.play(step)?;
-        self.seconds.push(start.elapsed().as_secs_f64());
         let plan = self.recording.plan().clone();
+        let begun = Instant::now();
+        let now =
+            || if self.threads == 1 { thread_seconds() } else { begun.elapsed().as_secs_f64() };
         let mut play = BTreeMap::<String, (f64, f64)>::new();
-        for time in self.recording.take_profile() {
-            let name = time.op.map_or("", |op| &plan.ops[op].name);
+        let mut all = 0.0;
+        self.recording.begin(step)?;
+        for op in (0..plan.ops.len()).filter(|&op| !plan.is_head(op)) {
+            let start = now();
+            self.recording.play_op(op, step)?;
+            let seconds = now() - start;
+            all += seconds;
+            let name = &plan.ops[op].name;
             let inner = name.strip_prefix("blk.").and_then(|name| name.split_once('.'));
-            let name = inner.map_or(name, |inner| inner.1);
+            let name = inner.map_or(name.as_str(), |inner| inner.1);
             let entry = play.entry(name.to_string()).or_default();
-            *entry = (entry.0 + time.seconds, entry.1 + 1.0);
+            *entry = (entry.0 + seconds, entry.1 + 1.0);
         }
+        self.seconds.push(all);
         for (name, (seconds, count)) in play {
             let entry = self.kernels.entry(name).or_insert((f64::INFINITY, count));
             entry.0 = entry.0.min(seconds);
         }
         Ok(())
     }
+}
+
+/// Time that this thread has had on a processor.
+fn thread_seconds() -> f64 {
+    const CLOCK_THREAD_CPUTIME_ID: i32 = 3;
+    unsafe extern "C" {
+        fn clock_gettime(clock: i32, time: *mut [i64; 2]) -> i32;
+    }
+    let mut time = [0; 2];
+    // SAFETY: Linux's function and type; there is room for a time.
+    let failed = unsafe { clock_gettime(CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    assert_eq!(failed, 0, "the clock of a thread");
+    time[0] as f64 + 1e-9 * time[1] as f64
 }
 
 fn measure(settings: &mut [Setting], rows: u32, scale: f64) -> Result<(), Box<dyn Error>> {

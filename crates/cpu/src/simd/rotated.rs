@@ -231,10 +231,12 @@ unsafe fn rotate_across<L: Lanes, const HALVES: usize>(room: *mut f32) -> L::F {
             let mut values = [L::splat(0.0); HALVES];
             each_below!(HALVES, half, { values[half] = L::load(at(half)) });
             hadamard::<L, HALVES>(&mut values);
+            let mut of_column = L::abs(values[0]);
             each_below!(HALVES, half, {
-                largest = L::max(largest, L::abs(values[half]));
+                of_column = L::max(of_column, L::abs(values[half]));
                 L::store(at(half), values[half]);
             });
+            largest = L::max(largest, of_column);
         }
         largest
     }

@@ -2,7 +2,7 @@
 
 use super::product::{Product, Weights};
 use super::{Activations, Play, WorkerScratch};
-use crate::pack::TILE;
+use crate::pack::{LINE, TILE};
 use crate::policy::ROTATED_CUT;
 use crate::simd::rotated::{
     FillPanel, FloatChunk, MultiplyPanel, PANEL_CHUNKS, PanelChunk, PanelSource, RotatedRows,
@@ -75,12 +75,18 @@ impl Product {
         let chunks = self.columns / form.chunk;
         for first in (0..chunks).step_by(PANEL_CHUNKS) {
             let panel = &mut panel[..PANEL_CHUNKS.min(chunks - first)];
+            // SAFETY: matrices outlive the recording's stages.
+            let matrix = unsafe { &*part.matrix };
+            let next = matrix.tile_stride + matrix.tile_bytes * first / chunks;
+            let lines = (matrix.tile_bytes * panel.len() / chunks).div_ceil(LINE);
             for (tile, sums) in tiles.clone().zip(sums.chunks_exact_mut(rows.len())) {
                 let source = source(play, part, tile, (form, first));
                 // SAFETY: by the promise of `Stage::run`; prologues have left the rows.
                 unsafe {
                     fill(&source, room, panel);
                     let sums = values(sums).as_mut_ptr();
+                    // The next tile's part of these columns is further away than the hardware looks.
+                    (play.kernels.prefetch)(source.tile.wrapping_add(next), lines);
                     (form.multiply)(panel, first, &activations, rows.clone(), sums);
                 }
             }
