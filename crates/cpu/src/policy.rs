@@ -74,7 +74,7 @@ fn cut_evenly(most: ProductCut, tiles: usize, rows: usize, workers: usize) -> Pr
 }
 
 /// Least rows of a product in rotated form: fewer do not make up for the rotation of the weights.
-pub(crate) const ROTATED_ROWS: usize = 160;
+pub(crate) const ROTATED_ROWS: usize = 192;
 
 /// Columns that share a scale where the layers' products of `columns` columns are computed in rotated form
 /// from [`ROTATED_ROWS`] rows on. A reproducible plan computes all rows alike.

@@ -261,12 +261,16 @@ impl Recorder<'_> {
 
     /// How products of many rows with `columns` columns are computed.
     fn rotated_form(&self, columns: usize) -> Option<RotatedForm> {
+        let (multiply, zero) = match self.level.unit_kernels() {
+            Some(unit) => (unit.multiply_panel, 0),
+            None => (self.level.kernels().multiply_panel, UNSIGNED),
+        };
         Some(RotatedForm {
             chunk: rotation(&self.plan.options, self.level, columns)?,
             capacity: self.plan.options.max_rows.next_multiple_of(STRIP),
             least_rows: ROTATED_ROWS,
-            multiply: self.level.kernels().multiply_panel,
-            zero: UNSIGNED,
+            multiply,
+            zero,
         })
     }
 

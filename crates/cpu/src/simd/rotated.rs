@@ -33,8 +33,8 @@ pub(crate) fn chunk_columns(columns: usize) -> Option<usize> {
 #[derive(Clone, Copy)]
 pub(crate) struct PanelChunk {
     /// `[columns / 4][16][4]`, as a dot product takes them.
-    codes: [u8; CHUNK * TILE],
-    scales: [f32; TILE],
+    pub codes: [u8; CHUNK * TILE],
+    pub scales: [f32; TILE],
 }
 
 impl PanelChunk {
@@ -421,3 +421,6 @@ unsafe fn rotate_row_chunks<L: Lanes, const VECTORS: usize>(
         }
     }
 }
+
+#[cfg(all(test, feature = "test-hooks"))]
+mod tests;
