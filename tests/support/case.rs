@@ -31,6 +31,9 @@ pub struct Case {
     pub numeric: Numeric,
     pub kv_type: Option<KvType>,
     pub threads: usize,
+    /// Most rows of a step.
+    pub max_rows: usize,
+    pub reproducible: bool,
     pub seed: u64,
 }
 
@@ -83,7 +86,27 @@ pub fn plan_of_types(
         if columns % ty.block_len() == 0 { ty } else { TensorType::F32 }
     });
     let graph = pianola_model::graph(&config, &weights, None).unwrap();
-    (plan_graph(graph, device, case.numeric, case.kv_type), weights)
+    let Case { numeric, kv_type, max_rows, reproducible, .. } = *case;
+    let options = PlanOptions { max_rows, reproducible, ..plan_options(numeric, kv_type) };
+    let placement = Placement::single(&graph, device);
+    (Plan::new(graph, options, placement).unwrap(), weights)
+}
+
+/// Most rows of a step where a case says nothing else.
+const FEW_ROWS: usize = 64;
+
+fn plan_options(numeric: Numeric, kv_type: Option<KvType>) -> PlanOptions {
+    PlanOptions {
+        numeric,
+        kv_type,
+        max_rows: FEW_ROWS,
+        max_logit_rows: 8,
+        context: 512,
+        sequences: 2,
+        kv_bytes: None,
+        fusion: true,
+        reproducible: false,
+    }
 }
 
 /// Plans any graph for two sequences.
@@ -93,19 +116,8 @@ pub fn plan_graph(
     numeric: Numeric,
     kv_type: Option<KvType>,
 ) -> Plan {
-    let options = PlanOptions {
-        numeric,
-        kv_type,
-        max_rows: 64,
-        max_logit_rows: 8,
-        context: 512,
-        sequences: 2,
-        kv_bytes: None,
-        fusion: true,
-        reproducible: false,
-    };
     let placement = Placement::single(&graph, device);
-    Plan::new(graph, options, placement).unwrap()
+    Plan::new(graph, plan_options(numeric, kv_type), placement).unwrap()
 }
 
 /// What `record` makes of a plan, its pages mapped, and the reference beside it.
@@ -211,6 +223,8 @@ pub fn case(unit: usize) -> impl Strategy<Value = Case> {
             numeric: if flags.4 { Numeric::Fast } else { Numeric::Exact },
             kv_type: Some(kv_type),
             threads,
+            max_rows: FEW_ROWS,
+            reproducible: false,
             seed,
         }
     })
@@ -234,6 +248,8 @@ pub fn usual(ty: TensorType) -> Case {
         numeric: Numeric::Fast,
         kv_type: None,
         threads: 2,
+        max_rows: FEW_ROWS,
+        reproducible: false,
         seed: 3,
     }
 }

@@ -3,7 +3,7 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use super::case::{Case, Runs, step_of, usual};
-use pianola_cpu::{CheckReport, ReferenceModel};
+use pianola_cpu::{CheckReport, ReferenceModel, SampledRows};
 use pianola_formats::TensorType;
 use pianola_plan::{Numeric, Recording};
 
@@ -33,6 +33,21 @@ pub fn report(
     recording.poison().unwrap();
     let checked = reference_model.check_step(recording, &step).unwrap();
     checked.unwrap_or_else(|failure| panic!("{runs:?}: {failure}"))
+}
+
+/// The same of a prompt of `rows` rows of which the reference computes those in `compared`.
+pub fn report_of_some(
+    recording: &mut dyn Recording,
+    reference_model: &mut ReferenceModel,
+    rows: u32,
+    compared: &[usize],
+) -> CheckReport {
+    let step = step_of(&[(0, 0, rows)], recording.plan().graph.vocabulary as u32, 0);
+    recording.poison().unwrap();
+    let sampled = SampledRows { rows: compared.to_vec(), logits: Vec::new() };
+    let report = reference_model.check_rows(recording, &step, &sampled, &|_| true).unwrap();
+    assert!(report.failures.is_empty(), "{rows} rows: {:?}", report.failures);
+    report
 }
 
 /// How many times the noise of a product's rows the bound is, for each tensor that a product leaves:

@@ -1,27 +1,33 @@
 //! What a step costs by threads and instruction set: some layers of a known shape with random weights,
-//! scaled to all of them, without the head.
-//! usage: cargo run --release -p pianola-cpu --example rows SHAPE TYPE LAYERS LEVEL:THREADS,… ROWS…
-//! `rows gemma3:12b q4_0 6 avx512:1,amx:16 1 512` is a token, and a prompt of 512, each twice.
+//! scaled to all of them, without the head. All settings take turns in one process.
+//! usage: cargo run --release -p pianola-cpu --example rows SHAPE TYPE LAYERS SETTING,… ROWS…
+//! `rows gemma3:12b q4_0 6 avx512:1,amx:16 1 512` is a token, and a prompt of 512, each twice;
+//! `rows smollm2:135m q4_1 4 avx512:1:reproducible,avx512:1 256` a prompt without and with rotated weights.
+
+#![allow(unsafe_code, reason = "the clock of a thread")]
 
 use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level};
 use pianola_formats::TensorType;
-use pianola_model::{RandomWeights, SHAPES};
-use pianola_plan::{DeviceId, Numeric, PAGE_TOKENS, Placement, Plan, PlanOptions, Recording, Step};
+use pianola_model::{Config, RandomWeights, SHAPES};
+use pianola_plan::{
+    DeviceId, Numeric, PAGE_TOKENS, Placement, Plan, PlanOptions, Probe, Recording, Step,
+};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a step is repeated before it counts, and how long while it does.
-const AWAKE: Duration = Duration::from_millis(300);
+/// How long each setting of a step is repeated before it counts, and while it does.
+const AWAKE: Duration = Duration::from_millis(200);
 const COUNTED: Duration = Duration::from_millis(700);
+const LEAST_PLAYS: usize = 5;
 /// Rows of the embedding: enough to look tokens up in.
 const VOCABULARY: usize = 1024;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [shape, ty, layers, settings, steps @ ..] = &arguments[..] else {
-        return Err("usage: rows SHAPE TYPE LAYERS LEVEL:THREADS,… ROWS…".into());
+        return Err("usage: rows SHAPE TYPE LAYERS LEVEL:THREADS[:reproducible],… ROWS…".into());
     };
     let known = SHAPES.iter().find(|known| known.name == shape).ok_or("no such shape")?;
     let ty: TensorType = ty.parse()?;
@@ -32,27 +38,52 @@ fn main() -> Result<(), Box<dyn Error>> {
     config.windows.truncate(config.layers);
     config.vocabulary = VOCABULARY;
     let weights = RandomWeights::new(&config, 1, |_, _, _| ty);
-    let options = PlanOptions {
-        numeric: Numeric::Fast,
-        max_rows: 512,
-        max_logit_rows: 1,
-        context: 1024,
-        sequences: 1,
-        fusion: true,
-        reproducible: false,
-        kv_bytes: None,
-        kv_type: None,
-    };
-    let graph = pianola_model::graph(&config, &weights, None)?;
-    let placement = Placement::single(&graph, CpuDevice::spec());
-    let plan = Arc::new(Plan::new(graph, options, placement)?);
-    for setting in settings.split(',') {
-        let (level, threads) = setting.split_once(':').ok_or("a setting is LEVEL:THREADS")?;
-        let level = Level::ALL.into_iter().find(|known| known.name() == level);
+    let mut settings = (settings.split(','))
+        .map(|name| Setting::new(name, &config, &weights))
+        .collect::<Result<Vec<Setting>, Box<dyn Error>>>()?;
+    for &rows in &steps {
+        measure(&mut settings, rows, scale)?;
+    }
+    Ok(())
+}
+
+/// A recording, and what it took for a step.
+struct Setting {
+    name: String,
+    threads: usize,
+    recording: CpuRecording,
+    seconds: Vec<f64>,
+    /// Least seconds of the kernels of each name, and how many there are.
+    kernels: BTreeMap<String, (f64, f64)>,
+}
+
+impl Setting {
+    fn new(
+        name: &str,
+        config: &Config,
+        weights: &RandomWeights,
+    ) -> Result<Setting, Box<dyn Error>> {
+        let mut words = name.split(':');
+        let level = Level::ALL.into_iter().find(|known| words.clone().next() == Some(known.name()));
         let level = level.ok_or("no such level")?;
-        let cpu = CpuOptions { level, threads: threads.parse()? };
+        let threads = words.nth(1).ok_or("a setting is LEVEL:THREADS")?.parse()?;
+        let options = PlanOptions {
+            numeric: Numeric::Fast,
+            max_rows: 512,
+            max_logit_rows: 1,
+            context: 1024,
+            sequences: 1,
+            fusion: true,
+            reproducible: words.next() == Some("reproducible"),
+            kv_bytes: None,
+            kv_type: None,
+        };
+        let graph = pianola_model::graph(config, weights, None)?;
+        let placement = Placement::single(&graph, CpuDevice::spec());
+        let plan = Arc::new(Plan::new(graph, options, placement)?);
+        let cpu = CpuOptions { level, threads };
         let mut recording =
-            CpuRecording::new(plan.clone(), DeviceId(0), &weights, cpu, &mut |_, _| ())?;
+            CpuRecording::new(plan.clone(), DeviceId(0), weights, cpu, &mut |_, _| ())?;
         for group in 0..plan.graph.kv_groups.len() {
             for index in 0..plan.kv_pages[group].min(plan.options.context / PAGE_TOKENS) {
                 recording.map_page(group, 0, index, index as u32);
@@ -60,65 +91,99 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
         if let Some(ceilings) = recording.measure() {
             let (read, computed) = (ceilings.bytes_per_second, ceilings.operations_per_second);
-            println!(
-                "{setting}: reads {:.1} GB/s, {:.2} T operations/s",
-                read / 1e9,
-                computed / 1e12
-            );
+            println!("{name}: reads {:.1} GB/s, {:.2} T operations/s", read / 1e9, computed / 1e12);
         }
-        for &rows in &steps {
-            measure(&mut recording, setting, rows, scale)?;
-        }
+        Ok(Setting {
+            name: name.to_string(),
+            threads,
+            recording,
+            seconds: Vec::new(),
+            kernels: BTreeMap::new(),
+        })
     }
-    Ok(())
+
+    /// Plays a step kernel by kernel and notes their times: of one thread those of the processor, which
+    /// other processes do not disturb as much.
+    fn play(&mut self, step: &Step) -> Result<(), Box<dyn Error>> {
+        let plan = self.recording.plan().clone();
+        let begun = Instant::now();
+        let now =
+            || if self.threads == 1 { thread_seconds() } else { begun.elapsed().as_secs_f64() };
+        let mut play = BTreeMap::<String, (f64, f64)>::new();
+        let mut all = 0.0;
+        self.recording.begin(step)?;
+        for op in (0..plan.ops.len()).filter(|&op| !plan.is_head(op)) {
+            let start = now();
+            self.recording.play_op(op, step)?;
+            let seconds = now() - start;
+            all += seconds;
+            let name = &plan.ops[op].name;
+            let inner = name.strip_prefix("blk.").and_then(|name| name.split_once('.'));
+            let name = inner.map_or(name.as_str(), |inner| inner.1);
+            let entry = play.entry(name.to_string()).or_default();
+            *entry = (entry.0 + seconds, entry.1 + 1.0);
+        }
+        self.seconds.push(all);
+        for (name, (seconds, count)) in play {
+            let entry = self.kernels.entry(name).or_insert((f64::INFINITY, count));
+            entry.0 = entry.0.min(seconds);
+        }
+        Ok(())
+    }
 }
 
-fn measure(
-    recording: &mut CpuRecording,
-    setting: &str,
-    rows: u32,
-    scale: f64,
-) -> Result<(), Box<dyn Error>> {
+/// Time that this thread has had on a processor.
+fn thread_seconds() -> f64 {
+    const CLOCK_THREAD_CPUTIME_ID: i32 = 3;
+    unsafe extern "C" {
+        fn clock_gettime(clock: i32, time: *mut [i64; 2]) -> i32;
+    }
+    let mut time = [0; 2];
+    // SAFETY: Linux's function and type; there is room for a time.
+    let failed = unsafe { clock_gettime(CLOCK_THREAD_CPUTIME_ID, &mut time) };
+    assert_eq!(failed, 0, "the clock of a thread");
+    time[0] as f64 + 1e-9 * time[1] as f64
+}
+
+fn measure(settings: &mut [Setting], rows: u32, scale: f64) -> Result<(), Box<dyn Error>> {
     let mut step = Step::default();
     (0..rows).for_each(|row| step.push(row % 1000, 0, row, false));
+    let count = settings.len() as u32;
     let begun = Instant::now();
-    while begun.elapsed() < AWAKE {
-        recording.play(&step)?;
+    while begun.elapsed() < AWAKE * count {
+        for setting in settings.iter_mut() {
+            setting.recording.play(&step)?;
+        }
     }
-    let mut seconds = Vec::new();
+    settings.iter_mut().for_each(|setting| {
+        setting.seconds.clear();
+        setting.kernels.clear();
+    });
     let begun = Instant::now();
-    while begun.elapsed() < COUNTED || seconds.len() < 3 {
-        let start = Instant::now();
-        recording.play(&step)?;
-        seconds.push(start.elapsed().as_secs_f64());
+    while begun.elapsed() < COUNTED * count || settings[0].seconds.len() < LEAST_PLAYS {
+        for setting in settings.iter_mut() {
+            setting.play(&step)?;
+        }
     }
-    seconds.sort_by(f64::total_cmp);
-    let median = seconds[seconds.len() / 2];
-    let plan = recording.plan().clone();
-    let read = plan.weight_bytes_on(DeviceId(0)) as f64;
-    println!(
-        "{setting} {rows} rows: {:.1} tokens/s of all layers, {:.1} GB/s; a play {:.2} ms, best {:.2}",
-        f64::from(rows) / (median * scale),
-        read / median / 1e9,
-        1e3 * median,
-        1e3 * seconds[0],
-    );
-    recording.start_profile();
-    for _ in 0..3 {
-        recording.play(&step)?;
+    let mut first = None;
+    for setting in settings {
+        setting.seconds.sort_by(f64::total_cmp);
+        let (median, best) = (setting.seconds[setting.seconds.len() / 2], setting.seconds[0]);
+        let (first_median, first_best) = *first.get_or_insert((median, best));
+        println!(
+            "{} {rows} rows: {:.1} tokens/s of all layers; a play {:.2} ms, best {:.2}; \
+             {:.2} times as fast as the first by medians, {:.2} by the best",
+            setting.name,
+            f64::from(rows) / (median * scale),
+            1e3 * median,
+            1e3 * best,
+            first_median / median,
+            first_best / best,
+        );
+        let list: Vec<String> = (setting.kernels.iter())
+            .map(|(name, (seconds, count))| format!("{name} {:.0}", 1e6 * seconds / count))
+            .collect();
+        println!("    us, the least: {}", list.join(", "));
     }
-    let mut kernels = BTreeMap::<String, (f64, f64)>::new();
-    for time in recording.take_profile().iter().filter(|time| time.play == 2) {
-        let name = time.op.map_or("", |op| &plan.ops[op].name);
-        let inner = name.strip_prefix("blk.").and_then(|name| name.split_once('.'));
-        let name = inner.map_or(name, |inner| inner.1);
-        let entry = kernels.entry(name.to_string()).or_default();
-        *entry = (entry.0 + time.seconds, entry.1 + 1.0);
-    }
-    let list: Vec<String> = kernels
-        .into_iter()
-        .map(|(name, (seconds, count))| format!("{name} {:.0}", 1e6 * seconds / count))
-        .collect();
-    println!("    us: {}", list.join(", "));
     Ok(())
 }

@@ -1,7 +1,10 @@
 //! Policy: how work is cut for the workers. Pure functions of shapes, apart from the kernels.
 
+use crate::simd::Level;
 use crate::simd::matrix_unit::STRIP;
+use crate::simd::rotated::chunk_columns;
 use pianola_formats::TensorType;
+use pianola_plan::{Numeric, PlanOptions};
 
 /// Bytes of activations that stay in a core's own cache beside the weights streaming through.
 const CACHED_ACTIVATIONS: usize = 512 << 10;
@@ -44,17 +47,43 @@ pub(crate) const UNIT_ROWS: usize = 32;
 /// rows stay in a core's own cache.
 pub(crate) const UNIT_CUT: ProductCut = ProductCut { tiles: 8, rows: 256 };
 
-/// Cuts a product for a matrix unit so that workers finish together; what a job reads but for its
-/// tiles costs about as much as half a tile.
+/// Cuts a product for a matrix unit.
 pub(crate) fn cut_unit_product(tiles: usize, rows: usize, workers: usize) -> ProductCut {
-    let row_jobs = rows.div_ceil(UNIT_CUT.rows).max(1);
+    cut_evenly(UNIT_CUT, tiles, rows, workers)
+}
+
+/// Most tiles and rows of a job in rotated form. All rows of a step: a tile is rotated once for them.
+pub(crate) const ROTATED_CUT: ProductCut = ProductCut { tiles: 8, rows: 512 };
+
+/// Cuts a product in rotated form.
+pub(crate) fn cut_rotated_product(tiles: usize, rows: usize, workers: usize) -> ProductCut {
+    cut_evenly(ROTATED_CUT, tiles, rows, workers)
+}
+
+/// Cuts a product into jobs of at most `most` so that workers finish together; what a job reads but for
+/// its tiles costs about as much as half a tile.
+fn cut_evenly(most: ProductCut, tiles: usize, rows: usize, workers: usize) -> ProductCut {
+    let row_jobs = rows.div_ceil(most.rows).max(1);
     let rows = rows.div_ceil(row_jobs).next_multiple_of(STRIP);
     let cost = |each: &usize| {
         let jobs = tiles.div_ceil(*each) * row_jobs;
         jobs.div_ceil(workers) * (2 * each + 1)
     };
-    let tiles = (1..=UNIT_CUT.tiles).min_by_key(cost).unwrap_or(1);
+    let tiles = (1..=most.tiles).min_by_key(cost).unwrap_or(1);
     ProductCut { tiles, rows }
+}
+
+/// Least rows of a product in rotated form: fewer do not make up for the rotation of the weights.
+pub(crate) const ROTATED_ROWS: usize = 192;
+
+/// Columns that share a scale where the layers' products of `columns` columns are computed in rotated form
+/// from [`ROTATED_ROWS`] rows on. A reproducible plan computes all rows alike.
+pub(crate) fn rotation(options: &PlanOptions, level: Level, columns: usize) -> Option<usize> {
+    let allowed = options.numeric == Numeric::Fast
+        && !options.reproducible
+        && options.max_rows >= ROTATED_ROWS
+        && level.rotates();
+    chunk_columns(columns).filter(|_| allowed)
 }
 
 /// How attention is cut: a job is `rows` rows of `heads` of the query heads of one KV head.

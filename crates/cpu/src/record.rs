@@ -2,12 +2,14 @@
 
 use crate::memory::Memory;
 use crate::pack::BLOCK;
-use crate::simd::kernels::Kernels;
-use crate::simd::matrix_unit::{STRIP, STRIP_BLOCK_BYTES, UnitKernels};
+use crate::policy::{ROTATED_ROWS, rotation};
+use crate::simd::Level;
+use crate::simd::matrix_unit::{STRIP, STRIP_BLOCK_BYTES};
 use crate::simd::product::{BlockMeta, FloatRows};
+use crate::simd::rotated::UNSIGNED;
 use crate::stage::{
-    Activations, Angles, Attention, Embed, Norm, Plain, PlainOp, Product, Prologue, Rotation, Slab,
-    Stage, StoreKv, Weights,
+    Activations, Angles, Attention, Embed, Norm, Plain, PlainOp, Product, Prologue, RotatedForm,
+    Rotation, Slab, Stage, StoreKv, Weights,
 };
 use crate::weights::Weight;
 use pianola_plan::{
@@ -53,8 +55,7 @@ pub(crate) struct Recorder<'a> {
     pub weights: &'a [Weight],
     pub arena: &'a Memory,
     pub activations: &'a Memory,
-    pub kernels: &'static Kernels,
-    pub unit: Option<&'static UnitKernels>,
+    pub level: Level,
 }
 
 impl Recorder<'_> {
@@ -185,12 +186,13 @@ impl Recorder<'_> {
         let graph = &self.plan.graph;
         let input = self.slab(project.residual.map_or(project.input, |residual| residual.base));
         let width = graph.tensor(project.input).width;
+        let (kernels, unit_kernels) = (self.level.kernels(), self.level.unit_kernels());
         let mut parts = Vec::new();
         let mut first_tile = 0;
         for part in &project.parts {
             let matrix = self.weights[part.weight.0].matrix();
             let quantized = match self.plan.options.numeric {
-                Numeric::Fast if width.is_multiple_of(BLOCK) => (self.kernels.product)(matrix.ty),
+                Numeric::Fast if width.is_multiple_of(BLOCK) => (kernels.product)(matrix.ty),
                 _ => None,
             };
             let epilogue = project.gate.map(|gate| gate.1).or(project.soft_cap.map(|cap| cap.1));
@@ -198,9 +200,10 @@ impl Recorder<'_> {
                 matrix,
                 bias: part.bias.map(|bias| self.vector(bias)),
                 quantized,
-                dequantize: (self.kernels.dequantize)(matrix.ty),
-                direct: (self.kernels.direct)(matrix.ty),
-                unit: quantized.and_then(|_| (self.unit?.product)(matrix.ty)),
+                dequantize: (kernels.dequantize)(matrix.ty),
+                direct: (kernels.direct)(matrix.ty),
+                unit: quantized.and_then(|_| (unit_kernels?.product)(matrix.ty)),
+                fill_panel: quantized.and_then(|_| (kernels.fill_panel)(matrix.ty)),
                 output: self.slab(epilogue.unwrap_or(part.output)),
                 first_tile,
             });
@@ -214,6 +217,7 @@ impl Recorder<'_> {
         let logits = graph.tensor(project.parts[0].output).rows == RowSet::Logits;
         // Nothing behind the head evens out its rounding, and its rows are few.
         let refined = logits && quantized;
+        let rotated = if quantized && !logits { self.rotated_form(width) } else { None };
         let bare = project.residual.is_none() && project.norm.is_none() && !project.select;
         let activations = self.activations();
         let direct = bare && !quantized;
@@ -234,6 +238,7 @@ impl Recorder<'_> {
             quantized,
             refined,
             unit,
+            rotated,
             activations,
         });
         let floats = match direct {
@@ -246,11 +251,27 @@ impl Recorder<'_> {
             soft_cap: project.soft_cap.map(|cap| cap.0),
             logits,
             refined,
+            rotated,
             columns: width,
             floats,
             activations,
         };
         (prologue, product)
+    }
+
+    /// How products of many rows with `columns` columns are computed.
+    fn rotated_form(&self, columns: usize) -> Option<RotatedForm> {
+        let (multiply, zero) = match self.level.unit_kernels() {
+            Some(unit) => (unit.multiply_panel, 0),
+            None => (self.level.kernels().multiply_panel, UNSIGNED),
+        };
+        Some(RotatedForm {
+            chunk: rotation(&self.plan.options, self.level, columns)?,
+            capacity: self.plan.options.max_rows.next_multiple_of(STRIP),
+            least_rows: ROTATED_ROWS,
+            multiply,
+            zero,
+        })
     }
 
     fn rotation(&self, attend: &Attend) -> Rotation {

@@ -6,12 +6,14 @@ use crate::device::{CpuOptions, out_of_memory};
 use crate::kv::KvMemory;
 use crate::measure::{LEAST_BLOCK, measure_with};
 use crate::memory::Memory;
+use crate::policy::rotation;
 use crate::pool::Pool;
 use crate::profile::Profiler;
 use crate::record::{Recorded, Recorder, activation_bytes, widest_input};
 use crate::reference::Reference;
 use crate::simd::Level;
-use crate::stage::{Play, WorkerScratch};
+use crate::simd::rotated::CHUNK;
+use crate::stage::{Play, ScratchFor, WorkerScratch};
 use crate::weights::{self, Weight};
 use crate::work::{Progress, Work};
 use pianola_formats::TensorSource;
@@ -106,8 +108,7 @@ impl CpuRecording {
                 weights: &weights,
                 arena: &arena,
                 activations: &activations,
-                kernels: options.level.kernels(),
-                unit: options.level.unit_kernels(),
+                level: options.level,
             };
             let stages = recorder.record().map_err(|op| {
                 DeviceError::Unsupported(format!("the CPU has no kernel for a lone '{op}'"))
@@ -117,8 +118,11 @@ impl CpuRecording {
         let slots = arenas.into_iter().map(slot).collect::<Result<Vec<_>, DeviceError>>()?;
         let head_dim = plan.graph.kv_groups.iter().map(|group| group.head_dim).max().unwrap_or(16);
         let widest = widest_input(&plan).max(head_dim);
-        let unit = options.level.unit_kernels().is_some();
-        let scratch = || Mutex::new(WorkerScratch::new(widest, head_dim, unit));
+        let products = ScratchFor {
+            unit: options.level.unit_kernels().is_some(),
+            rotated: rotation(&plan.options, options.level, CHUNK).is_some(),
+        };
+        let scratch = || Mutex::new(WorkerScratch::new(widest, head_dim, products));
         Ok(CpuRecording {
             progress: slots[0].stages.iter().map(|_| Progress::new(pool.workers())).collect(),
             scratch: (0..pool.workers()).map(|_| scratch()).collect(),

@@ -4,7 +4,7 @@
 //! and, where products take several rows at once, a number of rows.
 
 use crate::pack::BLOCK;
-use crate::policy::{UNIT_ROWS, direct_rows};
+use crate::policy::{ROTATED_ROWS, UNIT_ROWS, direct_rows, rotation};
 use crate::simd::Level;
 use pianola_plan::{
     Attend, DeviceId, Kernel, KernelVariant, KvType, Numeric, Op, Plan, Project, Step,
@@ -73,6 +73,12 @@ fn of_product(
         };
         // The head's integers are refined: two rows for each.
         let mut left = if integer && head { 2 * rows } else { rows };
+        let rotates = integer && !head && rotation(&plan.options, level, width).is_some();
+        if rotates && rows >= ROTATED_ROWS {
+            // The last rows of a job are fewer than eight, too.
+            found.insert(format!(", {ty} with rotated int8, many rows"));
+            continue;
+        }
         let unit = level.unit_kernels().and_then(|kernels| (kernels.product)(ty));
         if unit.is_some() && integer && left >= UNIT_ROWS {
             found.insert(format!(", {ty} with {form}, many rows on a matrix unit"));
@@ -90,10 +96,11 @@ fn of_product(
 
 /// Variants that any step of device `id`'s part of `plan` uses.
 pub(crate) fn of_plan(plan: &Plan, id: DeviceId, level: Level) -> Vec<KernelVariant> {
-    // All that depends on the number of rows does so up to eight at once, or where a matrix unit begins.
-    const MOST: usize = UNIT_ROWS;
+    // All that depends on the number of rows does so up to eight at once, or where a matrix unit or the
+    // rotated form begins.
+    let counts = (1..=UNIT_ROWS).chain([ROTATED_ROWS]);
     let mut found = BTreeSet::new();
-    for rows in 1..=MOST.min(plan.options.max_rows) as u32 {
+    for rows in counts.filter(|rows| *rows <= plan.options.max_rows).map(|rows| rows as u32) {
         let (mut prompt, mut lanes) = (Step::default(), Step::default());
         (0..rows).for_each(|row| {
             let wanted = (row as usize) < plan.options.max_logit_rows;

@@ -5,14 +5,18 @@ mod case;
 #[path = "../../../tests/support/noise.rs"]
 mod noise;
 
-use case::{beside_reference, plan};
-use noise::{looseness, report, wide};
+use case::{Case, beside_reference, plan};
+use noise::{looseness, report, report_of_some, wide};
 use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level, ReferenceModel};
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceId, Numeric};
 
 fn record(ty: TensorType, numeric: Numeric) -> (CpuRecording, ReferenceModel) {
-    let (plan, weights) = plan(&wide(ty, numeric), CpuDevice::spec());
+    record_case(&wide(ty, numeric))
+}
+
+fn record_case(case: &Case) -> (CpuRecording, ReferenceModel) {
+    let (plan, weights) = plan(case, CpuDevice::spec());
     let cpu = CpuOptions { level: Level::best(), threads: 2 };
     beside_reference(plan, &weights, |plan| {
         CpuRecording::new(plan, DeviceId(0), &weights, cpu, &mut |_, _| ())
@@ -26,6 +30,19 @@ fn bounds_of_rounded_products_are_at_most_twice_their_noise() {
         let (mut recording, mut reference_model) = record(ty, Numeric::Fast);
         let report = report(&mut recording, &mut reference_model, &[(0, 0, 4)], 3);
         let (_, most) = looseness(&format!("{ty}"), &report);
+        assert!(most <= 2.0, "{ty}: {most}");
+    }
+}
+
+/// Rotated int8 on both sides. The embeddings that the first product reads are few different values.
+#[test]
+fn bounds_of_rotated_products_are_at_most_twice_their_noise() {
+    for ty in [TensorType::Q4_0, TensorType::Q4K] {
+        let case = Case { max_rows: 256, ..wide(ty, Numeric::Fast) };
+        let (mut recording, mut reference_model) = record_case(&case);
+        let compared = [0, 77, 190, 199];
+        let report = report_of_some(&mut recording, &mut reference_model, 200, &compared);
+        let (_, most) = looseness(&format!("{ty}, rotated"), &report);
         assert!(most <= 2.0, "{ty}: {most}");
     }
 }

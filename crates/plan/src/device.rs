@@ -290,11 +290,12 @@ pub enum Rounding {
     Int8Twice,
     /// Weights and inputs both to half floats, each row of the inputs scaled by a power of two.
     Halves,
-    /// Weights and inputs both to int8 with a scale for a row, once blocks of columns were rotated by a
-    /// Hadamard matrix.
+    /// Weights and inputs both to int8, once blocks of columns were rotated by a Hadamard matrix.
     Rotated {
         /// Columns of a block.
         block: usize,
+        /// Columns that share a scale, a whole number of blocks: as many as there are where a row has one.
+        scaled: usize,
     },
 }
 

@@ -3,7 +3,7 @@
 use super::block_means::BlockMeans;
 use super::error::{EPSILON, NodeError, TensorError, effective_count};
 use super::noise::{half_error, int8_error, sum_variance};
-use super::rotation::RotatedProduct;
+use super::rotation::{RotatedProduct, RotatedRounding};
 use crate::pack::{BLOCK, PackedMatrix};
 use crate::reference::matmul::{PART, Terms, sums};
 use pianola_formats::Minimum;
@@ -62,8 +62,9 @@ impl NodeError<'_> {
         let mut variance = self.error(0).variance.clone();
         round_inputs(rounding, x, columns, &mut off, &mut variance);
         let rotated = match rounding {
-            Rounding::Rotated { block } => {
-                Some(RotatedProduct::new(x, matrix, block, &mut variance))
+            Rounding::Rotated { block, scaled } => {
+                let rounding = RotatedRounding { block, scaled };
+                Some(RotatedProduct::new(x, matrix, rounding, &mut variance))
             }
             _ => None,
         };

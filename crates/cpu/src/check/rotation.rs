@@ -1,5 +1,5 @@
-//! Products whose two sides are rotated and then rounded to int8, each with a scale for a row: what that
-//! may take off their outputs.
+//! Products whose two sides are rotated and then rounded to int8, with a scale for a row or for a part of
+//! it: what that may take off their outputs.
 //!
 //! A rotation changes no product, so that an output is off by what the rounding of one side leaves out,
 //! times the other side. Signs that fall by chance turn errors of rotated columns back into errors of
@@ -27,45 +27,59 @@ pub(super) fn rotate(values: &mut [f64], block: usize) {
     }
 }
 
-/// The step of int8 for a row.
-pub(super) fn row_step(values: &[f64]) -> f64 {
+/// The step of int8 for values that share a scale.
+pub(super) fn int8_step(values: &[f64]) -> f64 {
     values.iter().fold(0.0f64, |most, value| most.max(value.abs())) / 127.0
 }
 
-/// A row after its rotation.
-struct RotatedRow {
+/// How rows are rotated and rounded.
+#[derive(Clone, Copy)]
+pub(super) struct RotatedRounding {
+    /// Columns that are rotated together.
+    pub block: usize,
+    /// Columns that share a scale.
+    pub scaled: usize,
+}
+
+/// Columns of a row that share a scale, after their rotation.
+struct RotatedPart {
     /// Of its int8.
     step: f64,
     /// Sum of the magnitudes, and of the squares.
     magnitude: f64,
     square: f64,
-    /// Mean of the squares of what the rounding of each block leaves out.
-    left_out: Vec<f64>,
+    /// Mean of the squares of what the rounding leaves out.
+    left_out: f64,
 }
 
-impl RotatedRow {
-    fn of(row: &[f32], block: usize) -> RotatedRow {
-        let mut values: Vec<f64> = row.iter().map(|&value| f64::from(value)).collect();
-        rotate(&mut values, block);
-        let step = row_step(&values);
+/// The parts of a row, and the mean of the squares of what the rounding of each block leaves out.
+fn rotated_row(row: &[f32], rounding: RotatedRounding) -> (Vec<RotatedPart>, Vec<f64>) {
+    let mut values: Vec<f64> = row.iter().map(|&value| f64::from(value)).collect();
+    rotate(&mut values, rounding.block);
+    let mut blocks = Vec::with_capacity(values.len() / rounding.block);
+    let part = |values: &[f64]| {
+        let step = int8_step(values);
         let mean = |values: &[f64]| {
             let squares = values.iter().map(|&value| int8_error(value, step).powi(2));
-            squares.sum::<f64>() / block as f64
+            squares.sum::<f64>() / values.len() as f64
         };
-        RotatedRow {
+        blocks.extend(values.chunks_exact(rounding.block).map(mean));
+        RotatedPart {
             step,
             magnitude: values.iter().map(|value| value.abs()).sum(),
             square: values.iter().map(|value| value * value).sum(),
-            left_out: values.chunks_exact(block).map(mean).collect(),
+            left_out: mean(values),
         }
-    }
+    };
+    (values.chunks_exact(rounding.scaled).map(part).collect(), blocks)
 }
 
 /// Both sides of a product.
 pub(super) struct RotatedProduct {
-    columns: f64,
-    inputs: Vec<RotatedRow>,
-    weights: Vec<RotatedRow>,
+    /// Columns that share a scale.
+    scaled: f64,
+    inputs: Vec<Vec<RotatedPart>>,
+    weights: Vec<Vec<RotatedPart>>,
 }
 
 impl RotatedProduct {
@@ -73,38 +87,50 @@ impl RotatedProduct {
     pub fn new(
         x: &[f32],
         matrix: &PackedMatrix,
-        block: usize,
+        rounding: RotatedRounding,
         variance: &mut [f64],
     ) -> RotatedProduct {
         let columns = matrix.columns;
-        let row = |x: &[f32]| RotatedRow::of(x, block);
-        let inputs: Vec<RotatedRow> = x.chunks_exact(columns).map(row).collect();
-        let left_out = inputs.iter().flat_map(|row| &row.left_out);
-        for (variance, left_out) in variance.chunks_exact_mut(block).zip(left_out) {
-            variance.iter_mut().for_each(|variance| *variance += left_out);
+        let mut inputs = Vec::with_capacity(x.len() / columns);
+        for (x, variance) in x.chunks_exact(columns).zip(variance.chunks_exact_mut(columns)) {
+            let (parts, blocks) = rotated_row(x, rounding);
+            for (variance, left_out) in variance.chunks_exact_mut(rounding.block).zip(blocks) {
+                variance.iter_mut().for_each(|variance| *variance += left_out);
+            }
+            inputs.push(parts);
         }
         let mut values = vec![0.0; columns];
         let weights = (0..matrix.rows).map(|row| {
             matrix.row(row, &mut values);
-            RotatedRow::of(&values, block)
+            rotated_row(&values, rounding).0
         });
-        RotatedProduct { columns: columns as f64, inputs, weights: weights.collect() }
+        RotatedProduct { scaled: rounding.scaled as f64, inputs, weights: weights.collect() }
+    }
+
+    /// Parts of an input row and of a weight row that are multiplied with each other.
+    fn parts(
+        &self,
+        row: usize,
+        output: usize,
+    ) -> impl Iterator<Item = (&RotatedPart, &RotatedPart)> {
+        self.inputs[row].iter().zip(&self.weights[output])
     }
 
     /// What an output may be off by at worst, because of both sides' roundings.
     pub fn bound(&self, row: usize, output: usize) -> f64 {
-        let (input, weight) = (&self.inputs[row], &self.weights[output]);
-        let [of_input, of_weight] = [input.step, weight.step].map(|step| HALF_STEP * step);
-        of_input * weight.magnitude + of_weight * (input.magnitude + self.columns * of_input)
+        let of_part = |(input, weight): (&RotatedPart, &RotatedPart)| {
+            let [of_input, of_weight] = [input.step, weight.step].map(|step| HALF_STEP * step);
+            of_input * weight.magnitude + of_weight * (input.magnitude + self.scaled * of_input)
+        };
+        self.parts(row, output).map(of_part).sum()
     }
 
     /// Variance of an output because of the weights' roundings.
     pub fn weight_variance(&self, row: usize, output: usize) -> f64 {
-        let left_out = &self.weights[output].left_out;
-        let mean = left_out.iter().sum::<f64>() / left_out.len() as f64;
-        let input = &self.inputs[row];
-        let of_input: f64 = input.left_out.iter().sum::<f64>() / input.left_out.len() as f64;
-        mean * (input.square + self.columns * of_input)
+        let of_part = |(input, weight): (&RotatedPart, &RotatedPart)| {
+            weight.left_out * (input.square + self.scaled * input.left_out)
+        };
+        self.parts(row, output).map(of_part).sum()
     }
 }
 

@@ -1,7 +1,7 @@
 //! Values as kernels round them before a product.
 
 use super::noise::int8_error;
-use super::rotation::{rotate, row_step};
+use super::rotation::{RotatedRounding, int8_step, rotate};
 use crate::pack::BLOCK;
 use pianola_plan::Rounding;
 
@@ -26,20 +26,23 @@ pub fn rounded(rounding: Rounding, values: &[f32], width: usize) -> Vec<f32> {
             };
             values.chunks(BLOCK).flat_map(twice).collect()
         }
-        Rounding::Rotated { block } => {
-            values.chunks_exact(width).flat_map(|row| to_rotated_int8(row, block)).collect()
+        Rounding::Rotated { block, scaled } => {
+            let rounding = RotatedRounding { block, scaled };
+            values.chunks_exact(width).flat_map(|row| to_rotated_int8(row, rounding)).collect()
         }
     }
 }
 
 /// The nearest steps of a rotated row, turned back. Weights are rounded in the same way: steps that are
 /// larger by the root of two stand for both.
-fn to_rotated_int8(row: &[f32], block: usize) -> Vec<f32> {
+fn to_rotated_int8(row: &[f32], rounding: RotatedRounding) -> Vec<f32> {
     let mut values: Vec<f64> = row.iter().map(|&value| f64::from(value)).collect();
-    rotate(&mut values, block);
-    let step = row_step(&values) * std::f64::consts::SQRT_2;
-    values.iter_mut().for_each(|value| *value -= int8_error(*value, step));
-    rotate(&mut values, block);
+    rotate(&mut values, rounding.block);
+    for values in values.chunks_exact_mut(rounding.scaled) {
+        let step = int8_step(values) * std::f64::consts::SQRT_2;
+        values.iter_mut().for_each(|value| *value -= int8_error(*value, step));
+    }
+    rotate(&mut values, rounding.block);
     values.into_iter().map(|value| value as f32).collect()
 }
 
@@ -86,8 +89,11 @@ mod tests {
         // Sums of 64 terms: three bits of 24 are dropped.
         range(Rounding::None, 0.1 * f32::EPSILON, 4.0 * f32::EPSILON);
         assert_eq!(rounded(Rounding::Int8, &[0.0; 32], 32), [0.0; 32]);
-        // Errors of 64 rotated values meet in one.
-        range(Rounding::Rotated { block: 64 }, 0.3 / 127.0, 3.0 / 127.0);
-        assert_eq!(rounded(Rounding::Rotated { block: 64 }, &[0.0; 64], 64), [0.0; 64]);
+        // Errors of 32 rotated values meet in one.
+        for scaled in [64, 32] {
+            let rotated = Rounding::Rotated { block: 32, scaled };
+            range(rotated, 0.3 / 127.0, 3.0 / 127.0);
+            assert_eq!(rounded(rotated, &[0.0; 64], 64), [0.0; 64]);
+        }
     }
 }

@@ -2,9 +2,10 @@
 
 use super::CpuRecording;
 use crate::kv::KvPages;
+use crate::policy::{ROTATED_ROWS, rotation};
 use crate::variants;
 use pianola_plan::{
-    DeviceError, KernelVariant, KvSlot, Numeric, Probe, Rounding, Row, Step, TensorId,
+    DeviceError, Kernel, KernelVariant, KvSlot, Numeric, Probe, Rounding, Row, Step, TensorId,
 };
 
 impl Probe for CpuRecording {
@@ -44,11 +45,18 @@ impl Probe for CpuRecording {
         Ok([stored(false), stored(true)])
     }
 
-    fn rounding(&self, op: usize, _step: &Step) -> Rounding {
+    fn rounding(&self, op: usize, step: &Step) -> Rounding {
+        let Kernel::Project(project) = &self.plan.ops[op].kernel else { return Rounding::None };
+        let columns = self.plan.graph.tensor(project.input).width;
         match self.plan.options.numeric {
             Numeric::Exact => Rounding::None,
             Numeric::Fast if self.plan.is_head(op) => Rounding::Int8Twice,
-            Numeric::Fast => Rounding::Int8,
+            Numeric::Fast => match rotation(&self.plan.options, self.level, columns) {
+                Some(block) if step.rows.len() >= ROTATED_ROWS => {
+                    Rounding::Rotated { block, scaled: block }
+                }
+                _ => Rounding::Int8,
+            },
         }
     }
 

@@ -4,7 +4,7 @@
 //! uses its registers, and what a thread configured is its own.
 
 use super::avx512::Avx512;
-use super::matrix_unit::{MatrixUnit, UnitLanes, unit_kernels};
+use super::matrix_unit::{MatrixUnit, UnitLanes, WHOLE_COLUMNS, unit_kernels};
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::sync::OnceLock;
@@ -58,8 +58,8 @@ impl Configuration {
 }
 
 static BLOCKS: Configuration = Configuration::of(32);
-/// Registers filled whole, for the ceiling.
-static WHOLE: Configuration = Configuration::of(64);
+/// Registers filled whole.
+static WHOLE: Configuration = Configuration::of(WHOLE_COLUMNS as u16);
 
 /// Begins the products of a strip's block and a panel's, by three registers.
 macro_rules! start {
@@ -81,6 +81,42 @@ macro_rules! start {
     };
 }
 
+/// Adds the products of a strip's columns and a panel's to a register, by two others.
+macro_rules! add_whole {
+    ($products:tt, $left:tt, $right:tt, $strip:expr, $panel:expr, $stride:expr) => {
+        asm!(
+            concat!("tileloadd ", $left, ", [{strip} + {row}]"),
+            concat!("tileloadd ", $right, ", [{panel} + {line}]"),
+            concat!("tdpbssd ", $products, ", ", $left, ", ", $right),
+            strip = in(reg) $strip,
+            panel = in(reg) $panel,
+            row = in(reg) $stride,
+            line = in(reg) 64usize,
+            out($products) _,
+            out($left) _,
+            out($right) _,
+            options(nostack, readonly, preserves_flags),
+        )
+    };
+}
+
+/// Begins the products of a strip and a panel, one or two times [`WHOLE_COLUMNS`].
+macro_rules! start_whole {
+    ($products:tt, $strip:expr, $panel:expr, $columns:expr) => {{
+        let (strip, panel, columns): (*const i8, *const i8, usize) = ($strip, $panel, $columns);
+        asm!(
+            concat!("tilezero ", $products),
+            out($products) _,
+            options(nostack, nomem, preserves_flags),
+        );
+        add_whole!($products, "tmm4", "tmm6", strip, panel, columns);
+        if columns > WHOLE_COLUMNS {
+            let (strip, panel) = (strip.add(WHOLE_COLUMNS), panel.add(16 * WHOLE_COLUMNS));
+            add_whole!($products, "tmm5", "tmm7", strip, panel, columns);
+        }
+    }};
+}
+
 macro_rules! store {
     ($register:literal, $products:expr) => {
         asm!(
@@ -100,6 +136,31 @@ unsafe impl MatrixUnit for Amx {
         // SAFETY: by the trait's promise.
         unsafe { BLOCKS.load() };
         Amx
+    }
+
+    #[inline(always)]
+    unsafe fn configure_whole() -> Amx {
+        // SAFETY: by the trait's promise.
+        unsafe { WHOLE.load() };
+        Amx
+    }
+
+    #[inline(always)]
+    unsafe fn start_whole<const SLOT: usize>(
+        &mut self,
+        strip: *const i8,
+        panel: *const i8,
+        columns: usize,
+    ) {
+        // SAFETY: by the trait's promise.
+        unsafe {
+            match SLOT {
+                0 => start_whole!("tmm0", strip, panel, columns),
+                1 => start_whole!("tmm1", strip, panel, columns),
+                2 => start_whole!("tmm2", strip, panel, columns),
+                _ => start_whole!("tmm3", strip, panel, columns),
+            }
+        }
     }
 
     #[inline(always)]

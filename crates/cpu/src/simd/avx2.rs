@@ -148,8 +148,44 @@ unsafe impl Lanes for Avx2 {
     }
 
     #[inline(always)]
+    unsafe fn butterfly(x: Floats, distance: usize) -> Floats {
+        unsafe {
+            if distance == 8 {
+                return (_mm256_add_ps(x.0, x.1), _mm256_sub_ps(x.0, x.1));
+            }
+            let index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+            let bit = _mm256_set1_epi32(distance as i32);
+            let second = _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(index, bit), bit));
+            each(x, |x| {
+                let swapped = _mm256_permutevar8x32_ps(x, _mm256_xor_si256(index, bit));
+                let (sum, difference) = (_mm256_add_ps(x, swapped), _mm256_sub_ps(swapped, x));
+                _mm256_blendv_ps(sum, difference, second)
+            })
+        }
+    }
+    #[inline(always)]
+    unsafe fn low_bytes(x: [Floats; 4]) -> Integers {
+        let half = |x: [__m256; 4]| unsafe {
+            let byte = _mm256_set1_epi32(255);
+            let [a, b, c, d] = x.map(|x| _mm256_and_si256(_mm256_castps_si256(x), byte));
+            let low = _mm256_or_si256(a, _mm256_slli_epi32::<8>(b));
+            let high = _mm256_or_si256(_mm256_slli_epi32::<16>(c), _mm256_slli_epi32::<24>(d));
+            _mm256_or_si256(low, high)
+        };
+        (half(x.map(|x| x.0)), half(x.map(|x| x.1)))
+    }
+
+    #[inline(always)]
     unsafe fn splat_i32(x: i32) -> Integers {
         unsafe { (_mm256_set1_epi32(x), _mm256_set1_epi32(x)) }
+    }
+    #[inline(always)]
+    unsafe fn add_i32(a: Integers, b: Integers) -> Integers {
+        zip(a, b, |a, b| unsafe { _mm256_add_epi32(a, b) })
+    }
+    #[inline(always)]
+    unsafe fn sub_i32(a: Integers, b: Integers) -> Integers {
+        zip(a, b, |a, b| unsafe { _mm256_sub_epi32(a, b) })
     }
     #[inline(always)]
     unsafe fn to_f32(x: Integers) -> Floats {
@@ -163,6 +199,13 @@ unsafe impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn load_bytes(from: *const u8) -> Integers {
         unsafe { each((from, from.add(32)), |half| _mm256_loadu_si256(half.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(to: *mut u8, x: Integers) {
+        unsafe {
+            _mm256_storeu_si256(to.cast(), x.0);
+            _mm256_storeu_si256(to.add(32).cast(), x.1);
+        }
     }
     #[inline(always)]
     unsafe fn low_nibbles(x: Integers) -> Integers {

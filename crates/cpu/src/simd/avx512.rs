@@ -105,8 +105,39 @@ unsafe impl Lanes for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn butterfly(x: __m512, distance: usize) -> __m512 {
+        unsafe {
+            let index = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+            let other = _mm512_xor_si512(index, _mm512_set1_epi32(distance as i32));
+            let swapped = _mm512_permutexvar_ps(other, x);
+            let second = _mm512_test_epi32_mask(index, _mm512_set1_epi32(distance as i32));
+            _mm512_mask_sub_ps(_mm512_add_ps(x, swapped), second, swapped, x)
+        }
+    }
+    #[inline(always)]
+    unsafe fn low_bytes(x: [__m512; 4]) -> __m512i {
+        unsafe {
+            let [a, b, c, d] = x.map(|x| _mm512_castps_si512(x));
+            let byte = |at: i32| _mm512_set1_epi32(255 << at);
+            // rest | (bits & byte)
+            let d = _mm512_slli_epi32::<24>(d);
+            let cd = _mm512_ternarylogic_epi32::<0xf8>(d, _mm512_slli_epi32::<16>(c), byte(16));
+            let bcd = _mm512_ternarylogic_epi32::<0xf8>(cd, _mm512_slli_epi32::<8>(b), byte(8));
+            _mm512_ternarylogic_epi32::<0xf8>(bcd, a, byte(0))
+        }
+    }
+
+    #[inline(always)]
     unsafe fn splat_i32(x: i32) -> __m512i {
         unsafe { _mm512_set1_epi32(x) }
+    }
+    #[inline(always)]
+    unsafe fn add_i32(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_add_epi32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sub_i32(a: __m512i, b: __m512i) -> __m512i {
+        unsafe { _mm512_sub_epi32(a, b) }
     }
     #[inline(always)]
     unsafe fn to_f32(x: __m512i) -> __m512 {
@@ -120,6 +151,10 @@ unsafe impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn load_bytes(from: *const u8) -> __m512i {
         unsafe { _mm512_loadu_si512(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(to: *mut u8, x: __m512i) {
+        unsafe { _mm512_storeu_si512(to.cast(), x) }
     }
     #[inline(always)]
     unsafe fn low_nibbles(x: __m512i) -> __m512i {

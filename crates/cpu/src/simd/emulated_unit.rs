@@ -6,22 +6,22 @@ use super::portable::Portable;
 /// Computes what the unit's instructions would; holds the products of each slot.
 pub(crate) struct EmulatedUnit([[i32; 256]; SLOTS]);
 
-/// Products of a strip's block with a panel's.
+/// Products of a strip's block of `columns` with a panel's.
 ///
 /// # Safety
-/// As of [`MatrixUnit::start`].
-unsafe fn multiply(strip: *const i8, panel: *const i8) -> [i32; 256] {
+/// As of [`MatrixUnit::start_whole`].
+unsafe fn multiply(strip: *const i8, panel: *const i8, columns: usize) -> [i32; 256] {
     std::array::from_fn(|at| {
         let (row, output) = (at / 16, at % 16);
         let term = |column: usize| {
             // SAFETY: by this function's promise.
             unsafe {
-                let left = *strip.add(32 * row + column);
+                let left = *strip.add(columns * row + column);
                 let right = *panel.add(64 * (column / 4) + 4 * output + column % 4);
                 i32::from(left) * i32::from(right)
             }
         };
-        (0..32).map(term).sum()
+        (0..columns).map(term).sum()
     })
 }
 
@@ -31,9 +31,23 @@ unsafe impl MatrixUnit for EmulatedUnit {
         EmulatedUnit([[0; 256]; SLOTS])
     }
 
+    unsafe fn configure_whole() -> EmulatedUnit {
+        EmulatedUnit([[0; 256]; SLOTS])
+    }
+
     unsafe fn start<const SLOT: usize>(&mut self, strip: *const i8, panel: *const i8) {
         // SAFETY: by the trait's promise.
-        self.0[SLOT] = unsafe { multiply(strip, panel) };
+        self.0[SLOT] = unsafe { multiply(strip, panel, 32) };
+    }
+
+    unsafe fn start_whole<const SLOT: usize>(
+        &mut self,
+        strip: *const i8,
+        panel: *const i8,
+        columns: usize,
+    ) {
+        // SAFETY: by the trait's promise.
+        self.0[SLOT] = unsafe { multiply(strip, panel, columns) };
     }
 
     unsafe fn store<const SLOT: usize>(&mut self, products: *mut i32) {

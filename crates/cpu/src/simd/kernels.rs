@@ -5,6 +5,9 @@ use super::direct::{self, Tiles};
 use super::lanes::Lanes;
 use super::math;
 use super::product::{self, Bf16, BlockMeta, FloatRows, QuantizedRows};
+use super::rotated::{
+    self, FillPanel, FloatChunk, MultiplyPanel, PanelChunk, PanelSource, RotatedRows,
+};
 use super::rows::{self, TileEpilogue};
 use super::store::{self, HeadPrologue};
 use super::tile::{
@@ -12,6 +15,7 @@ use super::tile::{
 };
 use pianola_formats::TensorType;
 use pianola_plan::{Activation, KvType};
+use std::ops::Range;
 
 /// `(tile, activations, first row, rows, out [rows][16])`
 pub(crate) type QuantizedProduct = unsafe fn(*const u8, &QuantizedRows, usize, usize, *mut f32);
@@ -34,6 +38,10 @@ pub(crate) struct Kernels {
     pub rms_norm: unsafe fn(*const f32, *const f32, f32, usize, *mut f32),
     pub add: unsafe fn(*const f32, *const f32, usize, *mut f32),
     pub quantize: unsafe fn(*const f32, usize, *mut i8, *mut BlockMeta),
+    /// `(row, columns, rows, index)`: see [`rotated::rotate_row`].
+    pub rotate_row: unsafe fn(*const f32, usize, &RotatedRows, usize),
+    pub fill_panel: fn(TensorType) -> Option<FillPanel>,
+    pub multiply_panel: MultiplyPanel,
     pub put_tile: unsafe fn(&TileEpilogue),
     pub gate: unsafe fn(*mut f32, *const f32, Activation),
     pub soft_cap: unsafe fn(*mut f32, f32),
@@ -154,6 +162,10 @@ macro_rules! kernels {
                     rows::add(base, delta, width, out);
                 quantize(x: *const f32, width: usize, codes: *mut i8, metas: *mut BlockMeta) =
                     rows::quantize::<L>(x, width, codes, metas);
+                rotate_row(x: *const f32, columns: usize, rows: &RotatedRows, row: usize) =
+                    rotated::rotate_row::<L>(x, columns, rows, row);
+                multiply_panel(panel: &[PanelChunk], first: usize, activations: &RotatedRows, rows: Range<usize>, sums: *mut f32) =
+                    rotated::multiply::<L>(panel, first, activations, rows, sums);
                 put_tile(epilogue: &TileEpilogue) = rows::put_tile::<L>(epilogue);
                 prefetch(from: *const u8, lines: usize) = super::prefetch::<L>(from, lines);
                 gate(x: *mut f32, up: *const f32, activation: Activation) =
@@ -175,6 +187,7 @@ macro_rules! kernels {
 
             pub(crate) static KERNELS: Kernels = Kernels {
                 product, dequantize, direct, float_rows, rms_norm, add, quantize,
+                rotate_row, fill_panel, multiply_panel,
                 put_tile, gate, soft_cap, prepare, store, attend: attention, prefetch, probe_dots,
                 probe_fmas, probe_read,
             };
@@ -184,6 +197,13 @@ macro_rules! kernels {
         fn product(ty: TensorType) -> Option<QuantizedProduct> {
             Some(match ty {
                 $(TensorType::$variant => $name::product,)*
+                TensorType::F32 | TensorType::F16 | TensorType::BF16 => return None,
+            })
+        }
+
+        fn fill_panel(ty: TensorType) -> Option<FillPanel> {
+            Some(match ty {
+                $(TensorType::$variant => $name::fill_panel,)*
                 TensorType::F32 | TensorType::F16 | TensorType::BF16 => return None,
             })
         }
@@ -213,6 +233,8 @@ macro_rules! kernels {
                     product::quantized_rows::<L, $codes, $scales, $zero>(tile, rows, first, count, out);
                 direct(tiles: &Tiles, rows: &FloatRows, first: usize, count: usize, out: *mut f32) =
                     direct::quantized_tiles::<L, $codes, $scales, $zero>(tiles, rows, first, count, out);
+                fill_panel(source: &PanelSource, room: &mut FloatChunk, panel: &mut [PanelChunk]) =
+                    rotated::fill::<L, $codes, $scales, $zero>(source, room, panel);
                 dequantize(tile: *const u8, columns: usize, panel: *mut f32) =
                     product::dequantize_tile::<L, $codes, $scales, $zero>(tile, columns, panel);
             );

@@ -43,12 +43,21 @@ pub(crate) unsafe trait Lanes: Copy + 'static {
     /// Rounds to nearest and stores 16 signed bytes; values must fit them.
     unsafe fn store_i8(to: *mut i8, x: Self::F);
 
+    /// Sums and differences of lanes that are `distance` (1, 2, 4 or 8) apart: `a + b` in place of the
+    /// first, `a - b` in place of the second.
+    unsafe fn butterfly(x: Self::F, distance: usize) -> Self::F;
+    /// The lowest byte of each lane's bits, those of four vectors side by side in each group of four.
+    unsafe fn low_bytes(x: [Self::F; 4]) -> Self::B;
+
     unsafe fn splat_i32(x: i32) -> Self::I;
+    unsafe fn add_i32(a: Self::I, b: Self::I) -> Self::I;
+    unsafe fn sub_i32(a: Self::I, b: Self::I) -> Self::I;
     unsafe fn to_f32(x: Self::I) -> Self::F;
 
     /// Asks for the cache line at `from`, which need not be valid, to be brought to the second-level cache.
     unsafe fn prefetch(from: *const u8);
     unsafe fn load_bytes(from: *const u8) -> Self::B;
+    unsafe fn store_bytes(to: *mut u8, x: Self::B);
     /// `byte & 15`
     unsafe fn low_nibbles(x: Self::B) -> Self::B;
     /// `byte >> 4`
@@ -67,8 +76,8 @@ pub(crate) unsafe trait Lanes: Copy + 'static {
         // SAFETY: works on registers.
         unsafe { Self::sub(Self::to_f32(Self::column(x, column)), Self::splat(zero)) }
     }
-    /// Adds to each lane the dot product of its four codes (at most 127) with the four signed
-    /// bytes of `activations`.
+    /// Adds to each lane the dot product of its four codes with the four signed bytes of
+    /// `activations`; codes are at most 127, unless activations are at most 1.
     unsafe fn dot(sum: Self::I, codes: Self::B, activations: i32) -> Self::I;
     /// [`Lanes::dot`] for codes up to 255.
     unsafe fn dot_wide(sum: Self::I, codes: Self::B, activations: i32) -> Self::I;

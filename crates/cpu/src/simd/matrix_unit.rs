@@ -7,15 +7,21 @@
 //! ```
 //!
 //! A block's products are exact integers, and scales are applied block by block in the order of
-//! [`super::product`]: a row's bits do not depend on which of the two computed it.
+//! [`super::product`]: a row's bits do not depend on which of the two computed it. In rotated form
+//! ([`multiply_rotated`]) a block is a whole chunk of columns.
+
+mod rotated;
 
 use super::lanes::Lanes;
 use super::product::BlockMeta;
+use super::rotated::MultiplyPanel;
 use super::tile::{Codes, Scales, Walk};
 use crate::pack::{BLOCK, TILE};
 use pianola_formats::TensorType;
 use std::mem::MaybeUninit;
 use std::ops::Range;
+
+pub(crate) use rotated::{WHOLE_COLUMNS, multiply_rotated};
 
 /// Rows of activations in a strip.
 pub(crate) const STRIP: usize = 16;
@@ -38,16 +44,32 @@ pub(super) const SLOTS: usize = 4;
 /// One exists where the processor has it. It is this thread's until it is released, and there is one at a
 /// time.
 pub(crate) unsafe trait MatrixUnit: Sized {
-    /// Prepares this thread's unit.
+    /// Prepares this thread's unit for blocks of 32 columns.
     ///
     /// # Safety
     /// The processor has it.
     unsafe fn configure() -> Self;
+    /// Prepares this thread's unit for [`WHOLE_COLUMNS`].
+    ///
+    /// # Safety
+    /// The processor has it.
+    unsafe fn configure_whole() -> Self;
     /// Begins to multiply a strip's block `[16][32]` with a panel's `[8][16][4]`, for slot `SLOT`.
     ///
     /// # Safety
     /// The blocks are there, and `SLOT` is a slot.
     unsafe fn start<const SLOT: usize>(&mut self, strip: *const i8, panel: *const i8);
+    /// Begins to multiply 16 rows of `columns`, one behind another, with a panel's `[columns / 4][16][4]`, for
+    /// slot `SLOT`. The unit was prepared for [`WHOLE_COLUMNS`], of which `columns` are one or two.
+    ///
+    /// # Safety
+    /// The rows and the panel are there, and `SLOT` is a slot.
+    unsafe fn start_whole<const SLOT: usize>(
+        &mut self,
+        strip: *const i8,
+        panel: *const i8,
+        columns: usize,
+    );
     /// Stores the products of a slot, `[16][16]`.
     ///
     /// # Safety
@@ -143,6 +165,8 @@ pub(crate) type UnitProduct =
 /// They may be called on a processor that has it ([`super::Level::available`]).
 pub(crate) struct UnitKernels {
     pub product: fn(TensorType) -> Option<UnitProduct>,
+    /// Takes panels of signed codes.
+    pub multiply_panel: MultiplyPanel,
     /// Repeated products on registers, for measuring the arithmetic ceiling: `count` times
     /// 16 x 16 x 64 multiply-adds.
     pub probe: unsafe fn(usize),
@@ -369,11 +393,13 @@ macro_rules! unit_kernels {
         $($variant:ident $function:ident: $codes:ty, $scales:ty, $zero:expr;)*) => {
         mod $name {
             use crate::simd::matrix_unit::*;
+            use crate::simd::rotated::{PanelChunk, RotatedRows};
             use crate::simd::tile::*;
             use pianola_formats::TensorType;
             use std::ops::Range;
 
-            pub(crate) static KERNELS: UnitKernels = UnitKernels { product, probe: $probe };
+            pub(crate) static KERNELS: UnitKernels =
+                UnitKernels { product, multiply_panel, probe: $probe };
 
             fn product(ty: TensorType) -> Option<UnitProduct> {
                 Some(match ty {
@@ -384,9 +410,23 @@ macro_rules! unit_kernels {
                 })
             }
 
+            unit_kernels!(@rotated $attributes, $lanes, $unit);
             $(unit_kernels!(@one $attributes, $function, $lanes, $unit, $codes, $scales, $zero);)*
         }
         pub(crate) use $name::KERNELS;
+    };
+    (@rotated [$($attribute:tt)*], $lanes:ty, $unit:ty) => {
+        $($attribute)*
+        unsafe fn multiply_panel(
+            panel: &[PanelChunk],
+            first: usize,
+            activations: &RotatedRows,
+            rows: Range<usize>,
+            sums: *mut f32,
+        ) {
+            // SAFETY: forwarded; see `UnitKernels`.
+            unsafe { multiply_rotated::<$lanes, $unit>(panel, first, activations, rows, sums) }
+        }
     };
     (@one [$($attribute:tt)*], $function:ident, $lanes:ty, $unit:ty, $codes:ty, $scales:ty, $zero:expr) => {
         $($attribute)*

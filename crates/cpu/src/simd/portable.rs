@@ -122,8 +122,28 @@ unsafe impl Lanes for Portable {
     }
 
     #[inline(always)]
+    unsafe fn butterfly(x: Floats, distance: usize) -> Floats {
+        lanes(|lane| match lane & distance {
+            0 => x[lane] + x[lane ^ distance],
+            _ => x[lane ^ distance] - x[lane],
+        })
+    }
+    #[inline(always)]
+    unsafe fn low_bytes(x: [Floats; 4]) -> Bytes {
+        std::array::from_fn(|byte| x[byte % 4][byte / 4].to_bits() as u8)
+    }
+
+    #[inline(always)]
     unsafe fn splat_i32(x: i32) -> Integers {
         [x; 16]
+    }
+    #[inline(always)]
+    unsafe fn add_i32(a: Integers, b: Integers) -> Integers {
+        lanes(|lane| a[lane] + b[lane])
+    }
+    #[inline(always)]
+    unsafe fn sub_i32(a: Integers, b: Integers) -> Integers {
+        lanes(|lane| a[lane] - b[lane])
     }
     #[inline(always)]
     unsafe fn to_f32(x: Integers) -> Floats {
@@ -135,6 +155,10 @@ unsafe impl Lanes for Portable {
     #[inline(always)]
     unsafe fn load_bytes(from: *const u8) -> Bytes {
         unsafe { from.cast::<Bytes>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store_bytes(to: *mut u8, x: Bytes) {
+        unsafe { to.cast::<Bytes>().write_unaligned(x) }
     }
     #[inline(always)]
     unsafe fn low_nibbles(x: Bytes) -> Bytes {

@@ -11,11 +11,13 @@ mod matrix_unit;
 mod plain;
 mod product;
 mod prologue;
+mod rotated;
 
 pub(crate) use heads::{Attention, Rotation, StoreKv};
 pub(crate) use plain::{Plain, PlainOp};
 pub(crate) use product::{Product, Weights};
 pub(crate) use prologue::Prologue;
+pub(crate) use rotated::RotatedForm;
 
 use crate::kv::KvMemory;
 use crate::pack::{PackedMatrix, TILE};
@@ -25,6 +27,7 @@ use crate::simd::product::BlockMeta;
 use matrix_unit::UnitScratch;
 use pianola_plan::{RopeSpec, Row};
 use product::ROWS_AT_ONCE;
+use rotated::RotatedScratch;
 use std::ops::Range;
 
 /// Rows of an arena buffer, or some columns of them.
@@ -101,14 +104,24 @@ pub(crate) struct WorkerScratch {
     /// Two rows of the widest input.
     rows: [Vec<f32>; 2],
     unit: UnitScratch,
+    rotated: RotatedScratch,
     attend: Scratch,
 }
 
+/// Which products a worker's scratch is for, beside those of a few rows.
+#[derive(Clone, Copy)]
+pub(crate) struct ScratchFor {
+    /// On a matrix unit.
+    pub unit: bool,
+    /// In rotated form.
+    pub rotated: bool,
+}
+
 impl WorkerScratch {
-    /// `unit` says whether products may run on a matrix unit.
-    pub fn new(widest: usize, head_dim: usize, unit: bool) -> WorkerScratch {
+    pub fn new(widest: usize, head_dim: usize, products: ScratchFor) -> WorkerScratch {
         WorkerScratch {
-            unit: UnitScratch::new(unit),
+            unit: UnitScratch::new(products.unit),
+            rotated: RotatedScratch::new(products.rotated),
             output: vec![0.0; ROWS_AT_ONCE * TILE],
             panel: vec![0.0; widest * TILE],
             rows: [vec![0.0; widest + 16], vec![0.0; widest + 16]],

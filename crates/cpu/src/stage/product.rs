@@ -1,14 +1,16 @@
 //! Products: tiles of weights against rows of activations.
 
-use super::{Activations, Play, Slab, WorkerScratch};
+use super::{Activations, Play, RotatedForm, Slab, WorkerScratch};
 use crate::pack::{LINE, PackedMatrix, TILE};
 use crate::policy::{
-    ProductCut, STREAMING_ROWS, UNIT_ROWS, cut_product, cut_unit_product, direct_rows,
+    ProductCut, STREAMING_ROWS, UNIT_ROWS, cut_product, cut_rotated_product, cut_unit_product,
+    direct_rows,
 };
 use crate::simd::direct::{TILES_AT_ONCE, Tiles};
 use crate::simd::kernels::{Dequantize, FloatProduct, QuantizedProduct};
 use crate::simd::matrix_unit::UnitProduct;
 use crate::simd::product::{FloatRows, QuantizedRows};
+use crate::simd::rotated::FillPanel;
 use crate::simd::rows::TileEpilogue;
 use pianola_formats::TensorType;
 use pianola_plan::Activation;
@@ -27,6 +29,8 @@ pub(crate) struct Weights {
     pub direct: FloatProduct,
     /// Many rows of a product with a quantised kernel.
     pub unit: Option<UnitProduct>,
+    /// The same in rotated form.
+    pub fill_panel: Option<FillPanel>,
     pub output: Slab,
     /// First tile of this part in the stage's count.
     pub first_tile: usize,
@@ -39,6 +43,8 @@ pub(crate) struct Product {
     pub logits: bool,
     /// Rows come in pairs whose results are added; see [`super::Prologue::refined`].
     pub refined: bool,
+    /// How quantised parts are computed from some number of rows on.
+    pub rotated: Option<RotatedForm>,
     pub columns: usize,
     pub floats: FloatRows,
     pub activations: Activations,
@@ -50,12 +56,20 @@ impl Product {
         if self.refined { 2 * rows } else { rows }
     }
 
+    /// The rotated form, where this play's products have it.
+    fn rotated(&self, play: &Play<'_>) -> Option<&RotatedForm> {
+        self.rotated.as_ref().filter(|form| self.rows(play) >= form.least_rows)
+    }
+
     /// The kernel for a matrix unit, where this play uses it for a part.
     fn unit_product(&self, play: &Play<'_>, part: &Weights) -> Option<UnitProduct> {
-        part.unit.filter(|_| self.rows(play) >= UNIT_ROWS)
+        part.unit.filter(|_| self.rows(play) >= UNIT_ROWS && self.rotated(play).is_none())
     }
 
     fn cut(&self, play: &Play<'_>) -> ProductCut {
+        if self.rotated(play).is_some() {
+            return cut_rotated_product(self.tiles(), self.rows(play), play.workers);
+        }
         if self.parts.iter().any(|part| self.unit_product(play, part).is_some()) {
             return cut_unit_product(self.tiles(), self.rows(play), play.workers);
         }
@@ -108,7 +122,7 @@ impl Product {
         let direct = self.parts.iter().any(|part| part.is_direct(play, rows));
         let unit = self.parts.iter().any(|part| self.unit_product(play, part).is_some());
         let step = match self.gate {
-            _ if unit => tiles.len().max(1),
+            _ if unit || self.rotated(play).is_some() => tiles.len().max(1),
             None => tiles.len().max(1),
             Some(_) if direct => TILES_AT_ONCE,
             Some(_) => 1,
@@ -150,6 +164,10 @@ impl Product {
         // SAFETY: by the promise of `Stage::run`; the scratch holds `ROWS_AT_ONCE` rows of a tile, which
         // are more than those of the tiles that are computed directly.
         unsafe {
+            if let (Some(form), Some(fill)) = (self.rotated(play), part.fill_panel) {
+                self.rotated_tiles(play, (part, form, fill), tiles, rows, gate, scratch);
+                return;
+            }
             if let Some(product) = self.unit_product(play, part) {
                 self.unit_tiles(play, (part, product), tiles, rows, gate, scratch);
                 return;

@@ -1,6 +1,6 @@
 //! The prologue of a product: what its input goes through, row by row.
 
-use super::{Activations, Norm, Play, Slab, WorkerScratch};
+use super::{Activations, Norm, Play, RotatedForm, Slab, WorkerScratch};
 use crate::pack::BLOCK;
 use crate::policy::UNIT_ROWS;
 use crate::simd::matrix_unit::put_row;
@@ -23,6 +23,8 @@ pub(crate) struct Prologue {
     pub refined: bool,
     /// Many int8 rows are left in strips, too, for a matrix unit.
     pub unit: bool,
+    /// From some number of rows on, rotated int8 rows in place of these.
+    pub rotated: Option<RotatedForm>,
     pub activations: Activations,
 }
 
@@ -73,6 +75,10 @@ impl Prologue {
         let rows = self.rows(play) * if self.refined { 2 } else { 1 };
         // SAFETY: the activations have room for every row of a play.
         unsafe {
+            if let Some(form) = self.rotated.filter(|form| rows >= form.least_rows) {
+                (play.kernels.rotate_row)(x, width, &form.rows(&self.activations), row);
+                return;
+            }
             let (codes, metas) = (codes.add(row * width), metas.add(row * blocks));
             (play.kernels.quantize)(x, width, codes, metas);
             if self.unit && rows >= UNIT_ROWS {

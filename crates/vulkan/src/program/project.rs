@@ -144,7 +144,8 @@ impl Programmer<'_> {
         }
         let logits = self.is_head(project);
         if self.is_rotated(project, &groups, body.rows) {
-            return Rounding::Rotated { block: self.rotation(project) as usize };
+            let scaled = self.plan.graph.tensor(project.input).width;
+            return Rounding::Rotated { block: self.rotation(project) as usize, scaled };
         }
         match self.product_kernel(body.rows, logits, true) {
             ProductKernel::Fragments | ProductKernel::Matrix => Rounding::Halves,

@@ -1,0 +1,426 @@
+//! Products of rotated rows, for prompts: a scale for 128 columns in place of 32.
+//!
+//! ```text
+//! tile, 128 columns ──fill──► panel: rotated, int8, a scale for each of 16 weights ─┐
+//!                                                                                 ├─ multiply ──► sums
+//! row ──rotate_row──► rotated, int8, a step for each 128 columns ───────────────────┘
+//! ```
+//!
+//! Both sides are multiplied by the same Hadamard matrix, a chunk of columns at a time, which changes no
+//! product but spreads large values over their chunk: one scale for 128 columns is then as good as one
+//! for 32. A panel is made once for all rows of a step, and thrown away: there is no second copy of the
+//! weights.
+
+use super::lanes::Lanes;
+use super::product::{each_below, in_runs};
+use super::tile::{Codes, Scales, Walk};
+use crate::pack::{BLOCK, TILE};
+use std::ops::Range;
+
+/// Columns of a chunk, at most: those that are rotated together and share a scale.
+pub(crate) const CHUNK: usize = 128;
+/// Chunks of a tile that are multiplied with all rows before the next: of one panel, which stays in the
+/// first-level cache with the columns of some rows.
+pub(crate) const PANEL_CHUNKS: usize = 4;
+
+/// Columns of a chunk of rows with `columns` columns; none where these cannot be rotated.
+pub(crate) fn chunk_columns(columns: usize) -> Option<usize> {
+    [CHUNK, CHUNK / 2].into_iter().find(|&chunk| columns.is_multiple_of(chunk))
+}
+
+/// A chunk of 16 rotated weights.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+pub(crate) struct PanelChunk {
+    /// `[columns / 4][16][4]`, as a dot product takes them.
+    pub codes: [u8; CHUNK * TILE],
+    pub scales: [f32; TILE],
+}
+
+impl PanelChunk {
+    pub const ZERO: PanelChunk = PanelChunk { codes: [0; CHUNK * TILE], scales: [0.0; TILE] };
+}
+
+/// A chunk in f32, on its way to a panel.
+#[repr(C, align(64))]
+pub(crate) struct FloatChunk([f32; CHUNK * TILE]);
+
+impl FloatChunk {
+    pub const ZERO: FloatChunk = FloatChunk([0.0; CHUNK * TILE]);
+}
+
+/// What is known of a chunk of an int8 row.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ChunkMeta {
+    /// Value of one step.
+    pub step: f32,
+    /// What the products with codes that are [`UNSIGNED`] higher than the weights' are too large by,
+    /// negative.
+    pub offset: i32,
+}
+
+/// What is added to weights' codes where a dot product takes unsigned ones.
+pub(crate) const UNSIGNED: u8 = 128;
+
+/// Rotated rows of activations.
+#[derive(Clone, Copy)]
+pub(crate) struct RotatedRows {
+    /// `[chunks][capacity][chunk]`
+    pub codes: *mut i8,
+    /// `[chunks][capacity]`
+    pub metas: *mut ChunkMeta,
+    /// Rows that there is room for.
+    pub capacity: usize,
+    /// Columns of a chunk.
+    pub chunk: usize,
+}
+
+/// What a panel is made of.
+#[derive(Clone, Copy)]
+pub(crate) struct PanelSource {
+    pub tile: *const u8,
+    /// Columns of a chunk.
+    pub chunk: usize,
+    /// Chunks of the tile that become the panel.
+    pub first: usize,
+    /// What is added to codes: [`UNSIGNED`] or 0.
+    pub zero: u8,
+    /// Planted in the block in the middle, of as many as are given.
+    #[cfg(feature = "test-hooks")]
+    pub fault: Option<(pianola_plan::Fault, usize)>,
+}
+
+/// `(source, room, panel)`
+pub(crate) type FillPanel = unsafe fn(&PanelSource, &mut FloatChunk, &mut [PanelChunk]);
+/// `(panel, its first chunk, activations, rows, sums [rows][16])`: adds to the sums, which start at 0 with
+/// chunk 0.
+pub(crate) type MultiplyPanel =
+    unsafe fn(&[PanelChunk], usize, &RotatedRows, Range<usize>, *mut f32);
+
+/// Signs of four columns in the four sums of a Hadamard matrix.
+const SIGNS: [i32; 4] = [
+    i32::from_le_bytes([1, 1, 1, 1]),
+    i32::from_le_bytes([1, 0xff, 1, 0xff]),
+    i32::from_le_bytes([1, 1, 0xff, 0xff]),
+    i32::from_le_bytes([1, 0xff, 0xff, 1]),
+];
+
+/// Columns that are rotated as integers: all that share a scale in every type.
+const HALF: usize = BLOCK / 2;
+
+/// See [`FillPanel`].
+///
+/// # Safety
+/// The source's tile is of the type that `C`, `S` and `ZERO` name and has the panel's chunks.
+#[inline(always)]
+pub(crate) unsafe fn fill<L: Lanes, C: Codes, S: Scales, const ZERO: i32>(
+    source: &PanelSource,
+    room: &mut FloatChunk,
+    panel: &mut [PanelChunk],
+) {
+    // SAFETY: by this function's promise.
+    unsafe {
+        match source.chunk {
+            CHUNK => fill_chunks::<L, C, S, ZERO, { CHUNK / HALF }>(source, room, panel),
+            _ => fill_chunks::<L, C, S, ZERO, { CHUNK / 2 / HALF }>(source, room, panel),
+        }
+    }
+}
+
+/// [`fill`] for chunks of `HALVES` half-blocks.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn fill_chunks<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const HALVES: usize>(
+    source: &PanelSource,
+    room: &mut FloatChunk,
+    panel: &mut [PanelChunk],
+) {
+    // SAFETY: by this function's promise; a chunk's values fill no more than the room.
+    unsafe {
+        let blocks = HALVES / 2;
+        let tile = source.tile;
+        let (mut walk, at) = Walk::from::<C, S>(source.first * blocks);
+        let mut shared = S::shared::<L>(tile.add(at));
+        let room = room.0.as_mut_ptr();
+        for (index, chunk) in panel.iter_mut().enumerate() {
+            for block in 0..blocks {
+                let place = walk.step::<C, S>();
+                if let Some(at) = place.shared {
+                    shared = S::shared::<L>(tile.add(at));
+                }
+                let [a, b, c, d, e, f, g, h] = C::load::<L>(tile.add(place.codes));
+                let scales = S::all::<L>(tile.add(place.own), shared);
+                #[cfg(feature = "test-hooks")]
+                let scales = spoil::<L>(source, (source.first + index) * blocks + block, scales);
+                #[cfg(not(feature = "test-hooks"))]
+                let _ = index;
+                let [low, high, min] = scales;
+                let out = room.add(block * BLOCK * TILE);
+                rotate_half::<L, S, ZERO>([a, b, c, d], low, min, out);
+                rotate_half::<L, S, ZERO>([e, f, g, h], high, min, out.add(HALF * TILE));
+            }
+            let largest = rotate_across::<L, HALVES>(room);
+            // Below this the inverse would overflow; such weights are rounded to zero.
+            let largest = L::max(largest, L::splat(1e-30));
+            let inverse = L::div(L::splat(127.0), largest);
+            // A Hadamard matrix of sums and differences is longer than one by its root.
+            let length = 1.0 / (127.0 * ((HALVES * HALF) as f32).sqrt());
+            L::store(chunk.scales.as_mut_ptr(), L::mul(largest, L::splat(length)));
+            // From 2^23 on, the lowest bits of an f32 are those of a whole number.
+            const WHOLE: f32 = 12_582_912.0;
+            let whole = L::splat(WHOLE + f32::from(source.zero));
+            for group in 0..HALVES * HALF / 4 {
+                let from = room.add(4 * TILE * group);
+                let code = |column: usize| L::fma(L::load(from.add(column * TILE)), inverse, whole);
+                let codes = L::low_bytes([code(0), code(1), code(2), code(3)]);
+                L::store_bytes(chunk.codes.as_mut_ptr().add(4 * TILE * group), codes);
+            }
+        }
+    }
+}
+
+/// Rotates the 16 columns of a half-block: four by dot products with signs, then these by sums of
+/// integers, which are exact.
+///
+/// # Safety
+/// `out` has room for 16 vectors.
+#[inline(always)]
+unsafe fn rotate_half<L: Lanes, S: Scales, const ZERO: i32>(
+    codes: [L::B; 4],
+    scale: L::F,
+    min: L::F,
+    out: *mut f32,
+) {
+    const COUNT: usize = 4;
+    // SAFETY: by this function's promise.
+    unsafe {
+        each_below!(COUNT, sum, {
+            // Zero points are in the sum that has all columns with the same sign, and cancel in others.
+            let zero = L::splat_i32(if sum == 0 { -4 * ZERO } else { 0 });
+            let dot = |group: usize| L::dot(zero, codes[group], SIGNS[sum]);
+            let (a, b, c, d) = (dot(0), dot(1), dot(2), dot(3));
+            let (a, b, c, d) =
+                (L::add_i32(a, b), L::sub_i32(a, b), L::add_i32(c, d), L::sub_i32(c, d));
+            let mut first = L::mul(L::to_f32(L::add_i32(a, c)), scale);
+            if S::MINS && sum == 0 {
+                first = L::fma(min, L::splat(HALF as f32), first);
+            }
+            let out = out.add(sum * TILE);
+            L::store(out, first);
+            L::store(out.add(4 * TILE), L::mul(L::to_f32(L::add_i32(b, d)), scale));
+            L::store(out.add(8 * TILE), L::mul(L::to_f32(L::sub_i32(a, c)), scale));
+            L::store(out.add(12 * TILE), L::mul(L::to_f32(L::sub_i32(b, d)), scale));
+        });
+    }
+}
+
+/// Rotates across `HALVES` half-blocks that are rotated in themselves; the largest magnitude of each lane.
+///
+/// # Safety
+/// `room` holds them.
+#[inline(always)]
+unsafe fn rotate_across<L: Lanes, const HALVES: usize>(room: *mut f32) -> L::F {
+    // SAFETY: by this function's promise.
+    unsafe {
+        let mut largest = L::splat(0.0);
+        for column in 0..HALF {
+            let at = |half: usize| room.add((half * HALF + column) * TILE);
+            let mut values = [L::splat(0.0); HALVES];
+            each_below!(HALVES, half, { values[half] = L::load(at(half)) });
+            hadamard::<L, HALVES>(&mut values);
+            let mut of_column = L::abs(values[0]);
+            each_below!(HALVES, half, {
+                of_column = L::max(of_column, L::abs(values[half]));
+                L::store(at(half), values[half]);
+            });
+            largest = L::max(largest, of_column);
+        }
+        largest
+    }
+}
+
+/// Sums and differences of vectors, 4 or 8.
+///
+/// # Safety
+/// The module's.
+#[inline(always)]
+unsafe fn hadamard<L: Lanes, const COUNT: usize>(values: &mut [L::F; COUNT]) {
+    const { assert!(COUNT == 4 || COUNT == 8) };
+    macro_rules! pairs {
+        ($($first:literal $second:literal)*) => {
+            $(let (a, b) = (values[$first], values[$second]);
+            // SAFETY: works on registers.
+            (values[$first], values[$second]) = unsafe { (L::add(a, b), L::sub(a, b)) };)*
+        };
+    }
+    pairs!(0 1 2 3);
+    pairs!(0 2 1 3);
+    if COUNT == 8 {
+        pairs!(4 5 6 7);
+        pairs!(4 6 5 7);
+        pairs!(0 4 1 5 2 6 3 7);
+    }
+}
+
+/// The scales of a block, with a fault planted in one of the tile's rows.
+///
+/// # Safety
+/// The module's.
+#[cfg(feature = "test-hooks")]
+#[inline(always)]
+unsafe fn spoil<L: Lanes>(source: &PanelSource, block: usize, scales: [L::F; 3]) -> [L::F; 3] {
+    let (codes, metas) = (std::ptr::null(), std::ptr::null());
+    let Some((fault, columns)) = source.fault else { return scales };
+    let rows = super::product::QuantizedRows { codes, metas, columns, fault: Some(fault) };
+    // SAFETY: the rows are not read.
+    unsafe { super::product::spoil::<L>(&rows, block, scales) }
+}
+
+/// See [`MultiplyPanel`]; the panel's codes are [`UNSIGNED`] higher.
+///
+/// # Safety
+/// The rows exist and have the panel's chunks; `sums` has room.
+#[inline(always)]
+pub(crate) unsafe fn multiply<L: Lanes>(
+    panel: &[PanelChunk],
+    first: usize,
+    activations: &RotatedRows,
+    rows: Range<usize>,
+    sums: *mut f32,
+) {
+    let (start, rows) = (rows.start, rows.len());
+    in_runs!(rows, row, COUNT, [8 4 2 1], {
+        // SAFETY: by this function's promise, for some of its rows.
+        unsafe {
+            let sums = sums.add(row * TILE);
+            match activations.chunk {
+                CHUNK => {
+                    multiply_rows::<L, CHUNK, COUNT>(panel, first, activations, start + row, sums);
+                }
+                _ => multiply_rows::<L, { CHUNK / 2 }, COUNT>(
+                    panel,
+                    first,
+                    activations,
+                    start + row,
+                    sums,
+                ),
+            }
+        }
+    });
+}
+
+/// [`multiply`] of `R` rows at once, and chunks of `COLUMNS` columns.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn multiply_rows<L: Lanes, const COLUMNS: usize, const R: usize>(
+    panel: &[PanelChunk],
+    first: usize,
+    activations: &RotatedRows,
+    row: usize,
+    sums_at: *mut f32,
+) {
+    const { assert!(R <= 8, "each_below! knows eight") };
+    // SAFETY: by this function's promise.
+    unsafe {
+        let mut sums = [L::splat(0.0); R];
+        if first > 0 {
+            each_below!(R, row, { sums[row] = L::load(sums_at.add(row * TILE)) });
+        }
+        for (index, chunk) in panel.iter().enumerate() {
+            let at = (first + index) * activations.capacity + row;
+            let codes = activations.codes.add(at * COLUMNS).cast_const();
+            let metas = activations.metas.add(at).cast_const();
+            let mut products = [L::splat_i32(0); R];
+            each_below!(R, row, { products[row] = L::splat_i32((*metas.add(row)).offset) });
+            for group in 0..COLUMNS / 4 {
+                let weights = L::load_bytes(chunk.codes.as_ptr().add(4 * TILE * group));
+                each_below!(R, row, {
+                    let word = codes.add(row * COLUMNS + 4 * group).cast::<i32>();
+                    products[row] = L::dot_wide(products[row], weights, word.read_unaligned());
+                });
+            }
+            let scale = L::load(chunk.scales.as_ptr());
+            each_below!(R, row, {
+                let step = L::mul(scale, L::splat((*metas.add(row)).step));
+                sums[row] = L::fma(L::to_f32(products[row]), step, sums[row]);
+            });
+        }
+        each_below!(R, row, { L::store(sums_at.add(row * TILE), sums[row]) });
+    }
+}
+
+/// Rotates a row of `columns` values and rounds it to int8, as row `row` of `rows`.
+///
+/// # Safety
+/// `x` has the values, `rows` room for the row.
+#[inline(always)]
+pub(crate) unsafe fn rotate_row<L: Lanes>(
+    x: *const f32,
+    columns: usize,
+    rows: &RotatedRows,
+    row: usize,
+) {
+    // SAFETY: by this function's promise.
+    unsafe {
+        match rows.chunk {
+            CHUNK => rotate_row_chunks::<L, { CHUNK / TILE }>(x, columns, rows, row),
+            _ => rotate_row_chunks::<L, { CHUNK / 2 / TILE }>(x, columns, rows, row),
+        }
+    }
+}
+
+/// [`rotate_row`] for chunks of `VECTORS` vectors.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn rotate_row_chunks<L: Lanes, const VECTORS: usize>(
+    x: *const f32,
+    columns: usize,
+    rows: &RotatedRows,
+    row: usize,
+) {
+    let width = VECTORS * TILE;
+    // SAFETY: by this function's promise.
+    unsafe {
+        for chunk in 0..columns / width {
+            let from = x.add(chunk * width);
+            let mut values = [L::splat(0.0); VECTORS];
+            each_below!(VECTORS, vector, { values[vector] = L::load(from.add(vector * TILE)) });
+            hadamard::<L, VECTORS>(&mut values);
+            let mut largest = L::splat(0.0);
+            each_below!(VECTORS, vector, {
+                let mut value = values[vector];
+                for distance in [1, 2, 4, 8] {
+                    value = L::butterfly(value, distance);
+                }
+                largest = L::max(largest, L::abs(value));
+                values[vector] = value;
+            });
+            let largest = L::largest(largest);
+            let inverse = L::splat(if largest > 1e-30 { 127.0 / largest } else { 0.0 });
+            let at = chunk * rows.capacity + row;
+            let codes = rows.codes.add(at * width);
+            let mut sum = L::splat(0.0);
+            each_below!(VECTORS, vector, {
+                let code = L::round(L::mul(values[vector], inverse));
+                L::store_i8(codes.add(vector * TILE), code);
+                sum = L::add(sum, code);
+            });
+            // Exact; NaN anywhere makes it NaN, and the step carries it on.
+            let sum = L::sum(sum);
+            let length = 1.0 / (127.0 * (width as f32).sqrt());
+            let step = if sum.is_nan() { f32::NAN } else { largest * length };
+            let offset = -i32::from(UNSIGNED) * sum as i32;
+            *rows.metas.add(at) = ChunkMeta { step, offset };
+        }
+    }
+}
+
+#[cfg(all(test, feature = "test-hooks"))]
+mod tests;

@@ -1,0 +1,149 @@
+//! Products of many rows in rotated form: every type and ragged shapes against the reference, faults that
+//! are noticed in them, and plans that do without.
+
+#[path = "../../../tests/support/case.rs"]
+mod case;
+
+use case::{Case, Runs, beside_reference, check, map_pages, plan, usual};
+use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level, ReferenceModel};
+use pianola_formats::TensorType;
+use pianola_plan::{DeviceId, Fault, Numeric, Probe, Recording, Rounding, Step};
+use std::sync::Arc;
+
+/// More than products in rotated form have at least, and no whole number of anything.
+const ROWS: u32 = 203;
+
+/// Levels with rotated products, by vectors and on a unit.
+fn levels() -> impl Iterator<Item = Level> {
+    [Level::Avx512, Level::Amx, Level::EmulatedUnit].into_iter().filter(|level| level.available())
+}
+
+fn many_rows(ty: TensorType) -> Case {
+    Case { max_rows: 256, ..usual(ty) }
+}
+
+fn record(case: &Case, level: Level) -> (CpuRecording, ReferenceModel) {
+    let (plan, weights) = plan(case, CpuDevice::spec());
+    let cpu = CpuOptions { level, threads: case.threads };
+    beside_reference(plan, &weights, |plan| {
+        CpuRecording::new(plan, DeviceId(0), &weights, cpu, &mut |_, _| ())
+    })
+}
+
+fn step(rows: u32) -> Step {
+    let mut step = Step::default();
+    (0..rows).for_each(|row| step.push(row % 50, 0, row, row + 1 == rows));
+    step
+}
+
+/// Columns that are rotated together in each product of a step, in order.
+fn blocks(recording: &CpuRecording, rows: u32) -> Vec<usize> {
+    let step = step(rows);
+    let of_op = |op: usize| match recording.rounding(op, &step) {
+        Rounding::Rotated { block, scaled } => {
+            assert_eq!(block, scaled);
+            Some(block)
+        }
+        _ => None,
+    };
+    (0..recording.plan().ops.len()).filter_map(of_op).collect()
+}
+
+#[test]
+fn every_type_matches_the_reference() {
+    for level in levels() {
+        for &ty in TensorType::ALL {
+            let (mut recording, mut reference_model) = record(&many_rows(ty), level);
+            // Four products in each of two layers.
+            assert_eq!(blocks(&recording, ROWS), [128; 8]);
+            assert!(blocks(&recording, 100).is_empty());
+            let steps: [&Runs; 2] = [&[(0, 0, ROWS)], &[(0, ROWS, 199), (1, 0, 1)]];
+            let report = check(&mut recording, &mut reference_model, &steps)
+                .unwrap_or_else(|reason| panic!("{ty} on {level}: {reason}"));
+            println!("{ty} {level}: worst error {:.0} % of its bound", 100.0 * report.worst_share);
+        }
+    }
+}
+
+/// Rows of 64 times an odd number, of 32 times one, and ragged outputs.
+#[test]
+fn widths_that_128_does_not_divide_match_the_reference() {
+    for level in levels() {
+        for (hidden, feed_forward, expected) in [
+            (320, 192, [64, 128, 64, 64]),
+            (192, 640, [64, 128, 64, 128]),
+            (384, 320, [128, 128, 128, 64]),
+        ] {
+            for family in case::FAMILIES {
+                let rows = if family == "gemma3" { ROWS } else { 192 };
+                let case = Case {
+                    family,
+                    hidden,
+                    feed_forward,
+                    biases: true,
+                    threads: 3,
+                    ..many_rows(TensorType::Q5_1)
+                };
+                let (mut recording, mut reference_model) = record(&case, level);
+                assert_eq!(blocks(&recording, rows), [expected, expected].concat());
+                check(&mut recording, &mut reference_model, &[&[(0, 0, rows)]])
+                    .unwrap_or_else(|reason| panic!("{hidden} of {family} on {level}: {reason}"));
+            }
+        }
+        let case = Case { hidden: 288, feed_forward: 416, ..many_rows(TensorType::Q4_0) };
+        let (mut recording, mut reference_model) = record(&case, level);
+        assert_eq!(blocks(&recording, ROWS), [128, 128], "the output of attention alone");
+        check(&mut recording, &mut reference_model, &[&[(0, 0, ROWS)]])
+            .unwrap_or_else(|reason| panic!("288 on {level}: {reason}"));
+    }
+}
+
+#[test]
+fn faults_are_noticed() {
+    for level in levels() {
+        let (mut recording, mut reference_model) = record(&many_rows(TensorType::Q4_0), level);
+        let rows: &Runs = &[(0, 0, ROWS)];
+        let faults = [Fault::DroppedBlock, Fault::WrongScale, Fault::StaleRow, Fault::WrongTail];
+        for fault in faults.into_iter().map(Some).chain([None]) {
+            recording.set_fault(fault);
+            let result = check(&mut recording, &mut reference_model, &[rows]);
+            assert_eq!(result.is_err(), fault.is_some(), "{fault:?} on {level}");
+        }
+    }
+}
+
+/// Bits of the logits of the last 8 of `rows` rows, played `chunk` at a time.
+fn logits(case: &Case, level: Level, chunk: u32) -> Vec<u32> {
+    let (plan, weights) = plan(case, CpuDevice::spec());
+    let cpu = CpuOptions { level, threads: case.threads };
+    let mut recording =
+        CpuRecording::new(Arc::new(plan), DeviceId(0), &weights, cpu, &mut |_, _| ()).unwrap();
+    map_pages(&mut recording);
+    let mut bits = Vec::new();
+    for start in (0..ROWS).step_by(chunk as usize) {
+        let mut step = Step::default();
+        for position in start..ROWS.min(start + chunk) {
+            step.push(position * 7 % 50, 0, position, position + 8 >= ROWS);
+        }
+        recording.play(&step).unwrap();
+        for index in 0..step.logits.len() {
+            bits.extend(recording.logits(0, index).iter().map(|logit| logit.to_bits()));
+        }
+    }
+    bits
+}
+
+/// What a row's neighbours may change, and what not.
+#[test]
+fn only_fast_plans_that_are_not_reproducible_depend_on_the_rows_of_a_step() {
+    for level in levels() {
+        let fast = many_rows(TensorType::Q4K);
+        let differs = |case: &Case| logits(case, level, ROWS) != logits(case, level, 37);
+        assert!(differs(&fast), "{level}: many rows are computed in another form");
+        assert!(!differs(&Case { reproducible: true, ..fast.clone() }), "{level}");
+        assert!(!differs(&Case { numeric: Numeric::Exact, ..fast.clone() }), "{level}");
+        // The same kernels for any number of rows from there on.
+        let case = Case { threads: 1, ..fast.clone() };
+        assert_eq!(logits(&fast, level, ROWS), logits(&case, level, ROWS), "{level}: threads");
+    }
+}
