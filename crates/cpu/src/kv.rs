@@ -114,8 +114,8 @@ impl KvPages {
         unsafe { self.memory.start().add(start + self.group.head_offset(layer, head)) }
     }
 
-    /// One stored key or value, for the reference: `value` picks which, `at` is its index in the
-    /// head.
+    /// One key or value as it is stored, rotated or not, for the reference: `value` picks which, `at` is
+    /// its index in the head.
     pub fn get(
         &self,
         sequence: usize,
@@ -140,7 +140,7 @@ impl KvPages {
         }
     }
 
-    /// Stores the key or value of a whole head.
+    /// Stores the key or value of a whole head, which is rotated already where its type wants it.
     pub fn set(
         &mut self,
         sequence: usize,

@@ -313,7 +313,8 @@ pub trait Probe {
     /// Overwrites the first rows of a tensor that has a place in the arena.
     fn write_tensor(&mut self, tensor: TensorId, rows: &[f32]) -> Result<(), DeviceError>;
 
-    /// Stored keys and values of some rows, `[rows][kv_heads * head_dim]` each.
+    /// Keys and values of some rows as they are stored, `[rows][kv_heads * head_dim]` each: keys are
+    /// rotated where the type wants it (`KvGroup::key_rotation`).
     fn read_kv(&mut self, slot: KvSlot, rows: &[Row]) -> Result<[Vec<f32>; 2], DeviceError>;
 
     /// How kernel `op` rounds the inputs of its products with quantised weights, or those of its

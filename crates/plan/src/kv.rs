@@ -11,7 +11,8 @@ pub enum KvType {
     F32,
     /// What fast mode chooses.
     F16,
-    /// Signed bytes, with an f32 scale for each head of a token.
+    /// Signed bytes, with an f32 scale for each head of a token. Keys are rotated before they are
+    /// rounded, see [`KvGroup::key_rotation`].
     Q8,
 }
 
@@ -81,6 +82,20 @@ impl KvGroup {
     /// Distance between the values of two tokens: a head, rounded up to whole vectors.
     pub fn value_stride(&self) -> usize {
         self.head_dim.next_multiple_of(16)
+    }
+
+    /// Values of a head that are rotated together, before keys are stored and before queries meet
+    /// them: blocks of this many, times the orthonormal Hadamard matrix of that size. The largest power
+    /// of two that divides the head; 1, which changes nothing, where keys are no bytes.
+    ///
+    /// All values of a head share the step of the largest, and a head has a few that are far larger
+    /// than the others. The rotation spreads them over their block; no product of a query and a key
+    /// changes, because both are rotated.
+    pub fn key_rotation(&self) -> usize {
+        match self.ty {
+            KvType::F32 | KvType::F16 => 1,
+            KvType::Q8 => 1 << self.head_dim.trailing_zeros(),
+        }
     }
 
     /// Bytes of one head in one page: keys `[head_dim][PAGE_TOKENS]`, values
@@ -250,5 +265,8 @@ mod tests {
             assert_eq!(group.head_offset(1, 2), 5 * group.head_bytes());
             assert_eq!(group.page_bytes(), 6 * group.head_bytes() as u64);
         }
+        let rotation = |ty| [6, 64, 80, 96, 256].map(|head_dim| group(ty, head_dim).key_rotation());
+        assert_eq!(rotation(KvType::Q8), [2, 64, 16, 32, 256]);
+        assert_eq!(rotation(KvType::F16), [1; 5]);
     }
 }

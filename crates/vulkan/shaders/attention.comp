@@ -1,4 +1,4 @@
-// attention: norm and rotation of queries, then attention over the pages of a row's sequence.
+// attention: norm and rotations of queries, then attention over the pages of a row's sequence.
 //
 // A workgroup of 128 invocations serves HEADS queries that share a key head, for one row and one
 // of SPLITS parts of the visible pages. Two invocations score one token of a page; then an
@@ -105,7 +105,7 @@ float token_scale(uint base, uint which, uint token) {
     return uintBitsToFloat(pages[base + SCALES_AT + at / 4][at % 4]);
 }
 
-// Norm and rotation of head `j`: a query, or the key behind the last query.
+// Norm and rotations of head `j`: a query, or the key behind the last query.
 void form_heads(uint row, uint first_head, uint kv_head) {
     const uint count = FUSED ? HEADS + 1 : HEADS;
     for (uint j = gl_SubgroupID; j < count; j += SUBGROUPS) {
@@ -144,6 +144,21 @@ void form_heads(uint row, uint first_head, uint kv_head) {
             } else {
                 head[j][at.x] = x.x * scale;
                 head[j][at.y] = x.y * scale;
+            }
+        }
+        if (KEY_ROTATION > 1) {
+            subgroupBarrier();
+            float x[COLUMNS];
+            [[unroll]] for (uint i = 0; i < COLUMNS; i++) {
+                x[i] = is_key ? uintBitsToFloat(newest[0][own_column(i)]) : head[min(j, HEADS - 1)][own_column(i)];
+            }
+            rotate_head(x);
+            [[unroll]] for (uint i = 0; i < COLUMNS; i++) {
+                if (has_column(i) && is_key) {
+                    newest[0][own_column(i)] = new_bits(x[i]);
+                } else if (has_column(i)) {
+                    head[j][own_column(i)] = x[i];
+                }
             }
         }
     }

@@ -54,7 +54,6 @@ const uint TOKENS = CHUNK / SHARES;
 // Parts that a subgroup joins in the end, at most.
 const uint PARTS = (SPLITS + SUBGROUPS - 1) / SUBGROUPS;
 const uint PAIRS = (HEAD_DIM / 2 + SUBGROUP - 1) / SUBGROUP;
-const uint COLUMNS = (HEAD_DIM + SUBGROUP - 1) / SUBGROUP;
 
 shared vec4 query[HEAD_DIM / 4];
 // The row's own key and value, as they are stored, and their scales.
@@ -66,7 +65,34 @@ shared float total_of[SUBGROUPS];
 shared float sums_of[SUBGROUPS][HEAD_DIM];
 shared uint arrived;
 
-// Norm and rotation of the query, or of the row's own key.
+// Rotates a formed head that lies in the subgroup's part of `sums_of`, which nothing else uses yet.
+void form_rotated(bool is_key) {
+    subgroupBarrier();
+    float x[COLUMNS];
+    [[unroll]] for (uint i = 0; i < COLUMNS; i++) {
+        x[i] = sums_of[gl_SubgroupID][own_column(i)];
+    }
+    rotate_head(x);
+    float most = 0.0;
+    [[unroll]] for (uint i = 0; i < COLUMNS; i++) {
+        most = max(most, has_column(i) ? magnitude(x[i]) : 0.0);
+    }
+    if (is_key) {
+        most = subgroupMax(most);
+        new_scale[0] = scale_of(most);
+    }
+    const float unit = inverse_of(most);
+    [[unroll]] for (uint i = 0; i < COLUMNS; i++) {
+        const uint d = own_column(i);
+        if (has_column(i) && is_key) {
+            newest[0][d] = stored_bits(x[i] * unit);
+        } else if (has_column(i)) {
+            query[d / 4][d % 4] = x[i] * scale;
+        }
+    }
+}
+
+// Norm and rotations of the query, or of the row's own key.
 void form_head(bool is_key, uint start) {
     const bool normed = is_key ? KEY_NORM : QUERY_NORM;
     const uint norm = is_key ? heads.key_norm : heads.query_norm;
@@ -91,7 +117,6 @@ void form_head(bool is_key, uint start) {
         const float epsilon = is_key ? heads.key_epsilon : heads.query_epsilon;
         factor = inversesqrt(subgroupAdd(squares) / float(HEAD_DIM) + epsilon);
     }
-    float most = 0.0;
     [[unroll]] for (uint i = 0; i < PAIRS; i++) {
         const uint pair = i * SUBGROUP + gl_SubgroupInvocationID;
         if (pair < HEAD_DIM / 2) {
@@ -100,26 +125,20 @@ void form_head(bool is_key, uint start) {
                 x[i] *= factor * vec2(vectors[norm + at.x], vectors[norm + at.y]);
             }
             x[i] = rotated(x[i], 0, pair);
-            most = max(most, max(magnitude(x[i].x), magnitude(x[i].y)));
-        }
-    }
-    if (is_key && KV_BYTES) {
-        most = subgroupMax(most);
-        new_scale[0] = scale_of(most);
-    }
-    const float unit = KV_BYTES ? inverse_of(most) : 1.0;
-    [[unroll]] for (uint i = 0; i < PAIRS; i++) {
-        const uint pair = i * SUBGROUP + gl_SubgroupInvocationID;
-        const uvec2 at = pair_of(pair);
-        if (pair < HEAD_DIM / 2) {
-            if (is_key) {
-                newest[0][at.x] = stored_bits(KV_BYTES ? x[i].x * unit : x[i].x);
-                newest[0][at.y] = stored_bits(KV_BYTES ? x[i].y * unit : x[i].y);
+            if (KV_BYTES) {
+                sums_of[gl_SubgroupID][at.x] = x[i].x;
+                sums_of[gl_SubgroupID][at.y] = x[i].y;
+            } else if (is_key) {
+                newest[0][at.x] = stored_bits(x[i].x);
+                newest[0][at.y] = stored_bits(x[i].y);
             } else {
                 query[at.x / 4][at.x % 4] = x[i].x * scale;
                 query[at.y / 4][at.y % 4] = x[i].y * scale;
             }
         }
+    }
+    if (KV_BYTES) {
+        form_rotated(is_key);
     }
 }
 

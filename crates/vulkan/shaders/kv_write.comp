@@ -1,4 +1,4 @@
-// kv_write: norm and rotation of a row's key, then key and value into their page. One workgroup
+// kv_write: norm and rotations of a row's key, then key and value into their page. One workgroup
 // for a row and a head; used where a step has several rows, which see one another's keys.
 #version 460
 #extension GL_GOOGLE_include_directive : require
@@ -57,6 +57,21 @@ void main() {
         head[at.y] = x.y;
     }
     barrier();
+    if (KEY_ROTATION > 1) {
+        if (gl_SubgroupID == 0) {
+            float x[COLUMNS];
+            [[unroll]] for (uint i = 0; i < COLUMNS; i++) {
+                x[i] = head[own_column(i)];
+            }
+            rotate_head(x);
+            [[unroll]] for (uint i = 0; i < COLUMNS; i++) {
+                if (has_column(i)) {
+                    head[own_column(i)] = x[i];
+                }
+            }
+        }
+        barrier();
+    }
     const uint token = source.position % PAGE_TOKENS;
     const uint base = head_base(heads, source.sequence, source.position / PAGE_TOKENS, kv_head);
     vec2 inverse = vec2(1.0);

@@ -4,9 +4,10 @@ use super::attention_halves::HalfRoundings;
 use super::error::{EPSILON, NodeError, TensorError, effective_count};
 use super::noise::{rounding, sum_variance};
 use crate::kv::KvPages;
+use crate::reference::hadamard::rotated;
 use pianola_plan::{AttentionSpec, Rounding, Row};
 
-/// A head's keys and values as one row sees them, `[tokens][head_dim]` each.
+/// A head's keys and values as they are stored and one row sees them, `[tokens][head_dim]` each.
 pub(super) struct Seen {
     pub keys: Vec<f64>,
     pub values: Vec<f64>,
@@ -49,7 +50,7 @@ pub(super) struct Softmax {
     pub weights: Vec<f64>,
 }
 
-/// A head's query, and what it may be off by.
+/// A head's query, rotated as the keys are, and what it may be off by.
 pub(super) struct Query<'a> {
     pub values: &'a [f32],
     bound: &'a [f64],
@@ -96,7 +97,9 @@ impl NodeError<'_> {
     pub fn attention(&self, spec: &AttentionSpec) -> TensorError {
         let pages = &self.machine.kv.groups[spec.kv.group];
         let (group, head_dim) = (spec.heads / spec.kv_heads, spec.head_dim);
-        let incoming = self.error(0);
+        let rotation = self.machine.plan.graph.kv_groups[spec.kv.group].key_rotation();
+        let incoming = self.error(0).rotated(self.input(0), rotation);
+        let queries = rotated(self.input(0), rotation);
         let rows = &self.machine.step.rows;
         let mut error = TensorError { freedom: incoming.freedom.clone(), ..TensorError::default() };
         let halves = (self.rounding == Rounding::Halves).then(|| HalfRoundings::new(spec));
@@ -108,7 +111,7 @@ impl NodeError<'_> {
                 for head in kv_head * group..(kv_head + 1) * group {
                     let at = (row * spec.heads + head) * head_dim;
                     let query = Query {
-                        values: &self.input(0)[at..at + head_dim],
+                        values: &queries[at..at + head_dim],
                         bound: &incoming.bound[at..at + head_dim],
                         variance: &incoming.variance[at..at + head_dim],
                     };

@@ -25,6 +25,7 @@ pub use sampled::SampledRows;
 use crate::device::CpuOptions;
 use crate::kv::KvMemory;
 use crate::pool::Pool;
+use crate::reference::hadamard::rotated;
 use crate::reference::{Machine, Tensors};
 use crate::weights::{self, Weight};
 use error::{NodeError, TensorError};
@@ -331,9 +332,12 @@ impl ReferenceModel {
     ) -> Result<(), String> {
         let pages = &self.kv.groups[slot.group];
         // The reference keeps f32.
-        let KvGroup { kv_heads, head_dim, ty, .. } = self.plan.graph.kv_groups[slot.group];
+        let group = &self.plan.graph.kv_groups[slot.group];
+        let &KvGroup { kv_heads, head_dim, ty, .. } = group;
         for (which, id) in node.inputs.iter().enumerate() {
-            let values = &tensors.values[id.0];
+            let rotation = if which == 0 { group.key_rotation() } else { 1 };
+            let error = errors[id.0].rotated(&tensors.values[id.0], rotation);
+            let values = rotated(&tensors.values[id.0], rotation);
             let found: Vec<f32> = (sub_step.step.rows.iter())
                 .flat_map(|row| {
                     let (sequence, position) = (row.sequence as usize, row.position as usize);
@@ -347,8 +351,8 @@ impl ReferenceModel {
                 name: KEYS_AND_VALUES[which],
                 width: kv_heads * head_dim,
                 rows: sub_step.rows(RowSet::All),
-                values,
-                error: &errors[id.0].stored(ty, values, head_dim),
+                values: &values,
+                error: &error.stored(ty, &values, head_dim),
             };
             judge(&self.plan.ops[op].name, &expected, &found, report)?;
         }

@@ -1,31 +1,17 @@
-//! Products whose two sides are rotated and then rounded to int8, with a scale for a row or for a part of
-//! it: what that may take off their outputs.
+//! What rotations by Hadamard matrices do to errors: in products whose two sides are rotated and then
+//! rounded to int8, with a scale for a row or for a part of it; and in queries and keys.
 //!
 //! A rotation changes no product, so that an output is off by what the rounding of one side leaves out,
 //! times the other side. Signs that fall by chance turn errors of rotated columns back into errors of
 //! all columns of a block, which have the mean of their squares.
 
-use super::noise::int8_error;
+use super::error::{EPSILON, TensorError};
+use super::noise::{int8_error, rounding};
 use crate::pack::PackedMatrix;
+use crate::reference::hadamard::hadamard;
 
 /// Half a step, and a little for the rounding of the step itself.
 const HALF_STEP: f64 = 0.501;
-
-/// Blocks of `block` values times a Hadamard matrix of length one.
-pub(super) fn rotate(values: &mut [f64], block: usize) {
-    let length = (block as f64).sqrt();
-    for values in values.chunks_exact_mut(block) {
-        let mut distance = 1;
-        while distance < block {
-            for first in (0..block).filter(|at| at & distance == 0) {
-                let (a, b) = (values[first], values[first + distance]);
-                (values[first], values[first + distance]) = (a + b, a - b);
-            }
-            distance *= 2;
-        }
-        values.iter_mut().for_each(|value| *value /= length);
-    }
-}
 
 /// The step of int8 for values that share a scale.
 pub(super) fn int8_step(values: &[f64]) -> f64 {
@@ -55,7 +41,7 @@ struct RotatedPart {
 /// The parts of a row, and the mean of the squares of what the rounding of each block leaves out.
 fn rotated_row(row: &[f32], rounding: RotatedRounding) -> (Vec<RotatedPart>, Vec<f64>) {
     let mut values: Vec<f64> = row.iter().map(|&value| f64::from(value)).collect();
-    rotate(&mut values, rounding.block);
+    hadamard(&mut values, rounding.block);
     let mut blocks = Vec::with_capacity(values.len() / rounding.block);
     let part = |values: &[f64]| {
         let step = int8_step(values);
@@ -134,31 +120,42 @@ impl RotatedProduct {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_rotation_keeps_products_and_undoes_itself() {
-        let row = |seed: usize| -> Vec<f64> {
-            (0..128).map(|at| ((at * seed + 3) % 31) as f64 - 15.2).collect()
-        };
-        let product =
-            |a: &[f64], b: &[f64]| -> f64 { a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>() };
-        let (a, b) = (row(7), row(11));
-        let (mut rotated_a, mut rotated_b) = (a.clone(), b.clone());
-        rotate(&mut rotated_a, 64);
-        rotate(&mut rotated_b, 64);
-        assert!((product(&a, &b) - product(&rotated_a, &rotated_b)).abs() < 1e-9);
-        rotate(&mut rotated_a, 64);
-        assert!(a.iter().zip(&rotated_a).all(|(a, b)| (a - b).abs() < 1e-12));
+impl TensorError {
+    /// Of values once they are rotated in f32, in blocks of `block`.
+    pub fn rotated(&self, values: &[f32], block: usize) -> TensorError {
+        if block == 1 {
+            return self.clone();
+        }
+        let (mut bound, mut variance) = (Vec::new(), self.variance.clone());
+        let stages = f64::from(block.ilog2());
+        let blocks = values.chunks_exact(block).zip(self.bound.chunks_exact(block));
+        for ((values, bounds), variance) in blocks.zip(variance.chunks_exact_mut(block)) {
+            let size: f64 = values.iter().map(|&x| f64::from(x).abs()).sum();
+            let off = bounds.iter().sum::<f64>() + EPSILON * (stages + 2.0) * size;
+            bound.extend(std::iter::repeat_n(off / (block as f64).sqrt(), block));
+            rotate_variances(values, variance);
+        }
+        TensorError { bound, variance, freedom: self.freedom.clone() }
     }
+}
 
-    #[test]
-    fn one_large_value_becomes_many() {
-        let mut values = vec![0.0; 64];
-        values[17] = 8.0;
-        rotate(&mut values, 64);
-        assert!(values.iter().all(|value| value.abs() == 1.0));
+/// Variances of a block's values once it is rotated. Each of the sums on the way is rounded; which come
+/// first is the device's choice, and makes little difference.
+fn rotate_variances(values: &[f32], variances: &mut [f64]) {
+    let mut sums: Vec<f32> = values.to_vec();
+    let mut distance = 1;
+    while distance < sums.len() {
+        for first in (0..sums.len()).filter(|at| at & distance == 0) {
+            let second = first + distance;
+            (sums[first], sums[second]) = (sums[first] + sums[second], sums[first] - sums[second]);
+            let both = variances[first] + variances[second];
+            variances[first] = both + rounding(sums[first]);
+            variances[second] = both + rounding(sums[second]);
+        }
+        distance *= 2;
     }
+    // The last two roundings are those of the factor and of what it makes of a sum.
+    let last = variances.iter_mut().zip(&sums);
+    last.for_each(|(variance, &sum)| *variance += 2.0 * rounding(sum));
+    variances.iter_mut().for_each(|variance| *variance /= values.len() as f64);
 }

@@ -1,8 +1,9 @@
 //! Values as kernels round them before a product.
 
 use super::noise::int8_error;
-use super::rotation::{RotatedRounding, int8_step, rotate};
+use super::rotation::{RotatedRounding, int8_step};
 use crate::pack::BLOCK;
+use crate::reference::hadamard::hadamard;
 use pianola_plan::Rounding;
 
 /// Rows of `width` values, rounded as the inputs of products with quantised weights are.
@@ -37,12 +38,12 @@ pub fn rounded(rounding: Rounding, values: &[f32], width: usize) -> Vec<f32> {
 /// larger by the root of two stand for both.
 fn to_rotated_int8(row: &[f32], rounding: RotatedRounding) -> Vec<f32> {
     let mut values: Vec<f64> = row.iter().map(|&value| f64::from(value)).collect();
-    rotate(&mut values, rounding.block);
+    hadamard(&mut values, rounding.block);
     for values in values.chunks_exact_mut(rounding.scaled) {
         let step = int8_step(values) * std::f64::consts::SQRT_2;
         values.iter_mut().for_each(|value| *value -= int8_error(*value, step));
     }
-    rotate(&mut values, rounding.block);
+    hadamard(&mut values, rounding.block);
     values.into_iter().map(|value| value as f32).collect()
 }
 

@@ -1,7 +1,8 @@
 use crate::kv::KvPages;
 use pianola_plan::{AttentionSpec, Row};
 
-/// `softmax(scale * q . k) . v` of each head over the tokens its row sees.
+/// `softmax(scale * q . k) . v` of each head over the tokens its row sees. Queries are rotated as the
+/// stored keys are (`KvGroup::key_rotation`).
 pub(crate) fn attention(
     queries: &[f32],
     spec: &AttentionSpec,

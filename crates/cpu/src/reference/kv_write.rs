@@ -1,7 +1,9 @@
+use super::hadamard::rotated;
 use crate::kv::KvPages;
 use pianola_plan::{KvSlot, Row};
 
-/// Stores the key and value heads of each row in its sequence's page.
+/// Stores the key and value heads of each row in its sequence's page, keys rotated as their type wants
+/// it.
 pub(crate) fn kv_write(
     keys: &[f32],
     values: &[f32],
@@ -10,6 +12,7 @@ pub(crate) fn kv_write(
     rows: &[Row],
 ) {
     let (heads, head_dim) = (pages.group.kv_heads, pages.group.head_dim);
+    let keys = rotated(keys, pages.group.key_rotation());
     for (index, row) in rows.iter().enumerate() {
         let (sequence, position) = (row.sequence as usize, row.position as usize);
         for head in 0..heads {

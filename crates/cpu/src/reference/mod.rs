@@ -8,6 +8,7 @@ pub(crate) mod add;
 mod attention;
 mod embed;
 pub(crate) mod gate;
+pub(crate) mod hadamard;
 mod kv_write;
 pub(crate) mod matmul;
 pub(crate) mod rms_norm;
@@ -152,7 +153,9 @@ impl Machine<'_> {
             Op::KvWrite { .. } => unreachable!("a KV write computes no tensor"),
             Op::Attention(spec) => {
                 let pages = &self.kv.groups[spec.kv.group];
-                attention::attention(input(0), spec, pages, &self.step.rows, &mut out);
+                let rotation = graph.kv_groups[spec.kv.group].key_rotation();
+                let queries = hadamard::rotated(input(0), rotation);
+                attention::attention(&queries, spec, pages, &self.step.rows, &mut out);
             }
             Op::Gate { activation } => gate::gate(input(0), input(1), *activation, &mut out),
             Op::Add => add::add(input(0), input(1), &mut out),

@@ -135,6 +135,23 @@ pub(crate) unsafe fn rotate(
     }
 }
 
+/// Blocks of `block` values, a power of two, times the orthonormal Hadamard matrix of that size.
+#[inline(always)]
+pub(crate) fn hadamard(values: &mut [f32], block: usize) {
+    let mut distance = 1;
+    while distance < block {
+        for pair in values.chunks_exact_mut(2 * distance) {
+            let (first, second) = pair.split_at_mut(distance);
+            for (a, b) in first.iter_mut().zip(second) {
+                (*a, *b) = (*a + *b, *a - *b);
+            }
+        }
+        distance *= 2;
+    }
+    let factor = 1.0 / (block as f32).sqrt();
+    values.iter_mut().for_each(|value| *value *= factor);
+}
+
 /// What becomes of the products of a whole tile, 16 values a row.
 #[derive(Clone, Copy)]
 pub(crate) struct TileEpilogue {

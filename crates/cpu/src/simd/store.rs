@@ -1,4 +1,4 @@
-//! Heads before attention: norm and rotation, and keys and values stored in a page.
+//! Heads before attention: norm and rotations, and keys and values stored in a page.
 
 use super::lanes::Lanes;
 use super::rows;
@@ -7,12 +7,15 @@ use pianola_plan::{KvType, PAGE_TOKENS, RopePairing};
 /// Norm weight and epsilon of one head.
 pub(crate) type Norm = Option<(*const f32, f32)>;
 
-/// What turns a projected head into one that attends: norm, then rotation.
+/// What turns a projected head into one that attends: norm, then rotation by its position, then that of
+/// all keys.
 #[derive(Clone, Copy)]
 pub(crate) struct HeadPrologue {
     pub norm: Norm,
     /// Angles of the row, and how they pair.
     pub rope: Option<(*const f32, RopePairing)>,
+    /// See `KvGroup::key_rotation`.
+    pub key_rotation: usize,
 }
 
 /// Copies a head to `out` and applies its prologue there.
@@ -35,6 +38,9 @@ pub(crate) unsafe fn prepare<L: Lanes>(
         }
         if let Some((angles, pairing)) = prologue.rope {
             rows::rotate(out, angles, head_dim, pairing);
+        }
+        if prologue.key_rotation > 1 {
+            rows::hadamard(std::slice::from_raw_parts_mut(out, head_dim), prologue.key_rotation);
         }
     }
 }

@@ -11,10 +11,10 @@ use std::ops::Range;
 pub(crate) type Rotation = Option<(Slab, RopePairing)>;
 
 /// What the heads of a row pass through before they are used.
-fn prologue(norm: Option<Norm>, rope: Rotation, row: usize) -> HeadPrologue {
+fn prologue(norm: Option<Norm>, rope: Rotation, row: usize, key_rotation: usize) -> HeadPrologue {
     // SAFETY: the angles' buffer has a row for each of the step's.
     let rope = rope.map(|(slab, pairing)| unsafe { (slab.row(row).cast_const(), pairing) });
-    HeadPrologue { norm, rope }
+    HeadPrologue { norm, rope, key_rotation }
 }
 
 /// One layer's keys and values on their way into the pages.
@@ -34,6 +34,7 @@ impl StoreKv {
         let row = play.rows[job];
         let (index, slot) =
             (row.position as usize / PAGE_TOKENS, row.position as usize % PAGE_TOKENS);
+        let rotation = pages.group.key_rotation();
         let [key, value] = &mut scratch.rows;
         for head in 0..kv_heads {
             if fault!(play, StaleKey) && head == 0 && job + 1 == play.rows.len() {
@@ -46,7 +47,7 @@ impl StoreKv {
                 (play.kernels.prepare)(
                     from,
                     head_dim,
-                    &prologue(self.norm, self.rope, job),
+                    &prologue(self.norm, self.rope, job, rotation),
                     key.as_mut_ptr(),
                 );
                 // Copied, because the store reads whole vectors.
@@ -102,6 +103,7 @@ impl Attention {
         }
         let first_head = kv_head * group + split * cut.heads;
         let last_head = (first_head + cut.heads).min((kv_head + 1) * group);
+        let rotation = play.kv.groups[kv.group].group.key_rotation();
         let scratch = &mut scratch.attend;
         scratch.positions.clear();
         // SAFETY: by the promise of `Stage::run`; the scratch holds `MAX_QUERIES` heads, and no other
@@ -110,10 +112,11 @@ impl Attention {
             let mut to = scratch.queries.as_mut_ptr();
             for row in rows.clone() {
                 let late = fault!(play, WrongPosition) && kv_head == 0 && row > 0;
-                let prologue = prologue(self.norm, self.rope, row - usize::from(late));
+                let row_prologue =
+                    prologue(self.norm, self.rope, row - usize::from(late), rotation);
                 for head in first_head..last_head {
                     let from = self.query.row(row).add(head * head_dim);
-                    (play.kernels.prepare)(from, head_dim, &prologue, to);
+                    (play.kernels.prepare)(from, head_dim, &row_prologue, to);
                     for at in 0..head_dim {
                         *to.add(at) *= self.spec.scale;
                     }

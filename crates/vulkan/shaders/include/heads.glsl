@@ -4,7 +4,8 @@
 // in vectors of 16 bytes. So an invocation that scores a token and one that sums a vector of values
 // both have neighbours that read the next 16 bytes. Bytes have a scale for each token, behind
 // the values: `[token]` of keys, then of values. It is applied to a token's score and weight, so
-// that what is unpacked stays in units of its scale.
+// that what is unpacked stays in units of its scale. Keys in bytes are rotated, and queries that meet
+// them (`KvGroup::key_rotation` in plan/kv.rs).
 //
 // The file that includes this declares `const uint WORKGROUP`.
 
@@ -20,6 +21,10 @@ layout(constant_id = 5) const uint ROPE = 1;
 // Invocations of a subgroup: a constant, so that loops over a head unroll and their loads overlap.
 layout(constant_id = 11) const uint SUBGROUP = 8;
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
+// Values of a head that an invocation of a subgroup holds.
+const uint COLUMNS = (HEAD_DIM + SUBGROUP - 1) / SUBGROUP;
+// Values that are rotated together: the largest power of two that divides a head.
+const uint KEY_ROTATION = KV_BYTES ? HEAD_DIM & (~HEAD_DIM + 1) : 1;
 
 struct Heads {
     uint query_stride;
@@ -138,3 +143,34 @@ vec2 rotated(vec2 x, uint row, uint pair) {
     const float s = angles[row * HEAD_DIM + HEAD_DIM / 2 + pair];
     return vec2(x.x * c - x.y * s, x.x * s + x.y * c);
 }
+
+// Blocks of KEY_ROTATION values times the orthonormal Hadamard matrix of that size. Invocations of a
+// subgroup hold a head, value i SUBGROUP + n in x[i] of invocation n, so that no shared memory is needed.
+void rotate_head(inout float x[COLUMNS]) {
+    [[unroll]] for (uint distance = 1; distance < KEY_ROTATION && distance < SUBGROUP; distance *= 2) {
+        const bool second = (gl_SubgroupInvocationID & distance) != 0;
+        [[unroll]] for (uint i = 0; i < COLUMNS; i++) {
+            const float other = subgroupShuffleXor(x[i], distance);
+            x[i] = second ? other - x[i] : x[i] + other;
+        }
+    }
+    [[unroll]] for (uint step = 1; step < KEY_ROTATION / SUBGROUP; step *= 2) {
+        [[unroll]] for (uint i = 0; i < COLUMNS; i++) {
+            if ((i & step) == 0) {
+                const float other = x[i ^ step];
+                x[i ^ step] = x[i] - other;
+                x[i] += other;
+            }
+        }
+    }
+    // The root of a power of two, which `inversesqrt` may miss by two bits.
+    const int bits = findMSB(KEY_ROTATION);
+    const float factor = ldexp(bits % 2 == 1 ? 0.70710678 : 1.0, -(bits / 2));
+    [[unroll]] for (uint i = 0; i < COLUMNS; i++) {
+        x[i] *= factor;
+    }
+}
+
+// Value of a head that x[i] holds in `rotate_head`, or the last where the head has ended.
+uint own_column(uint i) { return min(i * SUBGROUP + gl_SubgroupInvocationID, HEAD_DIM - 1); }
+bool has_column(uint i) { return i * SUBGROUP + gl_SubgroupInvocationID < HEAD_DIM; }
