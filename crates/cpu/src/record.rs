@@ -212,8 +212,7 @@ impl Recorder<'_> {
         }
         let quantized = parts.iter().any(|part| part.quantized.is_some());
         let floats = parts.iter().any(|part| part.quantized.is_none());
-        let unit =
-            quantized && parts.iter().all(|part| part.quantized.is_none() || part.unit.is_some());
+        let unit = parts.iter().any(|part| part.unit.is_some());
         let logits = graph.tensor(project.parts[0].output).rows == RowSet::Logits;
         // Nothing behind the head evens out its rounding, and its rows are few.
         let refined = logits && quantized;

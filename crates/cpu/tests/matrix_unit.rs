@@ -57,18 +57,23 @@ fn prompts_have_the_same_bits_with_and_without_a_unit() {
     }
 }
 
-/// Parts of one product that have int8 rows and parts that have f32 rows.
+/// Parts of one product on the unit beside parts that have f32 rows, and beside parts of a type that stays
+/// with vectors, as in files of mixed types.
 #[test]
-fn a_product_may_have_unquantised_parts() {
+fn a_product_may_have_parts_that_the_unit_does_not_compute() {
+    use TensorType::{BF16, F16, Q4_0, Q4K, Q6K};
     for (level, without) in levels() {
-        let case = Case { numeric: Numeric::Fast, threads: 2, ..usual(TensorType::Q4_0) };
-        let type_of = |name: &str| match name {
-            _ if name.contains("attn_v") => TensorType::F16,
-            _ if name.contains("ffn_up") => TensorType::BF16,
-            _ => TensorType::Q4_0,
-        };
-        let expected = logits(&mut record(&case, without, type_of), 50, 50);
-        assert_eq!(expected, logits(&mut record(&case, level, type_of), 50, 50), "{level}");
+        for (most, value, up) in [(Q4_0, F16, BF16), (Q4K, Q6K, Q6K)] {
+            let case = Case { numeric: Numeric::Fast, threads: 2, ..usual(most) };
+            let type_of = |name: &str| match name {
+                _ if name.contains("attn_v") => value,
+                _ if name.contains("ffn_up") => up,
+                _ => most,
+            };
+            let expected = logits(&mut record(&case, without, type_of), 50, 50);
+            let found = logits(&mut record(&case, level, type_of), 50, 50);
+            assert_eq!(expected, found, "{level}, {most} and {value}");
+        }
     }
 }
 
@@ -76,7 +81,7 @@ fn a_product_may_have_unquantised_parts() {
 fn products_on_a_unit_match_the_reference() {
     for (level, _) in levels() {
         for family in case::FAMILIES {
-            let case = Case { family, biases: true, caps: true, ..usual(TensorType::Q6K) };
+            let case = Case { family, biases: true, caps: true, ..usual(TensorType::Q4K) };
             let (plan, weights) = plan(&case, CpuDevice::spec());
             let cpu = CpuOptions { level, threads: 2 };
             let (mut recording, mut reference_model) = beside_reference(plan, &weights, |plan| {
