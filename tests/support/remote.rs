@@ -87,8 +87,13 @@ impl Device for RemoteDevice {
     }
 
     fn takeover(&self) -> Option<Takeover> {
-        let takeover =
-            Takeover { least_rows: 4, seconds_each: 0.0, exact: true, shares_memory: false };
+        let takeover = Takeover {
+            least_rows: 4,
+            seconds_each: 0.0,
+            exact: true,
+            shares_memory: false,
+            always: false,
+        };
         self.takes_over.then_some(takeover)
     }
 
