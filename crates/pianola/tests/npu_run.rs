@@ -215,6 +215,12 @@ fn a_plan_says_what_the_npu_would_cost() {
     let model = machine.folder.model();
     let plan = format!("plan -m {} --device npu+cpu", model.display());
     let text = machine.pianola(&plan, "").output();
+    // Products of bytes and attention by another package: there and back in each layer.
+    let placed = format!("{plan} --place projections=npu,attention=npu,ffn=npu");
+    let costs = machine.pianola(&placed, "").output();
+    for words in ["changes its array's configuration", "2 ms each", "converts the weights of npu"] {
+        assert!(costs.contains(words), "no '{words}' in {costs}");
+    }
     for words in ["ffn are not offered to npu", "would take", "instead of"] {
         assert!(text.contains(words), "no '{words}' in {text}");
     }
