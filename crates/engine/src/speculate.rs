@@ -4,8 +4,8 @@
 //! The token at a position is sampled from the logits there with the
 //! random number of the request's seed and that position, whether it was guessed or not; a guess
 //! that differs from it ends the verified run, and is forgotten. So answers are the same wherever logits do
-//! not depend on the rows of a step: on the processor, and on a GPU with reproducible kernels. With others,
-//! rounding decides near ties.
+//! not depend on the rows of a step: with reproducible kernels, and in the processor's exact mode. With
+//! others, rounding decides near ties.
 
 use std::time::Duration;
 

@@ -93,7 +93,7 @@ pub struct ComputeOptions {
     pub fast: bool,
     /// Compute every row with the same kernels, however many there are: an answer then does not
     /// depend on what else runs, on how its prompt was cut, or on guesses. Slower on a GPU; on the
-    /// processor it is always so
+    /// processor long prompts are, and exact mode is always so
     #[arg(long)]
     pub reproducible: bool,
     /// Type to store keys and values in: f32, f16 or q8_0, which takes half of f16's
@@ -203,8 +203,8 @@ impl ComputeOptions {
 #[command(next_help_heading = "Speculation")]
 pub struct SpeculationOptions {
     /// Guess tokens ahead from what was said before, and verify them in one step: sooner where
-    /// texts repeat themselves. The same answer on the processor and with --reproducible, on a GPU but for
-    /// near ties. Switches itself off where it loses
+    /// texts repeat themselves. The same answer with --reproducible, otherwise but for near ties. Switches
+    /// itself off where it loses
     #[arg(long, conflicts_with = "draft")]
     pub speculate: bool,
     /// A smaller model of the same vocabulary that guesses tokens ahead, as in gemma3:270m. Switches

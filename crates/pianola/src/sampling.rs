@@ -38,8 +38,8 @@ pub struct SamplingOptions {
     /// Add X to the logit of token ID; -inf bans it. May be repeated
     #[arg(long, value_name = "ID=X", value_parser = bias, allow_hyphen_values = true)]
     pub logit_bias: Vec<(u32, f32)>,
-    /// Seed of the random numbers: the same seed gives the same text, on a GPU beside other requests or
-    /// with guesses only with --reproducible [default: -1, a random one, which the last line tells]
+    /// Seed of the random numbers: the same seed gives the same text, beside other requests or with
+    /// guesses only with --reproducible [default: -1, a random one, which the last line tells]
     #[arg(long, value_name = "S", value_parser = seed, allow_negative_numbers = true)]
     seed: Option<Seed>,
 }
