@@ -8,7 +8,7 @@ use pianola_cpu::{CpuOptions, Level};
 use pianola_engine::LoadOptions;
 use pianola_formats::TensorType;
 use pianola_plan::{KvType, Numeric};
-use pianola_vulkan::{PromptWeights, VulkanOptions};
+use pianola_vulkan::{Decode, PromptWeights, VulkanOptions};
 
 use crate::catalogue;
 use crate::console::{Console, count};
@@ -70,6 +70,10 @@ pub struct ComputeOptions {
     /// memory left; on: an error where that is not possible; or off
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "on", "off"])]
     pub prompt_weights: String,
+    /// How a GPU plays the layers of a single token: dispatches, five a layer; persistent, one for all, by workgroups that
+    /// stay and hand each other words (an error where that is not possible); auto, dispatches for now
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = ["auto", "dispatches", "persistent"])]
+    pub decode: String,
     /// Tokens that a GPU samples by itself in one submission [default: as many as come within
     /// 40 ms, at most 8]
     #[arg(long, value_name = "N", value_parser = positive)]
@@ -142,6 +146,15 @@ impl ComputeOptions {
         ComputeOptions { device, ..ComputeOptions::default() }
     }
 
+    /// How a GPU plays single tokens.
+    fn decode(&self) -> Decode {
+        match self.decode.as_str() {
+            "dispatches" => Decode::Dispatches,
+            "persistent" => Decode::Persistent,
+            _ => Decode::Auto,
+        }
+    }
+
     /// Options to load a model with: opens the device, and says which in a line.
     pub fn load(&self, console: Console) -> Result<LoadOptions, Failure> {
         let gpus = device::open(&self.device, console)?;
@@ -152,6 +165,7 @@ impl ComputeOptions {
                 memory: self.gpu_memory,
                 host_memory: self.gpu_host_memory,
                 prompt_weights: self.prompt_weights(),
+                decode: self.decode(),
                 ..VulkanOptions::new(gpu)
             })
             .collect();
@@ -172,6 +186,7 @@ impl ComputeOptions {
                 ("--gpu-memory", self.gpu_memory.is_some()),
                 ("--gpu-host-memory", self.gpu_host_memory),
                 ("--prompt-weights", self.prompt_weights() == PromptWeights::On),
+                ("--decode", self.decode() == Decode::Persistent),
                 ("--tokens-per-submit", self.tokens_per_submit.is_some()),
                 ("--layers-on-gpu", self.layers_on_gpu.is_some_and(|layers| layers > 0)),
             ];

@@ -261,6 +261,11 @@ pub trait Recording: Probe + Send {
         None
     }
 
+    /// What happened that whoever uses the device should hear of, once: that it plays otherwise than it was asked to.
+    fn take_notice(&mut self) -> Option<String> {
+        None
+    }
+
     /// Counters since the recording was made.
     fn statistics(&self) -> PlayStatistics;
 

@@ -67,91 +67,16 @@ layout(push_constant) uniform Constants {
     Prologue constants;
 };
 
-const uint SUBGROUPS = WORKGROUP / SUBGROUP;
-const uint PARTS_AT_ONCE = GATE != 0 ? 2 : 1;
-// Weight rows of an invocation: those of a gate's parts take turns.
-const uint ROWS = HEIGHT * PARTS_AT_ONCE;
-const uint GROUP_ROWS = SUBGROUP / ROW_INVOCATIONS * HEIGHT;
-// Blocks of a row in a batch, and batches of a slice.
-const uint BATCH = ROW_INVOCATIONS * UNROLL;
-const uint BATCHES = (BLOCKS + BATCH * SLICES - 1) / (BATCH * SLICES);
-// Whether batches end where rows do.
-const bool WHOLE = BATCH * BATCHES * SLICES == BLOCKS;
 // Passes over a row that are loaded at once where nothing needs the whole row.
 const uint PASSES_AT_ONCE = PASSES < 6 ? PASSES : 6;
 // Nothing needs the whole row at once; some such rows are too wide to be in registers.
 const bool BARE = SUM == 0 && !NORM;
 
 shared float squares_of[64];
-// [row of the workgroup][part of a gate][slice]
-shared float shared_sums[SLICES > 1 ? MOST_GROUPS * GROUP_ROWS * PARTS_AT_ONCE * SLICES : 1];
 
-// The batch that is under way.
-Raw raw[UNROLL][ROWS];
-
-// What a subgroup works on: a slice of a group of rows. `first` is the workgroup's first group.
-struct Item {
-    uint row;
-    uint block;
-};
-
-Item item_at(uint first, uint index, uint batch) {
-    const uint lane = gl_SubgroupInvocationID;
-    return Item((first + index / SLICES) * GROUP_ROWS + lane / ROW_INVOCATIONS * HEIGHT,
-                (index % SLICES * BATCHES + batch) * BATCH + lane % ROW_INVOCATIONS);
-}
-
-void fetch(const uint type, const uint u, uint part, Item item) {
-    const uint at = item.block + u * ROW_INVOCATIONS;
-    const uint block = WHOLE ? at : min(at, BLOCKS - 1);
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const uint row = min(item.row + r / PARTS_AT_ONCE, part_rows[part] - 1);
-        if (GATE == 0) {
-            raw[u][r] = load_raw(type, Matrix(part, part_rows[part], BLOCKS), row, block);
-        } else if (r % 2 == 0) {
-            raw[u][r] = load_raw(TYPE_A, Matrix(0, part_rows[0], BLOCKS), row, block);
-        } else {
-            raw[u][r] = load_raw(TYPE_B, Matrix(1, part_rows[0], BLOCKS), row, block);
-        }
-    }
-}
-
-void fetch_all(const uint type, uint part, Item item) {
-    [[unroll]] for (uint u = 0; u < UNROLL; u++) {
-        fetch(type, u, part, item);
-    }
-}
-
-// Adds the products of a block that has come to the sums of its rows.
-void add_block(const uint type, const uint u, Item item, inout float sums[ROWS]) {
-    const uint at = item.block + u * ROW_INVOCATIONS;
-    const uint block = WHOLE ? at : min(at, BLOCKS - 1);
-    uvec4 low[COUNT], high[COUNT];
-    uvec2 meta[COUNT];
-    [[unroll]] for (uint n = 0; n < COUNT; n++) {
-        low[n] = shared_codes[2 * n * BLOCKS + block];
-        high[n] = shared_codes[(2 * n + 1) * BLOCKS + block];
-        meta[n] = shared_metas[n * BLOCKS + block];
-    }
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const uint row = item.row + r / PARTS_AT_ONCE;
-        const uint its_type = GATE == 0 ? type : r % 2 == 0 ? TYPE_A : TYPE_B;
-        uint codes[8];
-        vec2 scale, minimum;
-        decode_codes(its_type, raw[u][r], codes);
-        decode_scales(its_type, raw[u][r], scale, minimum);
-        if (SPOILT_BLOCK) {
-            scale *= spoilt(row, block, BLOCKS);
-            minimum *= spoilt(row, block, BLOCKS);
-        }
-        float term = 0.0;
-        [[unroll]] for (uint n = 0; n < COUNT; n++) {
-            term += block_product(its_type, codes, scale, minimum, low[n], high[n], meta[n]);
-        }
-        const bool lost = FAULT == WRONG_TAIL && row == FAULTY_OUTPUT && at >= BLOCKS - ROW_INVOCATIONS;
-        sums[r] += (WHOLE || at < BLOCKS) && !lost ? term : 0.0;
-    }
-}
+#define PART_ROWS(part) part_rows[part]
+#define PART_WEIGHTS(part) part
+#include "include/product.glsl"
 
 // What the input row is formed from: all of it where a norm needs the whole row at once, else the
 // first passes.
@@ -211,82 +136,11 @@ float form_codes() {
     return norm_factor(constants, total);
 }
 
-// Writes an output, from the sums of its row in the part, or in both parts of a gate.
-void put_output(uint part, uint row, float factor, float sum, float up) {
-    if (row >= part_rows[part] || (FAULT == STALE_ROW && row == FAULTY_OUTPUT)) {
-        return;
-    }
-    float value = factor * sum;
-    if (part_bias[part] != NO_BIAS) {
-        value += vector_floats[part_bias[part] + row];
-    }
-    if (GATE != 0) {
-        float other = factor * up;
-        if (part_bias[1] != NO_BIAS) {
-            other += vector_floats[part_bias[1] + row];
-        }
-        value = gated(GATE, value, other);
-    }
-    values[part_column[part] + row] = cap > 0.0 ? soft_cap(value, cap) : value;
-}
+#define PART_BIAS(part) part_bias[part]
+#define CAP cap
+#define PUT_OUTPUT(part, row, value) values[part_column[part] + row] = value
+#include "include/product_output.glsl"
 
-// Adds up the sums of the invocations that share a row, and writes outputs or leaves them for the
-// other slices.
-void finish(uint part, uint first, uint index, Item item, float factor, inout float sums[ROWS]) {
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        [[unroll]] for (uint step = ROW_INVOCATIONS / 2; step > 0; step /= 2) {
-            sums[r] += subgroupShuffleXor(sums[r], step);
-        }
-    }
-    const uint invocation = gl_SubgroupInvocationID % ROW_INVOCATIONS;
-    [[unroll]] for (uint h = 0; h < HEIGHT; h++) {
-        const uint r = h * PARTS_AT_ONCE;
-        if (invocation == h) {
-            if (SLICES == 1) {
-                put_output(part, item.row + h, factor, sums[r], sums[r + PARTS_AT_ONCE - 1]);
-            } else {
-                const uint at = (item.row + h - first * GROUP_ROWS) * PARTS_AT_ONCE;
-                [[unroll]] for (uint p = 0; p < PARTS_AT_ONCE; p++) {
-                    shared_sums[(at + p) * SLICES + index % SLICES] = sums[r + p];
-                }
-            }
-        }
-    }
-}
-
-// Streams the slices of this subgroup: of `items`, every SUBGROUPS-th.
-void stream(const uint type, uint part, uint first, uint items, float factor) {
-    uint index = gl_SubgroupID;
-    uint batch = 0;
-    float sums[ROWS];
-    [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        sums[r] = 0.0;
-    }
-    [[dont_unroll]] while (index < items) {
-        const bool last = BATCHES == 1 || batch == BATCHES - 1;
-        const uint next_index = last ? index + SUBGROUPS : index;
-        const uint next_batch = last ? 0 : batch + 1;
-        const Item item = item_at(first, index, batch);
-        // A branch around each load would keep them apart: behind the end all invocations ask for
-        // the same few bytes instead.
-        Item next = item_at(first, next_index, next_batch);
-        if (next_index >= items) {
-            next = Item(0, 0);
-        }
-        [[unroll]] for (uint u = 0; u < UNROLL; u++) {
-            add_block(type, u, item, sums);
-            fetch(type, u, part, next);
-        }
-        if (last) {
-            finish(part, first, index, item, factor, sums);
-            [[unroll]] for (uint r = 0; r < ROWS; r++) {
-                sums[r] = 0.0;
-            }
-        }
-        index = next_index;
-        batch = next_batch;
-    }
-}
 
 void main() {
     const uint workgroup = gl_WorkGroupID.x;

@@ -1,6 +1,7 @@
 //! A GPU as a device: what it is, what it would allocate, and recording on it.
 
 use crate::budget::Budget;
+use crate::decode::{Decode, PersistentTrial};
 use crate::gpu::Gpu;
 use crate::measure::measure;
 use crate::recording::VulkanRecording;
@@ -35,6 +36,10 @@ pub struct VulkanOptions {
     pub fragments: bool,
     /// Whether prompts have weights of their own.
     pub prompt_weights: PromptWeights,
+    /// How single rows are played.
+    pub decode: Decode,
+    /// How [`Decode::Persistent`] is tried.
+    pub persistent: PersistentTrial,
 }
 
 /// Whether quantised weights are kept in a second form, rotated and rounded to int8, for the products of
@@ -63,6 +68,8 @@ impl VulkanOptions {
             units: None,
             fragments: true,
             prompt_weights: PromptWeights::default(),
+            decode: Decode::default(),
+            persistent: PersistentTrial::default(),
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use crate::budget::Budget;
 use crate::constants::{matrix, project_rotated};
+use crate::decode::{Decode, refusal};
 use crate::device::VulkanOptions;
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
 use crate::policy::Limits;
-use crate::program::{Body, Dispatch, Programmer, Resources};
+use crate::program::{Body, Dispatch, PersistentMemory, PersistentProgram, Programmer, Resources};
 use crate::recording::{check_heads, logit_bucket};
 use crate::tuning::Tuning;
 use crate::weights::{Weights, slice_limit};
@@ -113,6 +114,20 @@ impl Programmer<'_> {
     }
 }
 
+impl Programmer<'_> {
+    /// The layers as one dispatch, as far as can be said before anything is recorded.
+    fn persistent_or_refusal(
+        &self,
+        options: &VulkanOptions,
+    ) -> Result<PersistentProgram, DeviceError> {
+        let lacks = &options.gpu.exchange_lacks;
+        if !lacks.is_empty() {
+            return Err(refusal(&format!("the device lacks {}", lacks.join(", "))));
+        }
+        self.persistent(&options.persistent).map_err(|why| refusal(&why))
+    }
+}
+
 /// What device `device`'s part of a play of `rows` rows with `logits` rows of logits would launch,
 /// in order.
 pub fn launches(
@@ -123,5 +138,35 @@ pub fn launches(
     logits: usize,
 ) -> Result<Vec<OpLaunch>, DeviceError> {
     let dry_run = DryRun::new(options, plan, device)?;
-    dry_run.programmer(plan, device, &Tuning::default()).launches(rows, logits)
+    let tuning = Tuning::default();
+    let programmer = dry_run.programmer(plan, device, &tuning);
+    if options.decode != Decode::Persistent {
+        return programmer.launches(rows, logits);
+    }
+    // Refused also where other steps are asked about: it would be when the plan is recorded.
+    let mut program = programmer.persistent_or_refusal(options)?.body(&PersistentMemory::dry_run());
+    if (rows, logits) != (1, 1) {
+        return programmer.launches(rows, logits);
+    }
+    program.extend(programmer.head(0, 1)?);
+    Ok(program.iter().map(OpLaunch::of).collect())
+}
+
+/// How single rows of device `device`'s part of a plan are played, in words. Whether workgroups fit by their
+/// registers, and meet, is seen when the plan is recorded.
+pub fn decode_in_words(
+    options: &VulkanOptions,
+    plan: &Plan,
+    device: DeviceId,
+) -> Result<String, DeviceError> {
+    match options.decode {
+        Decode::Auto => Ok("by dispatches (--decode persistent was not measured yet)".to_string()),
+        Decode::Dispatches => Ok("by dispatches".to_string()),
+        Decode::Persistent => {
+            let dry_run = DryRun::new(options, plan, device)?;
+            let programmer = dry_run.programmer(plan, device, &options.tuning);
+            let workgroups = programmer.persistent_or_refusal(options)?.workgroups;
+            Ok(format!("all layers in one dispatch of {workgroups} workgroups"))
+        }
+    }
 }

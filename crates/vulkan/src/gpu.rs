@@ -22,6 +22,8 @@ pub struct Gpu {
     pub(crate) executable: Option<khr::pipeline_executable_properties::Device>,
     pub(crate) budgets: bool,
     pub(crate) sharing: Sharing,
+    /// What it lacks for workgroups of one dispatch to exchange words.
+    pub(crate) exchange_lacks: Vec<&'static str>,
     description: GpuDescription,
     fragments: OnceLock<Fragments>,
     lost: AtomicBool,
@@ -55,6 +57,8 @@ struct Optional {
     budgets: bool,
     /// Memory that other drivers use, too.
     sharing: SharingFeatures,
+    /// What it lacks of what workgroups of one dispatch need to exchange words.
+    exchange: Vec<&'static str>,
 }
 
 /// The optional features of a device. An extension may be listed without the feature.
@@ -77,8 +81,19 @@ fn optional(
     }
     // SAFETY: a 1.3 device of this instance; structures are chained only where it knows them.
     unsafe { instance.raw.get_physical_device_features2(physical, &mut features) };
+    let core = features.features;
     let halves = twelve.shader_float16 != 0 && twelve.vulkan_memory_model != 0;
+    let exchange = [
+        (core.shader_int64 != 0, "64-bit integers (shaderInt64)"),
+        (twelve.shader_buffer_int64_atomics != 0, "64-bit atomics (shaderBufferInt64Atomics)"),
+        (twelve.buffer_device_address != 0, "addresses of buffers (bufferDeviceAddress)"),
+        (
+            twelve.vulkan_memory_model != 0 && twelve.vulkan_memory_model_device_scope != 0,
+            "the memory model with device scope (vulkanMemoryModelDeviceScope)",
+        ),
+    ];
     Optional {
+        exchange: exchange.into_iter().filter(|(has, _)| !has).map(|(_, name)| name).collect(),
         matrices: matrices && cooperative.cooperative_matrix != 0 && halves,
         bytes: twelve.shader_int8 != 0,
         executable: executable && statistics.pipeline_executable_info != 0,
@@ -110,7 +125,8 @@ fn create(
     family: u32,
     optional: &Optional,
 ) -> Result<ash::Device, vk::Result> {
-    let &Optional { matrices, bytes, executable, budgets, sharing } = optional;
+    let &Optional { matrices, bytes, executable, budgets, sharing, .. } = optional;
+    let exchange = optional.exchange.is_empty();
     let mut names = Vec::new();
     if matrices {
         names.push(khr::cooperative_matrix::NAME.as_ptr());
@@ -124,14 +140,17 @@ fn create(
     names.extend(sharing.names());
     let core = vk::PhysicalDeviceFeatures::default()
         .shader_int16(true)
+        .shader_int64(exchange)
         .shader_storage_buffer_array_dynamic_indexing(true);
     let mut eleven =
         vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(true);
     let mut twelve = vk::PhysicalDeviceVulkan12Features::default()
         .shader_float16(matrices)
         .shader_int8(matrices && bytes)
-        .vulkan_memory_model(matrices)
-        .vulkan_memory_model_device_scope(matrices);
+        .shader_buffer_int64_atomics(exchange)
+        .buffer_device_address(exchange)
+        .vulkan_memory_model(matrices || exchange)
+        .vulkan_memory_model_device_scope(matrices || exchange);
     let mut thirteen = vk::PhysicalDeviceVulkan13Features::default()
         .shader_integer_dot_product(true)
         .subgroup_size_control(true)
@@ -213,6 +232,7 @@ impl Gpu {
             executable,
             budgets: optional.budgets,
             sharing,
+            exchange_lacks: optional.exchange,
             description,
             fragments: OnceLock::new(),
             lost: AtomicBool::new(false),

@@ -26,6 +26,7 @@ mod busy;
 #[allow(unsafe_code)]
 mod commands;
 mod constants;
+mod decode;
 #[allow(unsafe_code)]
 mod describe;
 mod device;
@@ -71,9 +72,10 @@ mod upload;
 mod weights;
 
 pub use ablate::Ablation;
+pub use decode::{Decode, PersistentTrial};
 pub use describe::{GpuDescription, GpuKind, Heap, MatrixShape, Selection, describe, select};
 pub use device::{PromptWeights, VulkanDevice, VulkanOptions};
-pub use dry_run::{OpLaunch, launches};
+pub use dry_run::{OpLaunch, decode_in_words, launches};
 pub use gpu::Gpu;
 pub use instance::Instance;
 #[cfg(feature = "test-hooks")]

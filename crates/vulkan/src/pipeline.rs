@@ -23,6 +23,7 @@ pub(crate) enum Shader {
     Attention,
     AttentionSingle,
     AttentionMatrix,
+    Persistent,
     RmsNorm,
     Rope,
     Gate,
@@ -41,7 +42,7 @@ pub(crate) enum Shader {
 }
 
 impl Shader {
-    pub const ALL: [Shader; 29] = [
+    pub const ALL: [Shader; 30] = [
         Shader::Embed,
         Shader::RopeAngles,
         Shader::Prologue,
@@ -56,6 +57,7 @@ impl Shader {
         Shader::Attention,
         Shader::AttentionSingle,
         Shader::AttentionMatrix,
+        Shader::Persistent,
         Shader::RmsNorm,
         Shader::Rope,
         Shader::Gate,
@@ -90,6 +92,7 @@ impl Shader {
             Shader::Attention => "attention",
             Shader::AttentionSingle => "attention_single",
             Shader::AttentionMatrix => "attention_matrix",
+            Shader::Persistent => "persistent",
             Shader::RmsNorm => "rms_norm",
             Shader::Rope => "rope",
             Shader::Gate => "gate",
@@ -125,6 +128,7 @@ impl Shader {
             Shader::Attention => include_bytes!("../spirv/attention.spv"),
             Shader::AttentionSingle => include_bytes!("../spirv/attention_single.spv"),
             Shader::AttentionMatrix => include_bytes!("../spirv/attention_matrix.spv"),
+            Shader::Persistent => include_bytes!("../spirv/persistent.spv"),
             Shader::RmsNorm => include_bytes!("../spirv/rms_norm.spv"),
             Shader::Rope => include_bytes!("../spirv/rope.spv"),
             Shader::Gate => include_bytes!("../spirv/gate.spv"),
@@ -158,6 +162,7 @@ impl Shader {
             Shader::KvWrite => &[1; 6],
             Shader::Attention => &[1; 11],
             Shader::AttentionSingle | Shader::AttentionMatrix => &[1; 9],
+            Shader::Persistent => &[1; 10],
             Shader::RmsNorm | Shader::Rope | Shader::Gate | Shader::Add => &[1; 3],
             Shader::SelectRows | Shader::SoftCap => &[1; 2],
             Shader::SampleCut | Shader::SampleBest => &[1; 4],
@@ -293,6 +298,25 @@ impl Pipelines {
         }
         let pipeline = self.compile(variant, vk::PipelineCreateFlags::empty())?;
         self.made.insert(variant.clone(), pipeline);
+        Ok(pipeline)
+    }
+
+    /// The same, made so that the driver can be asked for its statistics where it has any.
+    pub fn pipeline_with_statistics(
+        &mut self,
+        variant: &Variant,
+    ) -> Result<vk::Pipeline, DeviceError> {
+        #[cfg(feature = "test-hooks")]
+        let variant = &variant.with_fault(self.gpu.fault());
+        let flags = match self.gpu.executable {
+            Some(_) => vk::PipelineCreateFlags::CAPTURE_STATISTICS_KHR,
+            None => vk::PipelineCreateFlags::empty(),
+        };
+        let pipeline = self.compile(variant, flags)?;
+        if let Some(before) = self.made.insert(variant.clone(), pipeline) {
+            // SAFETY: the first use of a variant is this one, so no command buffer has it.
+            unsafe { self.gpu.raw.destroy_pipeline(before, None) };
+        }
         Ok(pipeline)
     }
 

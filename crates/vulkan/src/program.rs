@@ -5,10 +5,12 @@
 //! that a prompt's chunk without logits reads no head.
 
 mod attend;
+mod persistent;
 mod plain;
 mod project;
 mod resources;
 
+pub(crate) use persistent::{PersistentMemory, PersistentProgram};
 pub(crate) use resources::{Allocate, Resources, page_bytes};
 
 use crate::memory::Region;

@@ -1,6 +1,7 @@
 //! A plan recorded for a GPU: weights resident, command buffers made once, a play one submission.
 
 mod check;
+mod persistent;
 mod play;
 mod slot;
 
@@ -12,6 +13,7 @@ use crate::ablate::{Ablated, Ablation};
 use crate::budget::Budget;
 use crate::busy::BusyClock;
 use crate::commands::Recorder;
+use crate::decode::Decode;
 use crate::device::VulkanOptions;
 use crate::dry_run::OpLaunch;
 use crate::gpu::Gpu;
@@ -29,6 +31,7 @@ use crate::upload::Uploader;
 use crate::weights::{Weights, slice_limit};
 use ash::vk;
 use check::check_bindings;
+use persistent::Persistent;
 use pianola_formats::TensorSource;
 use pianola_plan::{
     Allocation, DeviceError, DeviceId, DeviceSampler, KernelTime, LogitsTo, Plan, PlayStatistics,
@@ -72,6 +75,8 @@ pub struct VulkanRecording {
     pub(crate) interrupt: Option<Arc<AtomicBool>>,
     /// One for each arena, where this device computes the logits.
     pub(crate) samplers: Vec<Sampler>,
+    /// All layers of a single row in one dispatch, where that is asked for.
+    persistent: Option<Persistent>,
     /// Command buffers of one submission, kept so that none is allocated again.
     pub(crate) list: Vec<vk::CommandBufferSubmitInfo<'static>>,
     // Last: everything above points into it.
@@ -115,8 +120,9 @@ impl VulkanRecording {
         check_bindings(&plan, gpu.description().largest_binding)?;
         // Asked before anything is allocated, as the plan was.
         let prompt_weights = Budget::of(&options).keeps_prompt_weights(&plan, device)?;
-        let mut memory =
-            Memory::new(gpu.clone(), options.memory).reaching_host(options.host_memory);
+        let memory = Memory::new(gpu.clone(), options.memory).reaching_host(options.host_memory);
+        let persistent = options.decode == Decode::Persistent;
+        let mut memory = memory.addressed(persistent && gpu.exchange_lacks.is_empty());
         let pipelines = Pipelines::new(&gpu)?;
         let mut recorder = Recorder::new(&gpu)?;
         let limits = Limits::of_options(&options);
@@ -175,10 +181,14 @@ impl VulkanRecording {
             busy: None,
             interrupt: None,
             samplers,
+            persistent: None,
             list: Vec::with_capacity(16),
             memory,
         };
         recording.make_prompt_form()?;
+        if persistent {
+            recording.set_up_persistent(options.persistent)?;
+        }
         Ok(recording)
     }
 
@@ -272,6 +282,7 @@ impl Recording for VulkanRecording {
     ) -> Result<(), DeviceError> {
         let start = Instant::now();
         self.check(step)?;
+        self.settle_all()?;
         self.statistics.plays += 1;
         if self.profiler.is_some() {
             return self.play_timed(segment, slot, step);
@@ -366,6 +377,10 @@ impl Recording for VulkanRecording {
 
     fn take_profile(&mut self) -> Vec<KernelTime> {
         self.profiler.take().map(|profiler| profiler.finish(&self.gpu)).unwrap_or_default()
+    }
+
+    fn take_notice(&mut self) -> Option<String> {
+        self.persistent.as_mut().and_then(|persistent| persistent.notice.take())
     }
 
     fn statistics(&self) -> PlayStatistics {

@@ -176,13 +176,22 @@ fn ask(
 ) -> Result<Answer, vk::Result> {
     let whole = vk::PipelineInfoKHR::default().pipeline(pipeline);
     let first = vk::PipelineExecutableInfoKHR::default().pipeline(pipeline);
-    // SAFETY: the pipeline was made with the flags that the questions require.
-    let (properties, found) = unsafe {
-        (
-            executable.get_pipeline_executable_properties(&whole)?,
-            executable.get_pipeline_executable_statistics(&first)?,
-        )
-    };
+    // SAFETY: the pipeline was made with the flags that the question requires.
+    let properties = unsafe { executable.get_pipeline_executable_properties(&whole)? };
+    Ok(Answer {
+        subgroup: properties.first().map_or(0, |properties| properties.subgroup_size),
+        statistics: numbers(executable, &first)?,
+        assembly: assembly(executable, &first)?,
+    })
+}
+
+/// The statistics that are whole numbers.
+fn numbers(
+    executable: &khr::pipeline_executable_properties::Device,
+    info: &vk::PipelineExecutableInfoKHR<'_>,
+) -> Result<Vec<(String, u64)>, vk::Result> {
+    // SAFETY: the pipeline was made with the flag that the question requires.
+    let found = unsafe { executable.get_pipeline_executable_statistics(info)? };
     let statistics = found.iter().filter_map(|statistic| {
         let name = statistic.name_as_c_str().ok()?.to_string_lossy().into_owned();
         if statistic.format != vk::PipelineExecutableStatisticFormatKHR::UINT64 {
@@ -191,11 +200,14 @@ fn ask(
         // SAFETY: the format says which member of the union is there.
         Some((name, unsafe { statistic.value.u64 }))
     });
-    Ok(Answer {
-        subgroup: properties.first().map_or(0, |properties| properties.subgroup_size),
-        statistics: statistics.collect(),
-        assembly: assembly(executable, &first)?,
-    })
+    Ok(statistics.collect())
+}
+
+/// Registers of an invocation of a pipeline that was made to capture statistics, where the driver counts them.
+pub(crate) fn registers(gpu: &Gpu, pipeline: vk::Pipeline) -> Option<u64> {
+    let info = vk::PipelineExecutableInfoKHR::default().pipeline(pipeline);
+    let found = numbers(gpu.executable.as_ref()?, &info).ok()?;
+    found.into_iter().find(|(name, _)| name == "Register Count").map(|(_, count)| count)
 }
 
 fn assembly(

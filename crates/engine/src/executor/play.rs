@@ -142,6 +142,11 @@ impl Executor {
             }
         }
         self.tell_made_up_for();
+        for device in 0..self.recordings.len() {
+            if let Some(line) = self.recordings[device].take_notice() {
+                self.tell(&line);
+            }
+        }
     }
 
     /// Takes in how long the segments of the last step took, once it was waited for.

@@ -109,7 +109,11 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         return console::print_json(&value);
     }
     console::print(&format!("{answer}\n{text}"))?;
-    launches.map_or(Ok(()), |launches| console::print(&launched(&plan, &launches)))
+    launches.map_or(Ok(()), |launches| console::print(&launched(&plan, &launches)))?;
+    for line in decoding(&plan, &devices)? {
+        console::print(&line)?;
+    }
+    Ok(())
 }
 
 /// What is planned, and what to call it.
@@ -170,6 +174,19 @@ fn launches(
         }
     }
     Ok(all)
+}
+
+/// How GPUs of the plan play single tokens.
+fn decoding(plan: &Plan, devices: &[Arc<dyn Device>]) -> Result<Vec<String>, Failure> {
+    let mut lines = Vec::new();
+    for (id, device) in plan.device_ids().zip(devices) {
+        if let Some(VulkanDevice { name, options }) = device.as_any().downcast_ref() {
+            let words = pianola_vulkan::decode_in_words(options, plan, id);
+            let words = words.map_err(pianola_engine::EngineError::from)?;
+            lines.push(format!("a single token on {name}: {words}\n"));
+        }
+    }
+    Ok(lines)
 }
 
 /// How the kernels of a Vulkan plan are launched: in all, and in a layer.

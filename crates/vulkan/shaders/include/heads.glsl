@@ -7,19 +7,27 @@
 // that what is unpacked stays in units of its scale. Keys in bytes are rotated, and queries that meet
 // them (`KvGroup::key_rotation` in plan/kv.rs).
 //
-// The file that includes this declares `const uint WORKGROUP`.
+// The file that includes this declares `const uint WORKGROUP`. One that attends for several layers defines
+// HEADS_BY_ADDRESS, and `queries`, `keys`, `values`, `angles`, `vectors` and `pages` itself, and SUBGROUP.
 
-layout(constant_id = 1) const uint HEAD_DIM = 64;
+// Added to the numbers of constants, where others have them already.
+#ifndef HEADS_IDS
+#define HEADS_IDS 0
+#endif
+
+layout(constant_id = HEADS_IDS + 1) const uint HEAD_DIM = 64;
 // Mirrors `kv_code` in src/program/attend.rs.
-layout(constant_id = 2) const uint KV_TYPE = 1;
+layout(constant_id = HEADS_IDS + 2) const uint KV_TYPE = 1;
 const bool KV_HALF = KV_TYPE == 1;
 const bool KV_BYTES = KV_TYPE == 2;
-layout(constant_id = 3) const bool QUERY_NORM = false;
-layout(constant_id = 4) const bool KEY_NORM = false;
+layout(constant_id = HEADS_IDS + 3) const bool QUERY_NORM = false;
+layout(constant_id = HEADS_IDS + 4) const bool KEY_NORM = false;
 // 0: none; 1: i with i + HEAD_DIM / 2; 2: 2 i with 2 i + 1.
-layout(constant_id = 5) const uint ROPE = 1;
+layout(constant_id = HEADS_IDS + 5) const uint ROPE = 1;
+#ifndef HEADS_BY_ADDRESS
 // Invocations of a subgroup: a constant, so that loops over a head unroll and their loads overlap.
 layout(constant_id = 11) const uint SUBGROUP = 8;
+#endif
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 // Values of a head that an invocation of a subgroup holds.
 const uint COLUMNS = (HEAD_DIM + SUBGROUP - 1) / SUBGROUP;
@@ -44,12 +52,14 @@ struct Heads {
     uint entries;
 };
 
+#ifndef HEADS_BY_ADDRESS
 layout(set = 1, binding = 0, std430) readonly buffer Queries { float queries[]; };
 layout(set = 1, binding = 1, std430) readonly buffer Keys { float keys[]; };
 layout(set = 1, binding = 2, std430) readonly buffer Values { float values[]; };
 layout(set = 1, binding = 3, std430) readonly buffer Angles { float angles[]; };
 layout(set = 1, binding = 4, std430) readonly buffer Vectors { float vectors[]; };
 layout(set = 1, binding = 5, std430) KV_ACCESS buffer Pages { uvec4 pages[]; };
+#endif
 
 // Values in a vector of 16 bytes, and vectors in a head.
 const uint LENGTH = KV_BYTES ? 16 : KV_HALF ? 8 : 4;

@@ -3,7 +3,8 @@
 // block.
 //
 // The file that includes this declares `const uint WORKGROUP` and the bindings BASE, DELTA and
-// RESIDUAL as vec4 arrays `base`, `delta` and `residual`, and `vectors`.
+// RESIDUAL as vec4 arrays `base`, `delta` and `residual`, and `vectors`. One that has its rows from elsewhere
+// defines ROWS_FROM_ELSEWHERE and needs `residual` only.
 
 layout(constant_id = 10) const uint WIDTH = 32;
 // Passes over the row: ceil(WIDTH / 4 / WORKGROUP).
@@ -51,6 +52,7 @@ struct RowParts {
     vec4 norm;
 };
 
+#ifndef ROWS_FROM_ELSEWHERE
 // Loads what `row` is formed from: all of it before the first wait.
 void load_parts(Prologue constants, uint row, out RowParts parts[PASSES]) {
     const uint source = SELECT ? play.logit_rows[row] : row;
@@ -71,6 +73,7 @@ void load_parts(Prologue constants, uint row, out RowParts parts[PASSES]) {
         }
     }
 }
+#endif
 
 // Adds up the residual sum, into `base`; writes it as the new residual stream if `keep`. Returns this
 // invocation's part of its squares.
@@ -105,6 +108,7 @@ float norm_factor(Prologue constants, float squares) {
     return inversesqrt(squares / float(WIDTH) + constants.epsilon);
 }
 
+#ifndef ROWS_FROM_ELSEWHERE
 // Forms `row` of the operand; writes the new residual stream if `keep`.
 void form_row(Prologue constants, uint row, bool keep, out vec4 x[PASSES]) {
     RowParts parts[PASSES];
@@ -118,3 +122,4 @@ void form_row(Prologue constants, uint row, bool keep, out vec4 x[PASSES]) {
         x[pass] = NORM ? parts[pass].base * (factor * parts[pass].norm) : parts[pass].base;
     }
 }
+#endif

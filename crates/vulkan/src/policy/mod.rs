@@ -5,6 +5,7 @@ pub(crate) mod attention;
 pub(crate) mod attention_matrix;
 pub(crate) mod fragments;
 pub(crate) mod matrix;
+pub(crate) mod persistent;
 pub(crate) mod rotated;
 pub(crate) mod rows;
 pub(crate) mod single;

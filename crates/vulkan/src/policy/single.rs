@@ -5,7 +5,7 @@ use super::rows::{Product, RowsShape};
 
 /// Invocations of a workgroup, one for each unit: as many registers each as a unit's subgroups can
 /// have, for blocks that are under way.
-const WORKGROUP: u32 = 512;
+pub(crate) const WORKGROUP: u32 = 512;
 /// Registers of an invocation that hold blocks under way, at most.
 const WORDS_UNDER_WAY: u32 = 84;
 /// As many as keep memory busy.
@@ -34,7 +34,7 @@ pub(crate) fn workgroups(limits: &Limits) -> u32 {
 }
 
 /// Weight rows that a subgroup takes side by side.
-fn group_rows(limits: &Limits, shape: &RowsShape) -> u32 {
+pub(crate) fn group_rows(limits: &Limits, shape: &RowsShape) -> u32 {
     limits.subgroup / shape.row_invocations * shape.height
 }
 

@@ -58,6 +58,20 @@ impl AttentionConstants {
     }
 }
 
+/// What `persistent` has to know of the heads of a layer.
+pub(super) struct LayerHeads {
+    /// Constants as `include/heads.glsl` numbers them.
+    pub constants: Vec<(u32, u32)>,
+    pub angles: Region,
+    pub pages: Region,
+    pub query_norm: u32,
+    pub key_norm: u32,
+    pub query_epsilon: f32,
+    pub key_epsilon: f32,
+    pub table: u32,
+    pub entries: u32,
+}
+
 /// The number by which kernels know a type.
 fn kv_code(ty: KvType) -> u32 {
     match ty {
@@ -132,8 +146,23 @@ impl Programmer<'_> {
         attention_matrix::choose(&self.limits, &self.plan.options, body.rows, (spec, kv_type))
     }
 
+    pub(super) fn layer_heads(&self, attend: &Attend) -> LayerHeads {
+        let (constants, bindings, push) = self.heads(&HeadInputs::of(attend));
+        LayerHeads {
+            constants,
+            angles: bindings[3],
+            pages: bindings[5],
+            query_norm: push.query_norm,
+            key_norm: push.key_norm,
+            query_epsilon: push.query_epsilon,
+            key_epsilon: push.key_epsilon,
+            table: push.table,
+            entries: push.entries,
+        }
+    }
+
     /// How a single row's fused attention is cut, if it has a kernel of its own.
-    fn single_cut(&self, spec: &AttentionSpec, body: Body) -> Option<SingleCut> {
+    pub(super) fn single_cut(&self, spec: &AttentionSpec, body: Body) -> Option<SingleCut> {
         if !self.stores_keys(body) {
             return None;
         }

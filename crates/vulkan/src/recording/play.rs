@@ -66,6 +66,9 @@ impl VulkanRecording {
             let commands = parts.collect::<Result<Vec<_>, DeviceError>>()?;
             self.slots[slot].bodies.insert(body, Recorded { commands, dispatches });
         }
+        if body == Body::single(body.segment) {
+            self.prepare_persistent(slot)?;
+        }
         let wanted = logit_bucket(logits, &self.plan);
         self.prepare_moves(slot, body, wanted)?;
         if logits > 0 {
@@ -165,6 +168,7 @@ impl VulkanRecording {
     ) -> Result<(), DeviceError> {
         let mut list = std::mem::take(&mut self.list);
         list.clear();
+        self.note_persistent(slot, step);
         let result = self.fill(segment, slot, step, &mut list).and_then(|()| {
             let wanted = step.logits.len();
             let head = self.plan.is_head(self.plan.segments[segment].ops.end - 1);
@@ -207,11 +211,12 @@ impl VulkanRecording {
     ) -> Result<(), DeviceError> {
         let played = Body::of(segment, step);
         list.extend(self.moves(segment, slot, step)[0].map(info));
-        let body = &self.slots[slot].bodies[&played];
-        self.statistics.dispatches += u64::from(body.dispatches);
-        let parts = body.commands.len();
+        let persistent = self.plays_persistent(slot, step);
+        let recorded = self.slots[slot].body(&played, persistent);
+        self.statistics.dispatches += u64::from(recorded.dispatches);
+        let parts = recorded.commands.len();
         for part in 0..parts {
-            list.push(info(self.slots[slot].bodies[&played].commands[part]));
+            list.push(info(self.slots[slot].body(&played, persistent).commands[part]));
             if part + 1 < parts {
                 self.submit_list(None, list)?;
                 list.clear();
@@ -322,7 +327,8 @@ impl VulkanRecording {
         // SAFETY: signalled, and in no submission.
         unsafe { self.gpu.raw.reset_fences(&[fence]) }
             .map_err(|error| self.gpu.failure("resetting a fence", error))?;
-        self.count_busy(slot)
+        self.count_busy(slot)?;
+        self.settle(slot)
     }
 
     /// Waits until nothing plays.

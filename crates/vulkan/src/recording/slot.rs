@@ -6,7 +6,7 @@ use crate::program::Body;
 use crate::step::STEP_BYTES;
 use crate::transfer::Transfers;
 use ash::vk;
-use pianola_plan::{DeviceError, DeviceId, Plan};
+use pianola_plan::{DeviceError, DeviceId, Plan, Step};
 use std::collections::BTreeMap;
 
 /// A program in replayable form: one command buffer, or several where it is long.
@@ -26,6 +26,13 @@ pub(crate) struct FrameSlot {
     pub stamped: u64,
     pub transfers: Transfers,
     pub bodies: BTreeMap<Body, Recorded>,
+    /// The body of a play of one row, as one dispatch of all layers.
+    pub persistent: Option<Recorded>,
+    /// The step that was last played so, and whether it is still to be found out that it was played to the end.
+    pub single: Step,
+    pub unsettled: bool,
+    /// Whether it had to be played again by other dispatches.
+    pub replayed: bool,
     /// By segment and rows with logits.
     pub heads: BTreeMap<(usize, u32), Recorded>,
     /// Copies of logits to the host, by rows.
@@ -61,10 +68,24 @@ impl FrameSlot {
             stamped: 0,
             transfers,
             bodies: BTreeMap::new(),
+            persistent: None,
+            single: Step::default(),
+            unsettled: false,
+            replayed: false,
             heads: BTreeMap::new(),
             copies: BTreeMap::new(),
             moves: BTreeMap::new(),
         })
+    }
+}
+
+impl FrameSlot {
+    /// The recorded body of a play; `persistent`: that of one dispatch.
+    pub fn body(&self, body: &Body, persistent: bool) -> &Recorded {
+        match &self.persistent {
+            Some(recorded) if persistent => recorded,
+            _ => &self.bodies[body],
+        }
     }
 }
 

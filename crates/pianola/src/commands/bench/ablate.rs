@@ -33,8 +33,13 @@ pub(super) fn ablate(
         ("and a buffer allocated for every kernel", Ablation::Allocate),
     ];
     let mut rows = Vec::new();
-    for (name, kind) in kinds {
+    // Where single tokens are one dispatch, the same by several first, then that.
+    let persistent = recording(engine)?.persistent_fit().is_some();
+    let one = ("recorded once, all layers in one dispatch", Ablation::Nothing);
+    let kinds = kinds.map(|kind| (kind, false)).into_iter().chain(persistent.then_some((one, true)));
+    for ((name, kind), persistent) in kinds {
         set_ablation(engine, Some(kind))?;
+        recording(engine)?.set_persistent(persistent).map_err(pianola_engine::EngineError::from)?;
         let options =
             BenchOptions { prompt: 0, lanes: Vec::new(), depths: vec![0], ..options.clone() };
         let (found, _) = pianola_engine::bench(
@@ -50,13 +55,16 @@ pub(super) fn ablate(
 }
 
 fn set_ablation(engine: &mut Engine, kind: Option<Ablation>) -> Result<(), Failure> {
+    Ok(recording(engine)?.ablate(kind).map_err(pianola_engine::EngineError::from)?)
+}
+
+fn recording(engine: &mut Engine) -> Result<&mut VulkanRecording, Failure> {
     let device = engine.runs_on();
     let whole = engine.devices().len() == 1;
     let recording = engine.recording_mut::<VulkanRecording>().filter(|_| whole);
-    let recording = recording.ok_or_else(|| {
+    recording.ok_or_else(|| {
         Failure::usage(format!("--ablate needs a model wholly on a Vulkan device, not on {device}"))
-    })?;
-    Ok(recording.ablate(kind).map_err(pianola_engine::EngineError::from)?)
+    })
 }
 
 pub(super) fn print_ablations(rows: &[(&'static str, BenchRow)]) -> Result<(), Failure> {

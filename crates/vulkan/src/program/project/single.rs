@@ -12,7 +12,7 @@ use pianola_formats::TensorType;
 use pianola_plan::{DeviceError, Project};
 
 /// Registers that hold a block of weights under way: codes, scales, super-scales.
-fn block_words(ty: TensorType) -> u32 {
+pub(super) fn block_words(ty: TensorType) -> u32 {
     ty.quantization().map_or(32, |quantization| {
         quantization.code_bits as u32 + 1 + u32::from(quantization.scale_bits > 0)
     })
@@ -67,6 +67,29 @@ impl Programmer<'_> {
         self.policy_rows(rows) == 1 && single::applies(&self.limits)
     }
 
+    /// What the cut of a single row's product depends on.
+    pub(super) fn single_cut_of(
+        &self,
+        project: &Project,
+        group: &Group<'_>,
+    ) -> (RowsKey, rows::Product) {
+        let blocks = self.blocks(project);
+        let gate = project.gate.is_some();
+        let rows = if gate { group.parts[0].2.rows as u32 } else { group.rows() };
+        let cut = rows::Product {
+            rows,
+            blocks,
+            count: if self.is_head(project) { 2 } else { 1 },
+            codes: false,
+            tail: false,
+            fused: true,
+            single: true,
+            gate,
+            words: group.parts.iter().map(|part| block_words(part.1.ty)).max().unwrap_or(1),
+        };
+        (RowsKey { ty: group.parts[0].1.ty, rows, blocks, count: cut.count }, cut)
+    }
+
     pub(super) fn single_product(
         &self,
         op: usize,
@@ -75,22 +98,9 @@ impl Programmer<'_> {
         keep: bool,
     ) -> Result<Dispatch, DeviceError> {
         let logits = self.is_head(project);
-        let blocks = self.blocks(project);
-        let gate = project.gate.is_some();
-        let rows = if gate { group.parts[0].2.rows as u32 } else { group.rows() };
-        let cut = rows::Product {
-            rows,
-            blocks,
-            count: if logits { 2 } else { 1 },
-            codes: false,
-            tail: false,
-            fused: true,
-            single: true,
-            gate,
-            words: group.parts.iter().map(|part| block_words(part.1.ty)).max().unwrap_or(1),
-        };
-        let key = RowsKey { ty: group.parts[0].1.ty, rows, blocks, count: cut.count };
+        let (key, cut) = self.single_cut_of(project, group);
         let shape = self.shape(&key, &cut);
+        let rows::Product { blocks, gate, .. } = cut;
         let (mut bindings, mut product, types, _) = self.product(project, group, 1);
         let shares = Shares::of(group, gate, single::workgroups(&self.limits));
         product.part_group = shares.starts;

@@ -1,0 +1,148 @@
+//! One token by five dispatches a layer and by one dispatch of all layers, in turn, with random weights: microseconds
+//! of each, and how far their logits are apart.
+//! usage: cargo run --release -p pianola-vulkan --example decode SHAPE TYPE LAYERS DEVICE CONTEXT…
+//!     as in: decode gemma3:27b q4_0 8 H200 20 600
+//! LAYERS are as many of the model's as are loaded. A way to run the one dispatch is tried after another: as the policy
+//! has it, with norms loaded late, with fewer registers for weights under way. `--units=N` says that so many workgroups
+//! run at once on a driver that does not count its units (Mesa's software driver: its threads).
+
+use pianola_formats::TensorType;
+use pianola_model::{RandomWeights, SHAPES};
+use pianola_plan::{
+    DeviceId, DeviceSampler, Numeric, PAGE_TOKENS, Placement, Plan, PlanOptions, Recording,
+    SampleRow, Sampling, Step,
+};
+use pianola_vulkan::{
+    Decode, Gpu, PersistentTrial, PromptWeights, Selection, VulkanDevice, VulkanOptions,
+    VulkanRecording,
+};
+use std::error::Error;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Tokens of one submission.
+const PLAYS: usize = 8;
+/// Submissions that count, of each kind in turn; the best does.
+const ROUNDS: usize = 20;
+/// How long the card is kept busy before: an idle one takes its time to wake.
+const AWAKE: Duration = Duration::from_millis(500);
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let (options, arguments): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|argument| argument.starts_with("--"));
+    let units = match options.first().map(|option| option.strip_prefix("--units=")) {
+        None => None,
+        Some(Some(units)) => Some(units.parse()?),
+        Some(None) => return Err(format!("{} is no option", options[0]).into()),
+    };
+    let [shape, ty, layers, device, contexts @ ..] = &arguments[..] else {
+        return Err("usage: decode SHAPE TYPE LAYERS DEVICE CONTEXT… [--units=N]".into());
+    };
+    let known = SHAPES.iter().find(|known| known.name == shape).ok_or("no such shape")?;
+    let ty: TensorType = ty.parse()?;
+    let contexts: Vec<u32> = contexts.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+    let longest = contexts.iter().max().ok_or("no context")? + PLAYS as u32;
+    let mut config = known.config();
+    let all_layers = config.layers;
+    config.layers = layers.parse::<usize>()?.min(all_layers);
+    config.windows.truncate(config.layers);
+    let weights = RandomWeights::new(&config, 1, |_, _, _| ty);
+    let options = PlanOptions {
+        numeric: Numeric::Fast,
+        max_rows: 64,
+        max_logit_rows: 1,
+        context: (longest as usize + 1).next_multiple_of(PAGE_TOKENS),
+        sequences: 1,
+        fusion: true,
+        reproducible: false,
+        kv_bytes: None,
+        kv_type: None,
+    };
+    let graph = pianola_model::graph(&config, &weights, None)?;
+    let placement = Placement::single(&graph, VulkanDevice::spec_named("vulkan"));
+    let plan = Arc::new(Plan::new(graph, options, placement)?);
+    let gpu = Gpu::open(&Selection::Name(device.clone()))?;
+    let resident = units.is_some();
+    let policy = PersistentTrial { resident, ..PersistentTrial::default() };
+    let options = VulkanOptions {
+        units,
+        decode: Decode::Persistent,
+        persistent: policy,
+        prompt_weights: PromptWeights::Off,
+        ..VulkanOptions::new(gpu)
+    };
+    let mut recording = VulkanRecording::new(plan, DeviceId(0), &weights, options, &mut |_, _| ())?;
+    for group in 0..recording.plan().graph.kv_groups.len() {
+        let pages = recording.plan().kv_pages[group];
+        for index in 0..(longest as usize).div_ceil(PAGE_TOKENS) {
+            recording.map_page(group, 0, index, (index % pages) as u32);
+        }
+    }
+    let trials = [
+        ("policy", policy),
+        ("norms late", PersistentTrial { late_norms: true, ..policy }),
+        ("60 words", PersistentTrial { words: Some(60), ..policy }),
+        ("48 words", PersistentTrial { words: Some(48), ..policy }),
+    ];
+    for (index, (name, trial)) in trials.into_iter().enumerate() {
+        if index > 0 {
+            recording.set_up_persistent(trial)?;
+        }
+        let (workgroups, registers) = recording.persistent_fit().ok_or("it gave up")?;
+        let registers = registers.map_or("?".to_string(), |count| count.to_string());
+        println!("{name}: {workgroups} workgroups, {registers} registers");
+        for &context in &contexts {
+            compare(&mut recording, context, (config.layers, all_layers))?;
+        }
+    }
+    Ok(())
+}
+
+/// Prints the time of a token behind `context` others, both ways, and how far their logits are apart.
+fn compare(
+    recording: &mut VulkanRecording,
+    context: u32,
+    (layers, all): (usize, usize),
+) -> Result<(), Box<dyn Error>> {
+    let mut step = Step::default();
+    step.push(5, 0, context, true);
+    let mut logits = Vec::new();
+    for persistent in [false, true, true] {
+        recording.set_persistent(persistent)?;
+        recording.play(&step)?;
+        logits.push(recording.logits(0, 0).to_vec());
+    }
+    let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
+    let uniforms = [0.5; PLAYS];
+    let row = SampleRow { history: &[5], ..SampleRow::new(&sampling, &uniforms) };
+    let mut best = [f64::INFINITY; 2];
+    let begun = Instant::now();
+    let mut round = 0;
+    while round < ROUNDS || begun.elapsed() < AWAKE {
+        for (best, persistent) in best.iter_mut().zip([false, true]) {
+            recording.set_persistent(persistent)?;
+            let start = Instant::now();
+            recording.play_sampling(&step, &[Some(row)])?;
+            *best = best.min(start.elapsed().as_secs_f64() / PLAYS as f64);
+        }
+        round += 1;
+    }
+    let largest = logits[0].iter().fold(0f32, |most, x| most.max(x.abs()));
+    let apart = |a: &[f32], b: &[f32]| {
+        let apart = a.iter().zip(b).map(|(a, b)| (a - b).abs());
+        apart.map(|x| if x.is_nan() { f32::INFINITY } else { x }).fold(0f32, f32::max) / largest
+    };
+    let saved = (best[0] - best[1]) / layers as f64;
+    println!(
+        "    at {context}: {:.1} us a token of {layers} layers by dispatches, {:.1} by one: {:.2} us a layer saved, {:.0} us in all \
+         {all}; logits apart by {:e} of the largest, twice by one dispatch by {:e}{}",
+        1e6 * best[0],
+        1e6 * best[1],
+        1e6 * saved,
+        1e6 * saved * all as f64,
+        apart(&logits[0], &logits[1]),
+        apart(&logits[1], &logits[2]),
+        if recording.take_notice().is_some() { "; IT GAVE UP" } else { "" },
+    );
+    Ok(())
+}

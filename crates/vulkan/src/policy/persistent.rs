@@ -1,0 +1,82 @@
+//! Whether all workgroups of `Shader::Persistent` are resident at once, and how its attention is cut.
+
+use super::{Limits, single};
+
+/// Registers of a unit on the cards that count their units (NVIDIA's multiprocessors, since 2012).
+const UNIT_REGISTERS: u64 = 65_536;
+/// How often a word is asked for at most, on a card: an answer takes about 0.7 µs, so that this is some 50 ms, far
+/// more than a layer and far less than a driver waits.
+const SPINS: u32 = 1 << 16;
+/// The same on a software driver, whose threads the system may keep from running.
+const SOFTWARE_SPINS: u32 = 1 << 26;
+/// How often workgroups meet in the test at load.
+const EXCHANGES: u32 = 1000;
+const SOFTWARE_EXCHANGES: u32 = 50;
+
+/// How often a word is asked for, at most.
+pub(crate) fn spins(software: bool) -> u32 {
+    if software { SOFTWARE_SPINS } else { SPINS }
+}
+
+/// How often workgroups meet in the test at load.
+pub(crate) fn exchanges(software: bool) -> u32 {
+    if software { SOFTWARE_EXCHANGES } else { EXCHANGES }
+}
+
+/// Workgroups of the dispatch: one for every unit. Or why there is no such number.
+pub(crate) fn workgroups(limits: &Limits) -> Result<u32, String> {
+    match limits.units {
+        0 => Err("the driver does not count the device's units, so that nobody knows how many workgroups run at once".to_string()),
+        units => Ok(units),
+    }
+}
+
+/// Whether a unit has room for a workgroup, by the registers that the driver says an invocation takes.
+pub(crate) fn check_registers(registers: Option<u64>) -> Result<(), String> {
+    let Some(registers) = registers else {
+        return Err("the driver does not say how many registers the kernel takes".to_string());
+    };
+    match registers * u64::from(single::WORKGROUP) <= UNIT_REGISTERS {
+        true => Ok(()),
+        false => Err(format!(
+            "a unit has no room for a workgroup of {registers} registers an invocation"
+        )),
+    }
+}
+
+/// Whether the dispatch's shared memory fits a workgroup.
+pub(crate) fn check_shared_memory(limits: &Limits, bytes: u32) -> Result<(), String> {
+    match bytes <= limits.shared_memory {
+        true => Ok(()),
+        false => Err(format!(
+            "a workgroup would share {bytes} bytes, and the device has {}",
+            limits.shared_memory
+        )),
+    }
+}
+
+/// Parts that the visible pages of a head are cut into, at most: so many that every workgroup has one head and
+/// part, of the `most` that dispatches would have.
+pub(crate) fn splits(workgroups: u32, heads: u32, most: u32) -> u32 {
+    (1 << (workgroups / heads).max(1).ilog2()).min(most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_workgroup_has_at_most_one_part_of_one_head() {
+        assert_eq!(splits(132, 32, 32), 4);
+        assert_eq!(splits(132, 4, 32), 32);
+        assert_eq!(splits(132, 4, 8), 8);
+        assert_eq!(splits(2, 16, 8), 1);
+    }
+
+    #[test]
+    fn a_workgroup_fits_a_unit_by_its_registers() {
+        assert!(check_registers(Some(128)).is_ok());
+        assert!(check_registers(Some(136)).unwrap_err().contains("136"));
+        assert!(check_registers(None).is_err());
+    }
+}
