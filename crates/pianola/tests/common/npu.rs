@@ -3,7 +3,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 #![allow(dead_code, reason = "each test uses a part")]
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use super::{Folder, Run};
@@ -88,9 +88,7 @@ impl Machine {
         let variables = variables.each_ref().map(|(name, value)| (*name, value.as_os_str()));
         self.folder.pianola_vulkan_with(words.split(' '), &variables)
     }
-}
 
-impl Machine {
     /// A line for a shell in which `pianola` is the binary, with the shim in front of the C library and with
     /// the Vulkan drivers that this machine has.
     pub fn shell(&self, line: &str) -> Run {
