@@ -22,8 +22,16 @@ const CONTEXT: usize = 400;
 const ROWS: usize = 48;
 
 fn options(lanes: usize, kv_memory: Option<u64>) -> LoadOptions {
-    let context = Some(CONTEXT);
-    LoadOptions { context, max_rows: ROWS, lanes, kv_memory, queue: 12, ..LoadOptions::default() }
+    LoadOptions {
+        context: Some(CONTEXT),
+        max_rows: ROWS,
+        lanes,
+        kv_memory,
+        queue: 12,
+        // A text is that of the request alone however many rows a step has.
+        reproducible: true,
+        ..LoadOptions::default()
+    }
 }
 
 /// Prompts that often begin alike, with ends of many lengths.
