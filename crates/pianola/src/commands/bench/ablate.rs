@@ -36,7 +36,8 @@ pub(super) fn ablate(
     // Where single tokens are one dispatch, the same by several first, then that.
     let persistent = recording(engine)?.persistent_fit().is_some();
     let one = ("recorded once, all layers in one dispatch", Ablation::Nothing);
-    let kinds = kinds.map(|kind| (kind, false)).into_iter().chain(persistent.then_some((one, true)));
+    let kinds =
+        kinds.map(|kind| (kind, false)).into_iter().chain(persistent.then_some((one, true)));
     for ((name, kind), persistent) in kinds {
         set_ablation(engine, Some(kind))?;
         recording(engine)?.set_persistent(persistent).map_err(pianola_engine::EngineError::from)?;
