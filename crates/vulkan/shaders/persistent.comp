@@ -36,8 +36,8 @@ layout(constant_id = 0) const uint WORKGROUP = 512;
 layout(constant_id = 22) const uint WORKGROUPS = 1;
 // A workgroup that leaves at once, in tests.
 layout(constant_id = 23) const uint ABSENT = 0xffffffffu;
-// 1: silu; 2: gelu.
-layout(constant_id = 24) const uint ACTIVATION = 1;
+// The gate's activation. 1: silu; 2: gelu.
+layout(constant_id = 24) const uint FEED_GATE = 1;
 // Rows of keys, and of values.
 layout(constant_id = 25) const uint KV_ROWS = 64;
 // Whether norms are loaded behind the wait for the row, to have fewer registers taken meanwhile.
@@ -129,9 +129,9 @@ const uint QUERY_ROWS = 32 * OUT_BLOCKS;
 // Constants of products that follow from others.
 const uint QKV_BLOCKS = BLOCKS, FEED_BLOCKS = BLOCKS;
 const uint OUT_WIDTH = 32 * OUT_BLOCKS, DOWN_WIDTH = 32 * DOWN_BLOCKS;
-const uint QKV_GATE = 0, OUT_GATE = 0, FEED_GATE = ACTIVATION, DOWN_GATE = 0;
+const uint QKV_GATE = 0, OUT_GATE = 0, DOWN_GATE = 0;
 // Columns of q+k+v and of gate+up, and what both give.
-const uint HIDDEN = WIDTH;
+const uint HIDDEN = 32 * BLOCKS;
 
 // Fields of a layer: addresses of its weights (two words each), pages and angles, then words.
 const uint LAYER_PAGES = 14, LAYER_ANGLES = 16, LAYER_NORM = 18, LAYER_DELTA_NORM = 19, LAYER_FEED_NORM = 20,
@@ -363,7 +363,7 @@ float form_normed(uint layer, bool is_feed, uint from, uint number) {
 }
 
 // Attention is by the first few subgroups; the others wait with the workgroup, and help to hand on words.
-const uint ALL_INVOCATIONS = WORKGROUP;
+const uint ALL_INVOCATIONS = WORKGROUP / SUBGROUP * SUBGROUP;
 const uint ATTENTION_WORKGROUP = 8 * SUBGROUP;
 layout(buffer_reference, std430, buffer_reference_align = 16) buffer Pages { uvec4 data[]; };
 layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer AngleTable { float data[]; };

@@ -280,7 +280,7 @@ impl Programmer<'_> {
             (id::WORKGROUP, single::WORKGROUP),
             (id::WORKGROUPS, workgroups),
             (id::ABSENT, trial.absent.unwrap_or(u32::MAX)),
-            (id::ACTIVATION, activation),
+            (id::FEED_GATE, activation),
             (id::KV_ROWS, kv_rows),
             (id::LATE_NORMS, u32::from(trial.late_norms)),
             (id::SPLITS, splits),
