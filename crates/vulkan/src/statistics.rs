@@ -207,6 +207,7 @@ fn numbers(
 pub(crate) fn registers(gpu: &Gpu, pipeline: vk::Pipeline) -> Option<u64> {
     let info = vk::PipelineExecutableInfoKHR::default().pipeline(pipeline);
     let found = numbers(gpu.executable.as_ref()?, &info).ok()?;
+    // NVIDIA's name; another driver's number may mean something else.
     found.into_iter().find(|(name, _)| name == "Register Count").map(|(_, count)| count)
 }
 

@@ -49,7 +49,7 @@ impl From<DeviceError> for Obstacle {
 
 impl VulkanRecording {
     /// Makes ready to play single rows by one dispatch of all layers, in a recording that was made for it; an error says
-    /// why that is not possible. Called again, it tries another way.
+    /// why that is not possible. Called again, it tries another way; what the first took of memory stays taken.
     pub fn set_up_persistent(&mut self, trial: PersistentTrial) -> Result<(), DeviceError> {
         self.idle()?;
         for slot in &mut self.slots {
