@@ -74,8 +74,8 @@ fn perplexities_are_those_of_llama_cpp() {
     }
 }
 
-/// Keys and values in bytes cost about as much as fast mode does: measured 0.0042 and 0.0098 nats,
-/// 0.3 % and 0.6 % of the perplexity, by a quarter of the text; a twelfth leaves more to chance.
+/// Keys and values in bytes cost little more than halves do: measured 0.0031 and 0.0032 nats on the whole
+/// text, where halves are 0.0025 and 0.0021 from f32. A twelfth of it leaves more to chance.
 #[test]
 fn bytes_of_keys_and_values_stay_close_to_halves() {
     for (name, part, drift) in [("smollm2.gguf", 4, 0.01), ("gemma3.gguf", 12, 0.03)] {
@@ -84,7 +84,7 @@ fn bytes_of_keys_and_values_stay_close_to_halves() {
         let result = compare(&mut halves, &mut bytes, &text(part), 512, &mut |_, _| ()).unwrap();
         let (expected, found) = result.perplexities;
         println!("{name}: divergence {:.5}, {expected} to {found}", result.mean_divergence);
-        assert!(result.mean_divergence > 0.0 && result.mean_divergence < 0.015, "{name}");
+        assert!(result.mean_divergence > 0.0 && result.mean_divergence < 0.007, "{name}");
         assert!((found / expected - 1.0).abs() < drift, "{name}: {found} against {expected}");
         assert!(result.top_agreement > 0.93, "{name}: {}", result.top_agreement);
     }
