@@ -11,6 +11,7 @@ use pianola_plan::{
     Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, HeapShare, KernelVariant,
     Numeric, Plan, Recording,
 };
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// How to use a GPU.
@@ -35,6 +36,8 @@ pub struct VulkanOptions {
     pub fragments: bool,
     /// Whether prompts have weights of their own.
     pub prompt_weights: PromptWeights,
+    /// The file that keeps compiled pipelines between starts.
+    pub pipeline_file: Option<PathBuf>,
 }
 
 /// Whether quantised weights are kept in a second form, rotated and rounded to int8, for the products of
@@ -62,6 +65,7 @@ impl VulkanOptions {
             units: None,
             fragments: true,
             prompt_weights: PromptWeights::default(),
+            pipeline_file: None,
         }
     }
 }

@@ -117,7 +117,7 @@ impl VulkanRecording {
         let prompt_weights = Budget::of(&options).keeps_prompt_weights(&plan, device)?;
         let mut memory =
             Memory::new(gpu.clone(), options.memory).reaching_host(options.host_memory);
-        let pipelines = Pipelines::new(&gpu)?;
+        let pipelines = Pipelines::kept_at(&gpu, options.pipeline_file.clone())?;
         let mut recorder = Recorder::new(&gpu)?;
         let limits = Limits::of_options(&options);
         let mut resident = |allocation: &Allocation| {
