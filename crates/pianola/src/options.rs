@@ -162,6 +162,7 @@ impl ComputeOptions {
             .into_iter()
             .map(|gpu| VulkanOptions {
                 tuning: tuned::load(&gpu, console),
+                pipeline_file: tuned::pipeline_file(&gpu),
                 memory: self.gpu_memory,
                 host_memory: self.gpu_host_memory,
                 prompt_weights: self.prompt_weights(),

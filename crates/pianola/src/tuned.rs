@@ -1,4 +1,5 @@
-//! Measured choices on disk: one file a device, beside the models.
+//! What is kept of a GPU on disk, beside the models: measured choices and compiled pipelines, a file a
+//! device each.
 
 use std::path::{Path, PathBuf};
 
@@ -10,11 +11,20 @@ use crate::store::Store;
 
 /// Where a device's choices are kept.
 pub fn path(gpu: &Gpu) -> Result<PathBuf, Failure> {
+    place(gpu, "tuning", "txt")
+}
+
+/// Where a device's compiled pipelines are kept, if there is a place.
+pub fn pipeline_file(gpu: &Gpu) -> Option<PathBuf> {
+    place(gpu, "pipelines", "bin").ok()
+}
+
+fn place(gpu: &Gpu, folder: &str, ending: &str) -> Result<PathBuf, Failure> {
     let word = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let name: String = gpu.description().name.chars().map(word).collect();
     let models = Store::open()?.models().to_path_buf();
     let home = models.parent().map_or(models.clone(), PathBuf::from);
-    Ok(home.join("tuning").join(format!("{}.txt", name.trim_matches('-'))))
+    Ok(home.join(folder).join(format!("{}.{ending}", name.trim_matches('-'))))
 }
 
 /// Choices measured before; none, with a notice, where they are stale or cannot be read.

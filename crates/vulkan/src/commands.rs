@@ -215,7 +215,9 @@ impl Recorder {
                 barrier: dispatch.barrier,
             })
         };
-        program.iter().map(launch).collect()
+        let launches = program.iter().map(launch).collect();
+        pipelines.save();
+        launches
     }
 
     /// Writes launches into a command buffer that is being recorded.

@@ -12,6 +12,7 @@ use pianola_plan::{
     Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, HeapShare, KernelVariant,
     Numeric, Plan, Recording,
 };
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// How to use a GPU.
@@ -40,6 +41,8 @@ pub struct VulkanOptions {
     pub decode: Decode,
     /// How [`Decode::Persistent`] is tried.
     pub persistent: PersistentTrial,
+    /// The file that keeps compiled pipelines between starts.
+    pub pipeline_file: Option<PathBuf>,
 }
 
 /// Whether quantised weights are kept in a second form, rotated and rounded to int8, for the products of
@@ -70,6 +73,7 @@ impl VulkanOptions {
             prompt_weights: PromptWeights::default(),
             decode: Decode::default(),
             persistent: PersistentTrial::default(),
+            pipeline_file: None,
         }
     }
 }

@@ -44,6 +44,8 @@ mod measure;
 mod memory;
 #[allow(unsafe_code)]
 mod pipeline;
+#[allow(unsafe_code)]
+mod pipeline_cache;
 mod policy;
 #[allow(unsafe_code)]
 mod probe;

@@ -1,9 +1,11 @@
 //! Kernels as pipelines: SPIR-V, bindings, specialisation constants.
 
 use crate::gpu::Gpu;
+use crate::pipeline_cache::PipelineCache;
 use ash::vk;
 use pianola_plan::DeviceError;
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 /// A kernel's source, by the name of its file in `shaders/`.
@@ -222,6 +224,9 @@ pub(crate) struct Pipelines {
     pub step_set: vk::DescriptorSetLayout,
     layouts: HashMap<Shader, Layout>,
     made: HashMap<Variant, vk::Pipeline>,
+    cache: PipelineCache,
+    /// Pipelines made when the cache was last saved.
+    saved: usize,
 }
 
 impl Drop for Pipelines {
@@ -245,8 +250,15 @@ impl Drop for Pipelines {
 
 impl Pipelines {
     pub fn new(gpu: &Arc<Gpu>) -> Result<Pipelines, DeviceError> {
+        Pipelines::kept_at(gpu, None)
+    }
+
+    /// Pipelines that a file keeps between starts, if one is given.
+    pub fn kept_at(gpu: &Arc<Gpu>, file: Option<PathBuf>) -> Result<Pipelines, DeviceError> {
         let step_set = set_layout(gpu, &[1, 1])?;
-        Ok(Pipelines { gpu: gpu.clone(), step_set, layouts: HashMap::new(), made: HashMap::new() })
+        let cache = PipelineCache::new(gpu, file);
+        let (layouts, made) = (HashMap::new(), HashMap::new());
+        Ok(Pipelines { gpu: gpu.clone(), step_set, layouts, made, cache, saved: 0 })
     }
 
     fn layout(&mut self, shader: Shader) -> Result<&Layout, DeviceError> {
@@ -320,6 +332,15 @@ impl Pipelines {
         Ok(pipeline)
     }
 
+    /// Keeps what was compiled since the last time for later starts. Not left to the end: a server is
+    /// often killed.
+    pub fn save(&mut self) {
+        if self.made.len() > self.saved {
+            self.saved = self.made.len();
+            self.cache.save();
+        }
+    }
+
     pub fn compile(
         &mut self,
         variant: &Variant,
@@ -356,8 +377,7 @@ impl Pipelines {
             [vk::ComputePipelineCreateInfo::default().flags(flags).stage(stage).layout(layout)];
         let gpu = &self.gpu;
         // SAFETY: a live device; everything the structures point at lives through the call.
-        let made =
-            unsafe { gpu.raw.create_compute_pipelines(vk::PipelineCache::null(), &create, None) };
+        let made = unsafe { gpu.raw.create_compute_pipelines(self.cache.raw, &create, None) };
         made.map(|list| list[0])
             .map_err(|(_, error)| gpu.failure(&format!("compiling the kernel {variant}"), error))
     }

@@ -123,7 +123,7 @@ impl VulkanRecording {
         let memory = Memory::new(gpu.clone(), options.memory).reaching_host(options.host_memory);
         let persistent = options.decode == Decode::Persistent;
         let mut memory = memory.addressed(persistent && gpu.exchange_lacks.is_empty());
-        let pipelines = Pipelines::new(&gpu)?;
+        let pipelines = Pipelines::kept_at(&gpu, options.pipeline_file.clone())?;
         let mut recorder = Recorder::new(&gpu)?;
         let limits = Limits::of_options(&options);
         let mut resident = |allocation: &Allocation| {

@@ -45,15 +45,19 @@ pub enum Stale {
 const TITLE: &str = "pianola tuning 1";
 
 /// Device, driver and kernels: choices hold for no others.
-fn identity(gpu: &Gpu) -> String {
+pub(crate) fn identity(gpu: &Gpu) -> String {
     let description = gpu.description();
     format!("{} | {} | kernels {:016x}", description.name, description.driver, shader_hash())
 }
 
-/// A sum of all kernels' code (FNV-1a).
+/// A sum of all kernels' code.
 fn shader_hash() -> u64 {
-    let code = Shader::ALL.iter().flat_map(|shader| shader.code());
-    code.fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+    fnv(Shader::ALL.iter().flat_map(|shader| shader.code()))
+}
+
+/// A sum of bytes (FNV-1a).
+pub(crate) fn fnv<'a>(bytes: impl IntoIterator<Item = &'a u8>) -> u64 {
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
 }

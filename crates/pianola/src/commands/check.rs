@@ -122,8 +122,9 @@ fn devices(arguments: &Arguments, console: Console) -> Result<Vec<Arc<dyn Device
             return Err(Failure::usage("--threads is for the processor; add --device cpu"));
         }
         let device = |gpu: Arc<Gpu>| -> Arc<dyn Device> {
-            let tuning = tuned::load(&gpu, console);
-            Arc::new(VulkanDevice::new(VulkanOptions { tuning, ..VulkanOptions::new(gpu) }))
+            let (tuning, pipeline_file) = (tuned::load(&gpu, console), tuned::pipeline_file(&gpu));
+            let options = VulkanOptions { tuning, pipeline_file, ..VulkanOptions::new(gpu) };
+            Arc::new(VulkanDevice::new(options))
         };
         return Ok(gpus.into_iter().map(device).collect());
     }
