@@ -74,7 +74,11 @@ impl Setting {
             context: 1024,
             sequences: 1,
             fusion: true,
-            reproducible: words.next() == Some("reproducible"),
+            reproducible: match words.next() {
+                None => false,
+                Some("reproducible") => true,
+                Some(_) => return Err("a setting is LEVEL:THREADS[:reproducible]".into()),
+            },
             kv_bytes: None,
             kv_type: None,
         };

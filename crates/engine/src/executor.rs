@@ -58,7 +58,7 @@ pub struct DeviceUse {
     pub busy_seconds: f64,
     /// Plays that it failed and others did instead.
     pub failures: u64,
-    /// Whether it is left out for a while after the last of them.
+    /// Whether it has failed and has not worked since.
     pub left_out: bool,
 }
 
@@ -117,9 +117,13 @@ impl Executor {
                 let name = &plan.devices[id.0].name;
                 let line = format!("{error}; everything is computed without {name}");
                 options.warn.iter().for_each(|warn| warn(&line));
-                let mut plan = Arc::unwrap_or_clone(plan).without_takeovers();
                 // What was said of its part is not so any more.
-                plan.remarks.clone_from(&options.remarks);
+                let obsolete = |remark: &String| remark.contains(name.as_str());
+                let mut remarks = plan.remarks.clone();
+                remarks.retain(|remark| options.remarks.contains(remark) || !obsolete(remark));
+                remarks.push(line);
+                let mut plan = Arc::unwrap_or_clone(plan).without_takeovers();
+                plan.remarks = remarks;
                 Executor::record(plan, source, options, progress)
             }
             Err((_, error)) => Err(error),
@@ -185,7 +189,7 @@ impl Executor {
                 let names: Vec<&str> = unknown.map(|(spec, _)| spec.name.as_str()).collect();
                 let names = names.join(", ");
                 self.tell(&format!(
-                    "the speed of {names} could not be measured, so it gets no work"
+                    "the speed of {names} could not be measured, so all products stay where they were placed"
                 ));
             }
         }
@@ -298,6 +302,7 @@ impl Executor {
         played?;
         self.timeline.end(self.head, 0);
         self.take_times();
+        self.tell_notices();
         self.plays += rows.iter().flatten().next().map_or(0, |row| row.uniforms.len() as u64 - 1);
         self.count(start);
         Ok(())
@@ -316,11 +321,16 @@ impl Executor {
         let start = Instant::now();
         let mut first = 0;
         for (slot, count) in self.played.into_iter().filter(|played| played.1 > 0) {
-            self.sampler_mut()?.sample(slot, &rows[first..first + count])?;
+            let sampled = self.sampler_mut()?.sample(slot, &rows[first..first + count]);
+            if sampled.is_err() {
+                self.timeline.abandon();
+            }
+            sampled?;
             self.timeline.end(self.head, slot);
             first += count;
         }
         self.take_times();
+        self.tell_notices();
         self.seconds += start.elapsed().as_secs_f64();
         Ok(())
     }
@@ -391,12 +401,11 @@ impl Executor {
 
     /// What each device did so far, by device id.
     pub fn device_use(&self) -> impl Iterator<Item = DeviceUse> + '_ {
-        let now = Instant::now();
-        (0..self.recordings.len()).map(move |device| DeviceUse {
+        (0..self.recordings.len()).map(|device| DeviceUse {
             busy_seconds: self.timeline.busy[device],
             failures: self.outages.failures(device)
                 + self.recordings[device].made_up_for().map_or(0, |(count, _)| count),
-            left_out: self.outages.is_out(device, now),
+            left_out: self.outages.is_failed(device),
         })
     }
 

@@ -253,7 +253,7 @@ fn an_emulated_npu_has_no_speed() {
     assert!(!run.err.contains("tokens/s") && !run.err.contains(" ms;"), "a speed: {run:#?}");
     run.output();
     let plan = emulated("plan -m MODEL --device npu+cpu --emulate-npu --rows 64").output();
-    assert!(plan.contains("npu (emulated) has no speed of its own"), "{plan}");
+    assert!(plan.contains("npu (emulated) is emulated and has no speed"), "{plan}");
     assert!(plan.contains("products on npu (emulated):"), "{plan}");
     emulated("bench -m MODEL --device npu+cpu --emulate-npu").fails(2, &["has no speed"]);
     emulated("serve -m MODEL --device npu+cpu --emulate-npu --port 0").fails(2, &["has no speed"]);

@@ -161,8 +161,8 @@ fn a_timeline_has_a_row_for_each_device() {
         .collect()
     };
     let (cpu, vulkan) = (spans("cpu"), spans("vulkan"));
-    // Three chunks and a token.
-    assert!(cpu.len() == 4 && vulkan.len() == 4, "{events:#?}");
+    // Three chunks and a token; the last chunk may be cut in halves.
+    assert!(cpu.len() >= 4 && cpu.len() == vulkan.len(), "{events:#?}");
     let at_once =
         |(from, to): (f64, f64)| vulkan.iter().any(|other| from < other.1 && other.0 < to);
     assert!(cpu.iter().any(|&span| at_once(span)), "{cpu:?} beside {vulkan:?}");

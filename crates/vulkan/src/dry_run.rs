@@ -160,7 +160,7 @@ pub fn decode_in_words(
     device: DeviceId,
 ) -> Result<String, DeviceError> {
     match options.decode {
-        Decode::Auto => Ok("by dispatches (--decode persistent was not measured yet)".to_string()),
+        Decode::Auto => Ok("by dispatches".to_string()),
         Decode::Dispatches => Ok("by dispatches".to_string()),
         Decode::Persistent => {
             let dry_run = DryRun::new(options, plan, device)?;

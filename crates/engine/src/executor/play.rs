@@ -142,6 +142,10 @@ impl Executor {
             }
         }
         self.tell_made_up_for();
+    }
+
+    /// Tells what recordings found while they played, once what they played was waited for.
+    pub(super) fn tell_notices(&mut self) {
         for device in 0..self.recordings.len() {
             if let Some(line) = self.recordings[device].take_notice() {
                 self.tell(&line);
@@ -287,6 +291,7 @@ impl Executor {
             }
         }
         self.take_times();
+        self.tell_notices();
         Ok(())
     }
 

@@ -260,10 +260,13 @@ impl Programmer<'_> {
         {
             return Err("heads are no whole blocks".to_string());
         }
+        if single::WORKGROUP / self.limits.subgroup > MOST_SUBGROUPS {
+            return Err("subgroups are too small".to_string());
+        }
         let most_blocks = hidden.max(feed_width).max(query_rows) / 32;
         policy::check_shared_memory(
             &self.limits,
-            shared_bytes(most_blocks, head_dim as u32, &cuts, self.limits.subgroup),
+            shared_bytes(most_blocks, head_dim as u32, &cuts),
         )?;
         let head = self.head_input()?;
         let embedded = this.whole(layers[0].qkv.input).map_err(|error| error.to_string())?.0;
@@ -476,12 +479,15 @@ const PRODUCT_IDS: [[u32; 7]; 4] = [
     ],
 ];
 
+/// Subgroups of a workgroup that the kernel has room for.
+const MOST_SUBGROUPS: u32 = 64;
+
 /// Bytes that a workgroup shares: codes of the widest row, sums of slices, what attention needs, and the rest.
-fn shared_bytes(most_blocks: u32, head_dim: u32, cuts: &[ProductCut], subgroup: u32) -> u32 {
+fn shared_bytes(most_blocks: u32, head_dim: u32, cuts: &[ProductCut]) -> u32 {
     let attention = 4 * head_dim * (1 + 2 + 8 + 3) + 8 + 2 * 8 * 4;
     let sums: u32 = cuts.iter().map(|cut| cut.sums_bytes).sum();
-    let layers = 2 * 34 * 4;
-    let rest = 2 * 64 * 4 + 64;
-    debug_assert!(subgroup >= 8, "64 subgroups a workgroup at most");
+    let layers = 2 * size_of::<LayerBytes>() as u32;
+    // Sums of up to MOST_SUBGROUPS subgroups.
+    let rest = 2 * MOST_SUBGROUPS * 4 + 64;
     40 * most_blocks + sums + attention + layers + rest
 }

@@ -57,14 +57,13 @@ impl VulkanRecording {
                 recorded.commands.into_iter().for_each(|commands| self.recorder.free(commands));
             }
         }
-        match self.try_persistent(trial) {
-            Ok(()) => Ok(()),
-            Err(Obstacle::Device(error)) => Err(error),
-            Err(Obstacle::Words(why)) => {
-                self.persistent = None;
-                Err(refusal(&why))
+        self.try_persistent(trial).map_err(|obstacle| {
+            self.persistent = None;
+            match obstacle {
+                Obstacle::Device(error) => error,
+                Obstacle::Words(why) => refusal(&why),
             }
-        }
+        })
     }
 
     fn try_persistent(&mut self, trial: PersistentTrial) -> Result<(), Obstacle> {
@@ -140,7 +139,7 @@ impl VulkanRecording {
     ) -> Result<(), DeviceError> {
         // SAFETY: mapped, and nothing plays yet.
         unsafe { write_step(self.slots[0].start, &Step::default()) };
-        let commands = self.record(0, &program.meeting(memory, exchanges, spins))?;
+        let commands = self.record_for_host(0, &program.meeting(memory, exchanges, spins))?;
         self.submit_one(Some(0), commands)?;
         self.finish(0)?;
         self.recorder.free(commands);
@@ -156,13 +155,13 @@ impl VulkanRecording {
         let program = self.programmer(slot, &self.tuning).persistent(&trial);
         let program = program.map_err(DeviceError::Unsupported)?.body(&memory);
         let dispatches = program.len() as u32;
-        let commands = vec![self.record(slot, &program)?];
+        let commands = vec![self.record_for_host(slot, &program)?];
         self.slots[slot].persistent = Some(Recorded { commands, dispatches });
         Ok(())
     }
 
-    /// Whether a step is played by one dispatch: one row whose logits somebody waits for, and so hears if
-    /// workgroups gave up.
+    /// Whether a step is played by one dispatch: one row with logits. Its results are always waited for, which is
+    /// when the host sees whether workgroups gave up.
     pub(crate) fn plays_persistent(&self, slot: usize, step: &Step) -> bool {
         let active = self.persistent.as_ref().is_some_and(|persistent| persistent.active);
         let single = step.rows.len() == 1 && step.logits.len() == 1;

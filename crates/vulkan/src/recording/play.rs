@@ -42,11 +42,30 @@ impl VulkanRecording {
         slot: usize,
         program: &[Dispatch],
     ) -> Result<vk::CommandBuffer, DeviceError> {
+        self.record_then(slot, program, |_, _| ())
+    }
+
+    /// The same; the host may read what its kernels wrote.
+    pub(super) fn record_for_host(
+        &mut self,
+        slot: usize,
+        program: &[Dispatch],
+    ) -> Result<vk::CommandBuffer, DeviceError> {
+        self.record_then(slot, program, Recorder::to_host)
+    }
+
+    fn record_then(
+        &mut self,
+        slot: usize,
+        program: &[Dispatch],
+        then: impl FnOnce(&Recorder, vk::CommandBuffer),
+    ) -> Result<vk::CommandBuffer, DeviceError> {
         let set = self.slots[slot].set;
         let launches = self.recorder.realise(&mut self.pipelines, program)?;
         let commands = self.recorder.allocate()?;
         self.recorder.write(commands, |recorder| {
             recorder.launches(commands, set, &launches, |_, _| ());
+            then(recorder, commands);
         })?;
         Ok(commands)
     }

@@ -168,13 +168,13 @@ fn of_device(device: &Found) -> Vec<Row> {
 }
 
 fn power(mode: PowerMode) -> Row {
-    let row = match mode {
+    match mode {
         PowerMode::PowerSaver => {
-            Row::warning("power", format!("{}: the array's clock is low", mode.name()))
+            let fix = format!("{}   (of AMD's XRT)", npu::CHANGE_POWER_MODE.trim_matches('`'));
+            Row::warning("power", format!("{}: the array's clock is low", mode.name())).fix(fix)
         }
         _ => Row::fine("power", mode.name()),
-    };
-    row.fix(format!("{}   (of AMD's XRT)", npu::CHANGE_POWER_MODE.trim_matches('`')))
+    }
 }
 
 /// `limits` is the text of the process's limits.
