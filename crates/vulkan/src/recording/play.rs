@@ -2,6 +2,7 @@
 
 use super::{Recorded, VulkanRecording, logit_bucket};
 use crate::busy::BusyClock;
+use crate::commands::Recorder;
 use crate::describe::GpuKind;
 use crate::memory::Region;
 use crate::policy::submissions::{self, Piece};
