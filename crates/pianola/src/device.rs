@@ -105,7 +105,7 @@ pub fn one_gpu(text: &str) -> Result<Selection, String> {
 
 fn wrong_device() -> String {
     "a device is auto, cpu, vulkan, vulkan:INDEX or vulkan:NAME, several GPUs with commas between, \
-     or npu with one of these, as in npu+vulkan; `pianola devices` lists what is here"
+     cpu+vulkan, npu, or npu with one of these, as in npu+vulkan; `pianola devices` lists what is here"
         .to_string()
 }
 

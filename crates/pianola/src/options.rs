@@ -48,7 +48,7 @@ pub struct ComputeOptions {
     /// Device: auto, cpu, vulkan, vulkan:INDEX or vulkan:NAME (a part of its name). Auto takes a
     /// discrete GPU, then an integrated one, then the processor. Several GPUs, with commas between,
     /// are filled in turn; what a GPU has no memory for runs on the processor (cpu+vulkan says the same).
-    /// npu+vulkan and npu+cpu let AMD's NPU compute products of prompts; auto does, too, where there is one
+    /// npu+vulkan and npu+cpu let AMD's NPU (never yet run on silicon) compute products of prompts; where there is none, a notice says so; auto does, too, where there is one
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = device::parse)]
     pub device: DeviceChoice,
     /// Most memory to use on the GPU, as in 12GiB [default: what its driver grants]
@@ -67,11 +67,12 @@ pub struct ComputeOptions {
     pub overlap: String,
     /// Whether a GPU keeps quantised weights a second time, rotated and in int8, for prompts: about twice
     /// as fast in fast mode, for a byte a weight. Auto: on a card with matrix units for int8 that has
-    /// memory left; on: an error where that is not possible; or off
+    /// memory left; on: an error where a GPU cannot; or off. Without a GPU it has no effect
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "on", "off"])]
     pub prompt_weights: String,
     /// How a GPU plays the layers of a single token: dispatches, five a layer; persistent, one for all, by workgroups that
-    /// stay and hand each other words (an error where that is not possible); auto, dispatches for now
+    /// stay and hand each other words (an error where a GPU cannot); auto, dispatches for now. Without a GPU it has no
+    /// effect
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = ["auto", "dispatches", "persistent"])]
     pub decode: String,
     /// Tokens that a GPU samples by itself in one submission [default: as many as come within

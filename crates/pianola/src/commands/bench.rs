@@ -160,13 +160,12 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     if scenario.is_some() && arguments.lanes.len() > 1 {
         return Err(Failure::usage("--scenario runs with one number of lanes; give -b one number"));
     }
-    let options = arguments.load_options(&bench, scenario.as_ref(), console)?;
-    if let Some(device) = options.all_devices().iter().find(|device| device.is_emulated()) {
-        return Err(Failure::usage(format!(
-            "{} has no speed, so that there is nothing to measure; leave it out of the devices",
-            device.spec().name
-        )));
+    if arguments.compute.npu.emulate_npu {
+        return Err(Failure::usage(
+            "npu (emulated) has no speed, so that there is nothing to measure; leave out --emulate-npu",
+        ));
     }
+    let options = arguments.load_options(&bench, scenario.as_ref(), console)?;
     if arguments.ablate {
         ablate::check(&options, &bench)?;
     }

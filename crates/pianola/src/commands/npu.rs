@@ -23,7 +23,7 @@ use crate::store::Store;
 
 pub use list::{CHANGE_POWER_MODE, contexts, device_text, device_value, name};
 
-/// List, import and check kernels for AMD's NPU (Ryzen AI).
+/// List, import and check kernels for AMD's NPU (Ryzen AI; never yet run on silicon).
 ///
 /// Kernels are built with AMD's open tools (mlir-aie, IRON, mlir-air) and imported as packages; `check`
 /// runs each on the device against the processor. `run` and `serve` use what passes with --device npu+vulkan
