@@ -121,7 +121,6 @@ impl Executor {
                 let obsolete = |remark: &String| remark.contains(name.as_str());
                 let mut remarks = plan.remarks.clone();
                 remarks.retain(|remark| options.remarks.contains(remark) || !obsolete(remark));
-                remarks.push(line);
                 let mut plan = Arc::unwrap_or_clone(plan).without_takeovers();
                 plan.remarks = remarks;
                 Executor::record(plan, source, options, progress)
@@ -168,7 +167,9 @@ impl Executor {
     fn predict_with(&mut self, devices: &[Arc<dyn Device>]) {
         let plan = &self.plan;
         let measure = |device: &Arc<dyn Device>| device.measure(plan.options.numeric);
-        if plan.segmentations[0].segments.len() > 1 && self.overlap {
+        // A device that others can do without is not measured for what was placed on it by name.
+        let placed_by_name = devices.iter().any(|device| device.takeover().is_some());
+        if plan.segmentations[0].segments.len() > 1 && self.overlap && !placed_by_name {
             self.ceilings = devices.iter().map(measure).collect();
         }
         if plan.segmentations.len() > 1 {

@@ -120,7 +120,12 @@ fn check(mut engine: Engine, lanes: usize, tokens: usize, speculation: Speculati
 
 #[test]
 fn lanes_on_the_processor() {
-    let options = || LoadOptions { lanes: 32, context: Some(256), ..LoadOptions::default() };
+    let options = || LoadOptions {
+        lanes: 32,
+        context: Some(256),
+        reproducible: true,
+        ..LoadOptions::default()
+    };
     check(tiny_engine(options()).unwrap(), 32, 60, Speculation::Off);
     check(tiny_engine(options()).unwrap(), 32, 60, Speculation::Lookup);
 }

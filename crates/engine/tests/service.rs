@@ -18,7 +18,8 @@ use std::time::{Duration, Instant};
 use tiny::{tiny_config, tiny_engine};
 
 fn options(lanes: usize, queue: usize) -> LoadOptions {
-    LoadOptions { lanes, queue, context: Some(1024), ..LoadOptions::default() }
+    let (context, reproducible) = (Some(1024), true);
+    LoadOptions { lanes, queue, context, reproducible, ..LoadOptions::default() }
 }
 
 fn request(seed: u64, max_tokens: usize) -> Request {

@@ -96,7 +96,7 @@ fn a_lost_device_is_noticed_and_can_be_opened_again() {
     assert!(!engine.is_lost());
     gpu.lose();
     let error = engine.feed(&[5], 1, LogitRows::Last, &mut |_, _| ()).unwrap_err().to_string();
-    assert!(error.contains("was lost during a play") && error.contains("incomplete"), "{error}");
+    assert!(error.contains("was lost during a play"), "{error}");
     assert!(engine.is_lost());
     drop(engine);
     let mut again = load(&gpu::open());
