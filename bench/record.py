@@ -122,7 +122,8 @@ class IkLlamaCpp:
     def bench(self, model, args):
         arguments = ["-m", str(model_file(model)), "-t", args.threads, "-p", args.prompt, "-n", args.generate, "-r", 1,
                      *(["-rtr", 1] if self.repack else []), "-o", "json"]
-        out, err = call([self.program, *arguments])
+        folder = f"{model_file(model).parent}/"
+        out, err = (text.replace(folder, "") for text in call([self.program, *arguments]))
         build = json.loads(out)[0]
         version = f"{build['build_number']} ({build['build_commit']})"
         return {"program": self.name, "version": version, "command": ["llama-bench", *stripped(map(str, arguments))],
