@@ -30,7 +30,7 @@ fn matrix(ty: TensorType, columns: usize) -> PackedMatrix {
 
 /// A row times a Hadamard matrix of length one, chunk by chunk.
 fn rotated(row: &[f32], chunk: usize) -> Vec<f64> {
-    let sign = |a: usize, b: usize| if (a & b).count_ones() % 2 == 0 { 1.0 } else { -1.0 };
+    let sign = |a: usize, b: usize| if (a & b).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
     let of_chunk = |values: &[f32]| -> Vec<f64> {
         let sum = |at: usize| -> f64 {
             values.iter().enumerate().map(|(from, &x)| sign(at, from) * f64::from(x)).sum()
