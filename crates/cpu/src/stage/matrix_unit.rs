@@ -1,19 +1,15 @@
 //! Products of many rows on a matrix unit.
 
 use super::product::{Product, Weights};
+use super::sums::Sums;
 use super::{Activations, Play, WorkerScratch};
-use crate::pack::{BLOCK, TILE};
+use crate::pack::BLOCK;
 use crate::policy::UNIT_CUT;
 use crate::simd::matrix_unit::{
     PANEL_BLOCKS, PANELS, PanelBlock, STRIP, Strips, UnitProduct, UnitTiles,
 };
 use pianola_plan::Activation;
 use std::ops::Range;
-
-/// Sums of 16 outputs of a row; a cache line.
-#[repr(C, align(64))]
-#[derive(Clone, Copy)]
-struct Sums([f32; TILE]);
 
 /// What a worker has for products on a matrix unit: nothing where there is none.
 pub(super) struct UnitScratch {
@@ -26,7 +22,7 @@ impl UnitScratch {
     pub fn new(exists: bool) -> UnitScratch {
         let (blocks, rows) =
             if exists { (PANELS * PANEL_BLOCKS, UNIT_CUT.tiles * UNIT_CUT.rows) } else { (0, 0) };
-        UnitScratch { panels: vec![PanelBlock::ZERO; blocks], sums: vec![Sums([0.0; TILE]); rows] }
+        UnitScratch { panels: vec![PanelBlock::ZERO; blocks], sums: vec![Sums::ZERO; rows] }
     }
 }
 
@@ -53,22 +49,15 @@ impl Product {
             let groups = tiles.clone().step_by(PANELS);
             for (first, sums) in groups.zip(sums.chunks_mut(PANELS * padded)) {
                 let group = unit_tiles(play, part, first..tiles.end.min(first + PANELS));
-                let sums = values(&mut sums[..group.count * padded]);
+                let sums = Sums::values(&mut sums[..group.count * padded]);
                 let strip = rows.start / STRIP;
                 // SAFETY: by the promise of `Stage::run`; the rows are whole strips, or the last.
                 unsafe { product(&group, &strips, strip, blocks.clone(), panels, sums) };
             }
         }
-        for (tile, sums) in tiles.zip(sums.chunks_exact_mut(padded)) {
-            let sums = values(sums);
-            if fault!(play, WrongTail) && rows.len() > 1 && !rows.len().is_multiple_of(8) {
-                // The last row is that before it.
-                let last = rows.len() - 1;
-                sums.copy_within((last - 1) * TILE..last * TILE, last * TILE);
-            }
-            // SAFETY: by the promise of `Stage::run`.
-            unsafe { self.put(play, part, tile, rows.clone(), gate, sums) };
-        }
+        let sums = sums.chunks_exact_mut(padded);
+        // SAFETY: by the promise of `Stage::run`.
+        unsafe { self.put_sums(play, part, tiles, rows, gate, sums) };
     }
 }
 
@@ -85,9 +74,4 @@ fn unit_tiles(play: &Play<'_>, part: &Weights, tiles: Range<usize>) -> UnitTiles
         fault: (tiles.clone().position(|tile| part.is_faulty(tile)))
             .and_then(|index| Some((index, play.fault?))),
     }
-}
-
-fn values(sums: &mut [Sums]) -> &mut [f32] {
-    // SAFETY: each is 16 f32, and nothing else.
-    unsafe { std::slice::from_raw_parts_mut(sums.as_mut_ptr().cast(), sums.len() * TILE) }
 }

@@ -12,6 +12,7 @@ mod plain;
 mod product;
 mod prologue;
 mod rotated;
+mod sums;
 
 pub(crate) use heads::{Attention, Rotation, StoreKv};
 pub(crate) use plain::{Plain, PlainOp};

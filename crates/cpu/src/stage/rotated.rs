@@ -1,8 +1,9 @@
 //! Products of many rows in rotated form.
 
 use super::product::{Product, Weights};
+use super::sums::Sums;
 use super::{Activations, Play, WorkerScratch};
-use crate::pack::{LINE, TILE};
+use crate::pack::LINE;
 use crate::policy::ROTATED_CUT;
 use crate::simd::rotated::{
     FillPanel, FloatChunk, MultiplyPanel, PANEL_CHUNKS, PanelChunk, PanelSource, RotatedRows,
@@ -31,11 +32,6 @@ impl RotatedForm {
     }
 }
 
-/// Sums of 16 outputs of a row; a cache line.
-#[repr(C, align(64))]
-#[derive(Clone, Copy)]
-struct Sums([f32; TILE]);
-
 /// What a worker has for rotated products: nothing where there are none.
 pub(super) struct RotatedScratch {
     room: Box<FloatChunk>,
@@ -51,7 +47,7 @@ impl RotatedScratch {
         RotatedScratch {
             room: Box::new(FloatChunk::ZERO),
             panel: vec![PanelChunk::ZERO; chunks],
-            sums: vec![Sums([0.0; TILE]); rows],
+            sums: vec![Sums::ZERO; rows],
         }
     }
 }
@@ -84,23 +80,16 @@ impl Product {
                 // SAFETY: by the promise of `Stage::run`; prologues have left the rows.
                 unsafe {
                     fill(&source, room, panel);
-                    let sums = values(sums).as_mut_ptr();
+                    let sums = Sums::values(sums).as_mut_ptr();
                     // The next tile's part of these columns is further away than the hardware looks.
                     (play.kernels.prefetch)(source.tile.wrapping_add(next), lines);
                     (form.multiply)(panel, first, &activations, rows.clone(), sums);
                 }
             }
         }
-        for (tile, sums) in tiles.zip(sums.chunks_exact_mut(rows.len())) {
-            let sums = values(sums);
-            if fault!(play, WrongTail) && rows.len() > 1 && !rows.len().is_multiple_of(8) {
-                // The last row is that before it.
-                let last = rows.len() - 1;
-                sums.copy_within((last - 1) * TILE..last * TILE, last * TILE);
-            }
-            // SAFETY: by the promise of `Stage::run`.
-            unsafe { self.put(play, part, tile, rows.clone(), gate, sums) };
-        }
+        let sums = sums.chunks_exact_mut(rows.len());
+        // SAFETY: by the promise of `Stage::run`.
+        unsafe { self.put_sums(play, part, tiles, rows, gate, sums) };
     }
 }
 
@@ -122,9 +111,4 @@ fn source(
         #[cfg(feature = "test-hooks")]
         fault: play.fault.filter(|_| part.is_faulty(tile)).map(|fault| (fault, matrix.columns)),
     }
-}
-
-fn values(sums: &mut [Sums]) -> &mut [f32] {
-    // SAFETY: each is 16 f32, and nothing else.
-    unsafe { std::slice::from_raw_parts_mut(sums.as_mut_ptr().cast(), sums.len() * TILE) }
 }
