@@ -17,14 +17,19 @@
 #extension GL_KHR_cooperative_matrix : require
 #include "include/common.glsl"
 #include "include/weights.glsl"
+// A constant that no compiler knows: NVIDIA's puts masks and other constants into instructions, one each, and would need
+// two for what one can do with a register.
+uint half_1024;
+#define HALF_1024 half_1024
 #include "include/halves.glsl"
 #include "include/epilogue.glsl"
 
 // Rows that the operand has room for; it lies as fragments (include/operand.glsl).
 layout(constant_id = 11) const uint OPERAND_ROWS = 16;
-// Whether an invocation's pairs of columns come rows first: of the operand, of the weights.
-layout(constant_id = 12) const bool OPERAND_ROWS_FIRST = false;
-layout(constant_id = 13) const bool WEIGHTS_ROWS_FIRST = false;
+// Whether an invocation's pairs of columns come rows first: of the weights, which are the first factor of a
+// product, of the operand. So eight rows of the operand or fewer are whole registers of the second.
+layout(constant_id = 12) const bool WEIGHTS_ROWS_FIRST = false;
+layout(constant_id = 13) const bool OPERAND_ROWS_FIRST = false;
 // Weights of the next stage are loaded while one is multiplied: less waiting, more registers.
 layout(constant_id = 15) const bool EARLY = true;
 // Invocations that share a row of a matrix.
@@ -87,6 +92,8 @@ void main() {
         const uint token = first_token + i * GROUPS + gl_SubgroupInvocationID / SHARERS;
         tokens[i] = min(token, token_count() - 1);
     }
+    // Rows are far fewer.
+    half_1024 = 0x64006400u | tokens[0] >> 20;
 
     // A vector is the columns of several matrices. Eight of them would be too much code to unroll:
     // then the end is one that no compiler knows.
@@ -127,23 +134,23 @@ void main() {
                 weights[i] = decode_block(part, GATE != 0 && i / HELD_ROWS % 2 == 1, now[i], k);
             }
             [[unroll]] for (uint first = 0; first < vector_end; first += HELD_COLUMNS) {
-                coopmat<float16_t, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseA> a[COUNT];
+                coopmat<float16_t, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseB> b[COUNT];
                 [[unroll]] for (uint n = 0; n < COUNT; n++) {
                     [[unroll]] for (uint i = 0; i < HELD_ROWS * HELD_COLUMNS; i++) {
                         const uint row = i / HELD_COLUMNS, column = i % HELD_COLUMNS, at = first + column;
                         const f16vec2 pair = unpackFloat2x16(inputs[k][HELD_ROWS * n + row][at / 2]);
-                        a[n][element_at(OPERAND_ROWS_FIRST, row, column)] = pair[at % 2];
+                        b[n][element_at(OPERAND_ROWS_FIRST, row, column)] = pair[at % 2];
                     }
                 }
                 [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
-                    coopmat<float16_t, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseB> b;
+                    coopmat<float16_t, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseA> a;
                     [[unroll]] for (uint i = 0; i < HELD_ROWS * HELD_COLUMNS; i++) {
                         const uint row = i / HELD_COLUMNS, column = i % HELD_COLUMNS, at = first + column;
                         const f16vec2 pair = unpackFloat2x16(weights[HELD_ROWS * r + row][at / 2]);
-                        b[element_at(WEIGHTS_ROWS_FIRST, row, column)] = pair[at % 2];
+                        a[element_at(WEIGHTS_ROWS_FIRST, row, column)] = pair[at % 2];
                     }
                     [[unroll]] for (uint n = 0; n < COUNT; n++) {
-                        sums[n * HEIGHT + r] = coopMatMulAdd(a[n], b, sums[n * HEIGHT + r]);
+                        sums[n * HEIGHT + r] = coopMatMulAdd(a, b[n], sums[n * HEIGHT + r]);
                     }
                 }
             }
@@ -154,7 +161,7 @@ void main() {
         barrier();
         [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
             const uint at = gl_SubgroupID * SIDE * SUM_STRIDE + r * SIDE / 4;
-            coopMatStore(sums[n * HEIGHT + r], tile, at, SUM_STRIDE, gl_CooperativeMatrixLayoutRowMajor);
+            coopMatStore(sums[n * HEIGHT + r], tile, at, SUM_STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
         }
         barrier();
         put_outputs(n, part, first_row, first_token);

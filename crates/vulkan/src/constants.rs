@@ -48,7 +48,7 @@ constants! {
     }
     "project_matrix.comp" project_matrix { STEP = 11 }
     "project_fragments.comp" project_fragments {
-        OPERAND_ROWS = 11, OPERAND_ROWS_FIRST = 12, WEIGHTS_ROWS_FIRST = 13, EARLY = 15,
+        OPERAND_ROWS = 11, WEIGHTS_ROWS_FIRST = 12, OPERAND_ROWS_FIRST = 13, EARLY = 15,
         SHARERS = 16
     }
     "project_rotated.comp" project_rotated {

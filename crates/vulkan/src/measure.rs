@@ -91,8 +91,8 @@ pub(crate) fn fragments(gpu: &Arc<Gpu>) -> Result<Option<Fragments>, DeviceError
     if lengths != [elements / subgroup; 2] {
         return Ok(None);
     }
-    let (operand, weights) = places.split_at(elements as usize);
-    Ok(Fragments::of(&Places { subgroup, side, operand, weights }))
+    let (first, second) = places.split_at(elements as usize);
+    Ok(Fragments::of(&Places { subgroup, side, first, second }))
 }
 
 /// Operations a second of the arithmetic that `numeric` rests on, roughly, for predictions.

@@ -144,10 +144,6 @@ impl Arguments {
             (None, Some(_)) => DEFAULT_LANES,
             (None, None) => 1,
         };
-        // A single sequence is compared with other programs one token a submission; lanes are played as
-        // a service would play them.
-        let one = (options.lanes == 1).then_some(1);
-        options.tokens_per_submit = self.compute.tokens_per_submit.or(one);
         Ok(options)
     }
 }

@@ -7,6 +7,11 @@
 // Of four neighbours the middle two change places, in weights and operand alike: the order does not
 // matter to a sum, and two codes with a byte between them are a pair without being moved.
 
+#ifndef HALF_1024
+// 1024 twice.
+#define HALF_1024 0x64006400u
+#endif
+
 // Weights 8 k to 8 k + 7 of a block, in the order 0 2 1 3 4 6 5 7. Only `scale` and `minimum` were
 // rounded before; they are halves in most types to begin with.
 uvec4 decode_eight(const uint type, Raw raw, const uint k) {
@@ -31,14 +36,14 @@ uvec4 decode_eight(const uint type, Raw raw, const uint k) {
             const uint mask = k < 2 ? 0x000f000fu : 0x00f000f0u;
             const f16vec2 unit = f16vec2(float16_t(k < 2 ? 1.0 : 0.0625));
             const f16vec2 origin = f16vec2(float16_t(-middle - (k < 2 ? 1024.0 : 64.0)));
-            even = fma(unpackFloat2x16((word & mask) | 0x64006400u), unit, origin);
-            odd = fma(unpackFloat2x16(((word >> 8) & mask) | 0x64006400u), unit, origin);
+            even = fma(unpackFloat2x16((word & mask) | HALF_1024), unit, origin);
+            odd = fma(unpackFloat2x16(((word >> 8) & mask) | HALF_1024), unit, origin);
         } else {
             const f16vec2 origin = f16vec2(float16_t(1024.0 + middle));
             // Signed codes become unsigned, 128 higher.
             const uint word = is_signed(type) ? codes[2 * k + i] ^ 0x80808080u : codes[2 * k + i];
-            even = unpackFloat2x16((word & 0x00ff00ffu) | 0x64006400u) - origin;
-            odd = unpackFloat2x16(((word >> 8) & 0x00ff00ffu) | 0x64006400u) - origin;
+            even = unpackFloat2x16((word & 0x00ff00ffu) | HALF_1024) - origin;
+            odd = unpackFloat2x16(((word >> 8) & 0x00ff00ffu) | HALF_1024) - origin;
         }
         even = centred ? even * scale : fma(even, scale, minimum);
         odd = centred ? odd * scale : fma(odd, scale, minimum);

@@ -16,10 +16,10 @@ pub(crate) const MOST_ROWS: u32 = 64;
 pub(crate) struct Fragments {
     /// Invocations that share a row.
     pub sharers: u32,
-    /// Of the first operand, a pair of columns of all rows comes before the next pair.
-    pub operand_rows_first: bool,
-    /// Of the second, where weight rows are its columns.
-    pub weights_rows_first: bool,
+    /// Of the first factor, a pair of columns of all rows comes before the next pair.
+    pub first_rows_first: bool,
+    /// Of the second, whose columns are meant by rows.
+    pub second_rows_first: bool,
 }
 
 /// What a device answered: the place, side * row + column, of each invocation's elements.
@@ -27,27 +27,27 @@ pub(crate) struct Fragments {
 pub(crate) struct Places<'a> {
     pub subgroup: u32,
     pub side: u32,
-    /// Of the first operand.
-    pub operand: &'a [u32],
+    /// Of the first factor of a product.
+    pub first: &'a [u32],
     /// Of the second, rows and columns swapped.
-    pub weights: &'a [u32],
+    pub second: &'a [u32],
 }
 
 impl Fragments {
     /// From a device's answer, if it is an order that the kernel knows.
     pub fn of(places: &Places<'_>) -> Option<Fragments> {
-        let &Places { subgroup, side, operand, weights } = places;
+        let &Places { subgroup, side, first, second } = places;
         // An invocation holds part of a vector of eight columns.
         let candidates = (0..=side.ilog2()).map(|power| 1 << power).filter(|sharers| {
             side / sharers <= 8 && sharers * side >= subgroup && *sharers <= subgroup
         });
         for sharers in candidates {
             let order = Order { subgroup, side, sharers };
-            if let (Some(operand), Some(weights)) = (order.find(operand), order.find(weights))
-                && operand.1 == weights.1
+            if let (Some(first), Some(second)) = (order.find(first), order.find(second))
+                && first.1 == second.1
             {
-                let (operand_rows_first, weights_rows_first) = (operand.0, weights.0);
-                return Some(Fragments { sharers, operand_rows_first, weights_rows_first });
+                let (first_rows_first, second_rows_first) = (first.0, second.0);
+                return Some(Fragments { sharers, first_rows_first, second_rows_first });
             }
         }
         None
@@ -160,7 +160,8 @@ pub(crate) fn choose(limits: &Limits, rows: u32, count: u32, gate: bool) -> Frag
         rows_each: scaled(if narrow { 16 } else { 32 }),
         tokens_each: scaled(tokens_each),
         split,
-        early: tokens_each == 16,
+        // More weight rows under way at once do without.
+        early: tokens_each == 16 && narrow,
     }
 }
 
@@ -208,19 +209,17 @@ mod tests {
         places
     }
 
-    fn found(subgroup: u32, side: u32, operand: &[u32], weights: &[u32]) -> Option<Fragments> {
-        Fragments::of(&Places { subgroup, side, operand, weights })
+    fn found(subgroup: u32, side: u32, first: &[u32], second: &[u32]) -> Option<Fragments> {
+        Fragments::of(&Places { subgroup, side, first, second })
     }
 
     #[test]
     fn places_are_told_apart() {
-        let expected =
-            Fragments { sharers: 4, operand_rows_first: true, weights_rows_first: false };
+        let expected = Fragments { sharers: 4, first_rows_first: true, second_rows_first: false };
         assert_eq!(found(32, 16, &pairs(true), &pairs(false)), Some(expected));
         // A column for each of eight invocations, as Mesa's software driver has them.
         let columns: Vec<u32> = (0..64).map(|at| at % 8 * 8 + at / 8).collect();
-        let expected =
-            Fragments { sharers: 8, operand_rows_first: false, weights_rows_first: false };
+        let expected = Fragments { sharers: 8, first_rows_first: false, second_rows_first: false };
         assert_eq!(found(8, 8, &columns, &columns), Some(expected));
     }
 

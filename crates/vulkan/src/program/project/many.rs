@@ -95,8 +95,8 @@ impl Programmer<'_> {
         constants.extend(shape.constants(&self.limits));
         constants.extend([
             (project_fragments::OPERAND_ROWS, self.fragment_rows(count)),
-            (project_fragments::OPERAND_ROWS_FIRST, u32::from(order.operand_rows_first)),
-            (project_fragments::WEIGHTS_ROWS_FIRST, u32::from(order.weights_rows_first)),
+            (project_fragments::WEIGHTS_ROWS_FIRST, u32::from(order.first_rows_first)),
+            (project_fragments::OPERAND_ROWS_FIRST, u32::from(order.second_rows_first)),
             (project_fragments::EARLY, u32::from(shape.early)),
             (project_fragments::SHARERS, order.sharers),
         ]);
