@@ -162,6 +162,24 @@ mod tests {
     }
 
     #[test]
+    fn jobs_in_rotated_form_end_together_and_fit_the_scratch() {
+        for most in [VECTOR_ROTATED_CUT, UNIT_ROTATED_CUT] {
+            for (tiles, rows) in [(240, 512), (960, 500), (37, 1100), (1, 192)] {
+                let cut = cut_rotated_product(most, tiles, rows, 16);
+                assert!(
+                    cut.tiles <= most.tiles
+                        && cut.tiles * sums_stride(cut.rows) <= MOST_ROTATED_ROWS
+                );
+            }
+        }
+        let cut = cut_rotated_product(UNIT_ROTATED_CUT, 240, 512, 16);
+        assert_eq!(cut, ProductCut { tiles: 15, rows: 512 });
+        for group in [VECTOR_PANELS, UNIT_PANELS] {
+            assert!(group.tiles * group.chunks <= MOST_PANEL_CHUNKS);
+        }
+    }
+
+    #[test]
     fn few_kv_heads_are_shared_and_many_are_not() {
         assert_eq!(cut_attend(4, 1, 1, 2, 32).heads, 2);
         assert_eq!(cut_attend(9, 3, 1, 2, 32), AttendCut { rows: 10, heads: 3 });
