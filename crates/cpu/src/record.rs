@@ -2,7 +2,9 @@
 
 use crate::memory::Memory;
 use crate::pack::BLOCK;
-use crate::policy::{ROTATED_ROWS, rotation};
+use crate::policy::{
+    ROTATED_ROWS, UNIT_PANELS, UNIT_ROTATED_CUT, VECTOR_PANELS, VECTOR_ROTATED_CUT, rotation,
+};
 use crate::simd::Level;
 use crate::simd::matrix_unit::{STRIP, STRIP_BLOCK_BYTES};
 use crate::simd::product::{BlockMeta, FloatRows};
@@ -260,16 +262,24 @@ impl Recorder<'_> {
 
     /// How products of many rows with `columns` columns are computed.
     fn rotated_form(&self, columns: usize) -> Option<RotatedForm> {
-        let (multiply, zero) = match self.level.unit_kernels() {
-            Some(unit) => (unit.multiply_panel, 0),
-            None => (self.level.kernels().multiply_panel, UNSIGNED),
-        };
-        Some(RotatedForm {
+        let vectors = RotatedForm {
             chunk: rotation(&self.plan.options, self.level, columns)?,
             capacity: self.plan.options.max_rows.next_multiple_of(STRIP),
             least_rows: ROTATED_ROWS,
-            multiply,
-            zero,
+            most: VECTOR_ROTATED_CUT,
+            group: VECTOR_PANELS,
+            multiply: self.level.kernels().multiply_panels,
+            zero: UNSIGNED,
+        };
+        Some(match self.level.unit_kernels() {
+            Some(unit) => RotatedForm {
+                most: UNIT_ROTATED_CUT,
+                group: UNIT_PANELS,
+                multiply: unit.multiply_panels,
+                zero: 0,
+                ..vectors
+            },
+            None => vectors,
         })
     }
 

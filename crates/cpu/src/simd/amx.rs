@@ -81,40 +81,34 @@ macro_rules! start {
     };
 }
 
-/// Adds the products of a strip's columns and a panel's to a register, by two others.
-macro_rules! add_whole {
-    ($products:tt, $left:tt, $right:tt, $strip:expr, $panel:expr, $stride:expr) => {
+/// Loads 16 rows of 64 bytes, `$stride` bytes apart.
+macro_rules! load_whole {
+    ($register:tt, $from:expr, $stride:expr) => {
         asm!(
-            concat!("tileloadd ", $left, ", [{strip} + {row}]"),
-            concat!("tileloadd ", $right, ", [{panel} + {line}]"),
-            concat!("tdpbssd ", $products, ", ", $left, ", ", $right),
-            strip = in(reg) $strip,
-            panel = in(reg) $panel,
-            row = in(reg) $stride,
-            line = in(reg) 64usize,
-            out($products) _,
-            out($left) _,
-            out($right) _,
+            concat!("tileloadd ", $register, ", [{from} + {stride}]"),
+            from = in(reg) $from,
+            stride = in(reg) $stride,
+            out($register) _,
             options(nostack, readonly, preserves_flags),
         )
     };
 }
 
-/// Begins the products of a strip and a panel, one or two times [`WHOLE_COLUMNS`].
-macro_rules! start_whole {
-    ($products:tt, $strip:expr, $panel:expr, $columns:expr) => {{
-        let (strip, panel, columns): (*const i8, *const i8, usize) = ($strip, $panel, $columns);
+macro_rules! clear {
+    ($products:tt) => {
+        asm!(concat!("tilezero ", $products), out($products) _, options(nostack, nomem, preserves_flags))
+    };
+}
+
+/// Adds the products of two registers to a third.
+macro_rules! multiply {
+    ($products:tt, $strip:literal, $panel:literal) => {
         asm!(
-            concat!("tilezero ", $products),
+            concat!("tdpbssd ", $products, ", ", $strip, ", ", $panel),
             out($products) _,
             options(nostack, nomem, preserves_flags),
-        );
-        add_whole!($products, "tmm4", "tmm6", strip, panel, columns);
-        if columns > WHOLE_COLUMNS {
-            let (strip, panel) = (strip.add(WHOLE_COLUMNS), panel.add(16 * WHOLE_COLUMNS));
-            add_whole!($products, "tmm5", "tmm7", strip, panel, columns);
-        }
-    }};
+        )
+    };
 }
 
 macro_rules! store {
@@ -146,19 +140,49 @@ unsafe impl MatrixUnit for Amx {
     }
 
     #[inline(always)]
-    unsafe fn start_whole<const SLOT: usize>(
-        &mut self,
-        strip: *const i8,
-        panel: *const i8,
-        columns: usize,
-    ) {
+    unsafe fn load_strip<const INDEX: usize>(&mut self, strip: *const i8, stride: usize) {
         // SAFETY: by the trait's promise.
         unsafe {
-            match SLOT {
-                0 => start_whole!("tmm0", strip, panel, columns),
-                1 => start_whole!("tmm1", strip, panel, columns),
-                2 => start_whole!("tmm2", strip, panel, columns),
-                _ => start_whole!("tmm3", strip, panel, columns),
+            match INDEX {
+                0 => load_whole!("tmm4", strip, stride),
+                _ => load_whole!("tmm5", strip, stride),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_panel<const INDEX: usize>(&mut self, panel: *const i8) {
+        // SAFETY: by the trait's promise.
+        unsafe {
+            match INDEX {
+                0 => load_whole!("tmm6", panel, 64usize),
+                _ => load_whole!("tmm7", panel, 64usize),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn clear<const STRIP: usize, const PANEL: usize>(&mut self) {
+        // SAFETY: by the trait's promise.
+        unsafe {
+            match (STRIP, PANEL) {
+                (0, 0) => clear!("tmm0"),
+                (0, _) => clear!("tmm1"),
+                (_, 0) => clear!("tmm2"),
+                _ => clear!("tmm3"),
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn multiply<const STRIP: usize, const PANEL: usize>(&mut self) {
+        // SAFETY: by the trait's promise.
+        unsafe {
+            match (STRIP, PANEL) {
+                (0, 0) => multiply!("tmm0", "tmm4", "tmm6"),
+                (0, _) => multiply!("tmm1", "tmm4", "tmm7"),
+                (_, 0) => multiply!("tmm2", "tmm5", "tmm6"),
+                _ => multiply!("tmm3", "tmm5", "tmm7"),
             }
         }
     }
@@ -210,6 +234,11 @@ unsafe impl UnitLanes for Avx512 {
             let signed = _mm512_sub_epi8(codes, _mm512_set1_epi8(zero as i8));
             _mm512_storeu_si512(to.cast(), signed);
         }
+    }
+    #[inline(always)]
+    unsafe fn prefetch_near(from: *const i8) {
+        // SAFETY: a prefetch reads nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from) }
     }
 }
 

@@ -1,15 +1,30 @@
 //! A matrix unit in plain Rust: what tests have where there is none.
 
-use super::matrix_unit::{MatrixUnit, SLOTS, UnitLanes, unit_kernels};
+use super::matrix_unit::{MatrixUnit, SLOTS, UnitLanes, WHOLE_COLUMNS, unit_kernels};
 use super::portable::Portable;
 
-/// Computes what the unit's instructions would; holds the products of each slot.
-pub(crate) struct EmulatedUnit([[i32; 256]; SLOTS]);
+/// Computes what the unit's instructions would.
+pub(crate) struct EmulatedUnit {
+    /// The products of each slot.
+    slots: [[i32; 256]; SLOTS],
+    /// `[16][64]` of two strips.
+    strips: [[i8; 16 * WHOLE_COLUMNS]; 2],
+    /// `[16][16][4]` of two panels.
+    panels: [[i8; 16 * WHOLE_COLUMNS]; 2],
+}
+
+impl EmulatedUnit {
+    /// What nobody has loaded or cleared is not zero, as what another product left is not.
+    fn new() -> EmulatedUnit {
+        let bytes = [[77; 16 * WHOLE_COLUMNS]; 2];
+        EmulatedUnit { slots: [[7777; 256]; SLOTS], strips: bytes, panels: bytes }
+    }
+}
 
 /// Products of a strip's block of `columns` with a panel's.
 ///
 /// # Safety
-/// As of [`MatrixUnit::start_whole`].
+/// `strip` holds `[16][columns]`, `panel` `[columns / 4][16][4]`.
 unsafe fn multiply(strip: *const i8, panel: *const i8, columns: usize) -> [i32; 256] {
     std::array::from_fn(|at| {
         let (row, output) = (at / 16, at % 16);
@@ -28,30 +43,48 @@ unsafe fn multiply(strip: *const i8, panel: *const i8, columns: usize) -> [i32; 
 // SAFETY: plain code.
 unsafe impl MatrixUnit for EmulatedUnit {
     unsafe fn configure() -> EmulatedUnit {
-        EmulatedUnit([[0; 256]; SLOTS])
+        EmulatedUnit::new()
     }
 
     unsafe fn configure_whole() -> EmulatedUnit {
-        EmulatedUnit([[0; 256]; SLOTS])
+        EmulatedUnit::new()
     }
 
     unsafe fn start<const SLOT: usize>(&mut self, strip: *const i8, panel: *const i8) {
         // SAFETY: by the trait's promise.
-        self.0[SLOT] = unsafe { multiply(strip, panel, 32) };
+        self.slots[SLOT] = unsafe { multiply(strip, panel, 32) };
     }
 
-    unsafe fn start_whole<const SLOT: usize>(
-        &mut self,
-        strip: *const i8,
-        panel: *const i8,
-        columns: usize,
-    ) {
+    unsafe fn load_strip<const INDEX: usize>(&mut self, strip: *const i8, stride: usize) {
+        for (row, room) in self.strips[INDEX].chunks_exact_mut(WHOLE_COLUMNS).enumerate() {
+            // SAFETY: by the trait's promise.
+            unsafe {
+                let from = strip.add(row * stride);
+                from.copy_to_nonoverlapping(room.as_mut_ptr(), WHOLE_COLUMNS);
+            }
+        }
+    }
+
+    unsafe fn load_panel<const INDEX: usize>(&mut self, panel: *const i8) {
+        let room = &mut self.panels[INDEX];
         // SAFETY: by the trait's promise.
-        self.0[SLOT] = unsafe { multiply(strip, panel, columns) };
+        unsafe { panel.copy_to_nonoverlapping(room.as_mut_ptr(), room.len()) };
+    }
+
+    unsafe fn clear<const STRIP: usize, const PANEL: usize>(&mut self) {
+        self.slots[2 * STRIP + PANEL] = [0; 256];
+    }
+
+    unsafe fn multiply<const STRIP: usize, const PANEL: usize>(&mut self) {
+        let (strip, panel) = (&self.strips[STRIP], &self.panels[PANEL]);
+        // SAFETY: both hold whole columns.
+        let products = unsafe { multiply(strip.as_ptr(), panel.as_ptr(), WHOLE_COLUMNS) };
+        let slot = &mut self.slots[2 * STRIP + PANEL];
+        slot.iter_mut().zip(products).for_each(|(sum, product)| *sum += product);
     }
 
     unsafe fn store<const SLOT: usize>(&mut self, products: *mut i32) {
-        let held = &self.0[SLOT];
+        let held = &self.slots[SLOT];
         // SAFETY: by the trait's promise.
         unsafe { products.copy_from_nonoverlapping(held.as_ptr(), held.len()) };
     }
@@ -72,6 +105,8 @@ unsafe impl UnitLanes for Portable {
         // SAFETY: by the trait's promise.
         unsafe { to.cast::<[i8; 64]>().write_unaligned(signed) }
     }
+    #[inline(always)]
+    unsafe fn prefetch_near(_: *const i8) {}
 }
 
 /// There is no ceiling to measure.

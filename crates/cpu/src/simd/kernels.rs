@@ -6,7 +6,8 @@ use super::lanes::Lanes;
 use super::math;
 use super::product::{self, Bf16, BlockMeta, FloatRows, QuantizedRows};
 use super::rotated::{
-    self, FillPanel, FloatChunk, MultiplyPanel, PanelChunk, PanelSource, RotatedRows,
+    self, FillPanel, FloatChunk, MultiplyPanels, PanelChunk, PanelSource, Panels, RotatedRows,
+    TileSums,
 };
 use super::rows::{self, TileEpilogue};
 use super::store::{self, HeadPrologue};
@@ -41,7 +42,7 @@ pub(crate) struct Kernels {
     /// `(row, columns, rows, index)`: see [`rotated::rotate_row`].
     pub rotate_row: unsafe fn(*const f32, usize, &RotatedRows, usize),
     pub fill_panel: fn(TensorType) -> Option<FillPanel>,
-    pub multiply_panel: MultiplyPanel,
+    pub multiply_panels: MultiplyPanels,
     pub put_tile: unsafe fn(&TileEpilogue),
     pub gate: unsafe fn(*mut f32, *const f32, Activation),
     pub soft_cap: unsafe fn(*mut f32, f32),
@@ -164,8 +165,8 @@ macro_rules! kernels {
                     rows::quantize::<L>(x, width, codes, metas);
                 rotate_row(x: *const f32, columns: usize, rows: &RotatedRows, row: usize) =
                     rotated::rotate_row::<L>(x, columns, rows, row);
-                multiply_panel(panel: &[PanelChunk], first: usize, activations: &RotatedRows, rows: Range<usize>, sums: *mut f32) =
-                    rotated::multiply::<L>(panel, first, activations, rows, sums);
+                multiply_panels(panels: &Panels<'_>, activations: &RotatedRows, rows: Range<usize>, sums: TileSums) =
+                    rotated::multiply::<L>(panels, activations, rows, sums);
                 put_tile(epilogue: &TileEpilogue) = rows::put_tile::<L>(epilogue);
                 prefetch(from: *const u8, lines: usize) = super::prefetch::<L>(from, lines);
                 gate(x: *mut f32, up: *const f32, activation: Activation) =
@@ -187,7 +188,7 @@ macro_rules! kernels {
 
             pub(crate) static KERNELS: Kernels = Kernels {
                 product, dequantize, direct, float_rows, rms_norm, add, quantize,
-                rotate_row, fill_panel, multiply_panel,
+                rotate_row, fill_panel, multiply_panels,
                 put_tile, gate, soft_cap, prepare, store, attend: attention, prefetch, probe_dots,
                 probe_fmas, probe_read,
             };

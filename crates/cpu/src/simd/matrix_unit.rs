@@ -14,7 +14,7 @@ mod rotated;
 
 use super::lanes::Lanes;
 use super::product::BlockMeta;
-use super::rotated::MultiplyPanel;
+use super::rotated::MultiplyPanels;
 use super::tile::{Codes, Scales, Walk};
 use crate::pack::{BLOCK, TILE};
 use pianola_formats::TensorType;
@@ -59,17 +59,26 @@ pub(crate) unsafe trait MatrixUnit: Sized {
     /// # Safety
     /// The blocks are there, and `SLOT` is a slot.
     unsafe fn start<const SLOT: usize>(&mut self, strip: *const i8, panel: *const i8);
-    /// Begins to multiply 16 rows of `columns`, one behind another, with a panel's `[columns / 4][16][4]`, for
-    /// slot `SLOT`. The unit was prepared for [`WHOLE_COLUMNS`], of which `columns` are one or two.
+    /// Takes [`WHOLE_COLUMNS`] of a strip, 16 rows that are `stride` bytes apart, as strip `INDEX` of two.
     ///
     /// # Safety
-    /// The rows and the panel are there, and `SLOT` is a slot.
-    unsafe fn start_whole<const SLOT: usize>(
-        &mut self,
-        strip: *const i8,
-        panel: *const i8,
-        columns: usize,
-    );
+    /// The unit was prepared for whole columns, the rows are there, and `INDEX` is 0 or 1.
+    unsafe fn load_strip<const INDEX: usize>(&mut self, strip: *const i8, stride: usize);
+    /// Takes [`WHOLE_COLUMNS`] of a panel, `[16][16][4]`, as panel `INDEX` of two.
+    ///
+    /// # Safety
+    /// As of [`MatrixUnit::load_strip`].
+    unsafe fn load_panel<const INDEX: usize>(&mut self, panel: *const i8);
+    /// Empties slot `2 * STRIP + PANEL`.
+    ///
+    /// # Safety
+    /// The unit was prepared for whole columns, and the two are 0 or 1.
+    unsafe fn clear<const STRIP: usize, const PANEL: usize>(&mut self);
+    /// Adds the products of a strip and a panel to slot `2 * STRIP + PANEL`.
+    ///
+    /// # Safety
+    /// As of [`MatrixUnit::clear`]; the two were loaded.
+    unsafe fn multiply<const STRIP: usize, const PANEL: usize>(&mut self);
     /// Stores the products of a slot, `[16][16]`.
     ///
     /// # Safety
@@ -88,6 +97,8 @@ pub(crate) unsafe trait UnitLanes: Lanes {
     unsafe fn load_i32(from: *const i32) -> Self::F;
     /// Stores `byte - zero` of 64 bytes, signed; the differences fit.
     unsafe fn store_signed(to: *mut i8, codes: Self::B, zero: u8);
+    /// Asks for the cache line at `from`, which need not be valid, to be brought to the first-level cache.
+    unsafe fn prefetch_near(from: *const i8);
 }
 
 /// Rooms for products, as many as a unit holds. No two begin 4 KiB apart: a load would take a store to the
@@ -166,7 +177,7 @@ pub(crate) type UnitProduct =
 pub(crate) struct UnitKernels {
     pub product: fn(TensorType) -> Option<UnitProduct>,
     /// Takes panels of signed codes.
-    pub multiply_panel: MultiplyPanel,
+    pub multiply_panels: MultiplyPanels,
     /// Repeated products on registers, for measuring the arithmetic ceiling: `count` times
     /// 16 x 16 x 64 multiply-adds.
     pub probe: unsafe fn(usize),
@@ -393,13 +404,13 @@ macro_rules! unit_kernels {
         $($variant:ident $function:ident: $codes:ty, $scales:ty, $zero:expr;)*) => {
         mod $name {
             use crate::simd::matrix_unit::*;
-            use crate::simd::rotated::{PanelChunk, RotatedRows};
+            use crate::simd::rotated::{Panels, RotatedRows, TileSums};
             use crate::simd::tile::*;
             use pianola_formats::TensorType;
             use std::ops::Range;
 
             pub(crate) static KERNELS: UnitKernels =
-                UnitKernels { product, multiply_panel, probe: $probe };
+                UnitKernels { product, multiply_panels, probe: $probe };
 
             fn product(ty: TensorType) -> Option<UnitProduct> {
                 Some(match ty {
@@ -417,15 +428,14 @@ macro_rules! unit_kernels {
     };
     (@rotated [$($attribute:tt)*], $lanes:ty, $unit:ty) => {
         $($attribute)*
-        unsafe fn multiply_panel(
-            panel: &[PanelChunk],
-            first: usize,
+        unsafe fn multiply_panels(
+            panels: &Panels<'_>,
             activations: &RotatedRows,
             rows: Range<usize>,
-            sums: *mut f32,
+            sums: TileSums,
         ) {
             // SAFETY: forwarded; see `UnitKernels`.
-            unsafe { multiply_rotated::<$lanes, $unit>(panel, first, activations, rows, sums) }
+            unsafe { multiply_rotated::<$lanes, $unit>(panels, activations, rows, sums) }
         }
     };
     (@one [$($attribute:tt)*], $function:ident, $lanes:ty, $unit:ty, $codes:ty, $scales:ty, $zero:expr) => {

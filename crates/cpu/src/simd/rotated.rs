@@ -19,9 +19,6 @@ use std::ops::Range;
 
 /// Columns of a chunk, at most: those that are rotated together and share a scale.
 pub(crate) const CHUNK: usize = 128;
-/// Chunks of a tile that are multiplied with all rows before the next: of one panel, which stays in the
-/// first-level cache with the columns of some rows.
-pub(crate) const PANEL_CHUNKS: usize = 4;
 
 /// Columns of a chunk of rows with `columns` columns; none where these cannot be rotated.
 pub(crate) fn chunk_columns(columns: usize) -> Option<usize> {
@@ -91,12 +88,34 @@ pub(crate) struct PanelSource {
     pub fault: Option<(pianola_plan::Fault, usize)>,
 }
 
+/// Panels of tiles that follow one another, of the same columns.
+#[derive(Clone, Copy)]
+pub(crate) struct Panels<'a> {
+    /// `[tiles][chunks]`
+    pub chunks: &'a [PanelChunk],
+    pub tiles: usize,
+    /// The first chunk of each tile.
+    pub first: usize,
+}
+
+impl Panels<'_> {
+    /// Chunks of a tile.
+    pub fn depth(&self) -> usize {
+        self.chunks.len() / self.tiles
+    }
+}
+
+/// Sums of tiles with rows: `[tiles][stride][16]`, of which the first are those of the rows.
+#[derive(Clone, Copy)]
+pub(crate) struct TileSums {
+    pub start: *mut f32,
+    pub stride: usize,
+}
+
 /// `(source, room, panel)`
 pub(crate) type FillPanel = unsafe fn(&PanelSource, &mut FloatChunk, &mut [PanelChunk]);
-/// `(panel, its first chunk, activations, rows, sums [rows][16])`: adds to the sums, which start at 0 with
-/// chunk 0.
-pub(crate) type MultiplyPanel =
-    unsafe fn(&[PanelChunk], usize, &RotatedRows, Range<usize>, *mut f32);
+/// `(panels, activations, rows, sums)`: adds to the sums, which start at 0 with chunk 0.
+pub(crate) type MultiplyPanels = unsafe fn(&Panels<'_>, &RotatedRows, Range<usize>, TileSums);
 
 /// Signs of four columns in the four sums of a Hadamard matrix.
 const SIGNS: [i32; 4] = [
@@ -279,12 +298,32 @@ unsafe fn spoil<L: Lanes>(source: &PanelSource, block: usize, scales: [L::F; 3])
     unsafe { super::product::spoil::<L>(&rows, block, scales) }
 }
 
-/// See [`MultiplyPanel`]; the panel's codes are [`UNSIGNED`] higher.
+/// See [`MultiplyPanels`]; the panels' codes are [`UNSIGNED`] higher.
 ///
 /// # Safety
-/// The rows exist and have the panel's chunks; `sums` has room.
+/// The rows exist and have the panels' chunks; `sums` has room.
 #[inline(always)]
 pub(crate) unsafe fn multiply<L: Lanes>(
+    panels: &Panels<'_>,
+    activations: &RotatedRows,
+    rows: Range<usize>,
+    sums: TileSums,
+) {
+    for (tile, panel) in panels.chunks.chunks_exact(panels.depth()).enumerate() {
+        // SAFETY: by this function's promise.
+        unsafe {
+            let sums = sums.start.add(tile * sums.stride * TILE);
+            multiply_tile::<L>(panel, panels.first, activations, rows.clone(), sums);
+        }
+    }
+}
+
+/// [`multiply`] of one tile's panel, with `sums` `[rows][16]`.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+unsafe fn multiply_tile<L: Lanes>(
     panel: &[PanelChunk],
     first: usize,
     activations: &RotatedRows,

@@ -4,9 +4,9 @@ use super::product::{Product, Weights};
 use super::sums::Sums;
 use super::{Activations, Play, WorkerScratch};
 use crate::pack::LINE;
-use crate::policy::ROTATED_CUT;
+use crate::policy::{MOST_PANEL_CHUNKS, MOST_ROTATED_ROWS, PanelGroup, ProductCut, sums_stride};
 use crate::simd::rotated::{
-    FillPanel, FloatChunk, MultiplyPanel, PANEL_CHUNKS, PanelChunk, PanelSource, RotatedRows,
+    FillPanel, FloatChunk, MultiplyPanels, PanelChunk, PanelSource, Panels, RotatedRows, TileSums,
 };
 use pianola_plan::Activation;
 use std::ops::Range;
@@ -19,7 +19,10 @@ pub(crate) struct RotatedForm {
     /// Rows that activations have room for.
     pub capacity: usize,
     pub least_rows: usize,
-    pub multiply: MultiplyPanel,
+    /// Most tiles and rows of a job.
+    pub most: ProductCut,
+    pub group: PanelGroup,
+    pub multiply: MultiplyPanels,
     /// What the kernel wants added to codes of weights.
     pub zero: u8,
 }
@@ -35,18 +38,17 @@ impl RotatedForm {
 /// What a worker has for rotated products: nothing where there are none.
 pub(super) struct RotatedScratch {
     room: Box<FloatChunk>,
-    panel: Vec<PanelChunk>,
-    /// `[tiles][rows]`, as many as a job has.
+    panels: Vec<PanelChunk>,
+    /// `[tiles][sums_stride]`, as many as a job has.
     sums: Vec<Sums>,
 }
 
 impl RotatedScratch {
     pub fn new(exists: bool) -> RotatedScratch {
-        let (chunks, rows) =
-            if exists { (PANEL_CHUNKS, ROTATED_CUT.tiles * ROTATED_CUT.rows) } else { (0, 0) };
+        let (chunks, rows) = if exists { (MOST_PANEL_CHUNKS, MOST_ROTATED_ROWS) } else { (0, 0) };
         RotatedScratch {
             room: Box::new(FloatChunk::ZERO),
-            panel: vec![PanelChunk::ZERO; chunks],
+            panels: vec![PanelChunk::ZERO; chunks],
             sums: vec![Sums::ZERO; rows],
         }
     }
@@ -55,8 +57,8 @@ impl RotatedScratch {
 impl Product {
     /// Products of some tiles of a part with `rows`, put where they belong.
     ///
-    /// Columns vary slowest: those of the rows stay in the second-level cache while tile after tile
-    /// meets them.
+    /// Columns vary slowest: those of the rows stay in the second-level cache while one group of tiles after
+    /// another meets them.
     pub(super) unsafe fn rotated_tiles(
         &self,
         play: &Play<'_>,
@@ -66,30 +68,52 @@ impl Product {
         gate: Option<Activation>,
         scratch: &mut WorkerScratch,
     ) {
-        let RotatedScratch { room, panel, sums } = &mut scratch.rotated;
+        let RotatedScratch { room, panels, sums } = &mut scratch.rotated;
         let activations = form.rows(&self.activations);
         let chunks = self.columns / form.chunk;
-        for first in (0..chunks).step_by(PANEL_CHUNKS) {
-            let panel = &mut panel[..PANEL_CHUNKS.min(chunks - first)];
-            // SAFETY: matrices outlive the recording's stages.
-            let matrix = unsafe { &*part.matrix };
-            let next = matrix.tile_stride + matrix.tile_bytes * first / chunks;
-            let lines = (matrix.tile_bytes * panel.len() / chunks).div_ceil(LINE);
-            for (tile, sums) in tiles.clone().zip(sums.chunks_exact_mut(rows.len())) {
-                let source = source(play, part, tile, (form, first));
-                // SAFETY: by the promise of `Stage::run`; prologues have left the rows.
-                unsafe {
-                    fill(&source, room, panel);
-                    let sums = Sums::values(sums).as_mut_ptr();
-                    // The next tile's part of these columns is further away than the hardware looks.
-                    (play.kernels.prefetch)(source.tile.wrapping_add(next), lines);
-                    (form.multiply)(panel, first, &activations, rows.clone(), sums);
+        let stride = sums_stride(rows.len());
+        for first in (0..chunks).step_by(form.group.chunks) {
+            let depth = form.group.chunks.min(chunks - first);
+            let groups = tiles.clone().step_by(form.group.tiles);
+            for (start, sums) in groups.zip(sums.chunks_mut(form.group.tiles * stride)) {
+                let group = start..tiles.end.min(start + form.group.tiles);
+                let panels = &mut panels[..group.len() * depth];
+                for (tile, panel) in group.clone().zip(panels.chunks_exact_mut(depth)) {
+                    let source = source(play, part, tile, (form, first));
+                    // SAFETY: by the promise of `Stage::run`.
+                    unsafe { fill(&source, room, panel) };
+                    let next = match tile + form.group.tiles {
+                        next if next < tiles.end => (next, first, depth),
+                        _ => (tiles.start + tile - start, first + depth, depth),
+                    };
+                    prefetch(play, part, next, chunks);
                 }
+                let panels = Panels { chunks: panels, tiles: group.len(), first };
+                let sums = TileSums { start: Sums::values(sums).as_mut_ptr(), stride };
+                // SAFETY: by the promise of `Stage::run`; prologues have left the rows.
+                unsafe { (form.multiply)(&panels, &activations, rows.clone(), sums) };
             }
         }
-        let sums = sums.chunks_exact_mut(rows.len());
+        let sums = sums.chunks_exact_mut(stride);
         // SAFETY: by the promise of `Stage::run`.
         unsafe { self.put_sums(play, part, tiles, rows, gate, sums) };
+    }
+}
+
+/// Asks for `depth` of a tile's chunks, from `first` on: they are further away than the hardware looks.
+fn prefetch(
+    play: &Play<'_>,
+    part: &Weights,
+    (tile, first, depth): (usize, usize, usize),
+    chunks: usize,
+) {
+    // SAFETY: matrices outlive the recording's stages.
+    let matrix = unsafe { &*part.matrix };
+    let from = matrix.tile(0).as_ptr().wrapping_add(tile * matrix.tile_stride);
+    let lines = (matrix.tile_bytes * depth / chunks).div_ceil(LINE);
+    // SAFETY: a prefetch reads nothing.
+    unsafe {
+        (play.kernels.prefetch)(from.wrapping_add(matrix.tile_bytes * first / chunks), lines);
     }
 }
 

@@ -1,84 +1,285 @@
 //! Rotated products on a matrix unit: its sums stay in it for a whole chunk of columns.
+//!
+//! ```text
+//!             panel 0   panel 1
+//! strip 0   │ slot 0  │ slot 1 │   64 columns at a time, then stored, scaled and added
+//! strip 1   │ slot 2  │ slot 3 │
+//! ```
+//!
+//! A *block* is a chunk of up to two strips and two panels: what the unit has slots for. Each strip and panel
+//! that it loads serves two products.
 
-use super::{MatrixUnit, Rooms, SCALED_BEHIND, SLOTS, STORED_BEHIND, STRIP, UnitLanes};
-use crate::pack::TILE;
-use crate::simd::rotated::{PanelChunk, RotatedRows};
+use super::{MatrixUnit, Rooms, SLOTS, STRIP, UnitLanes};
+use crate::pack::{LINE, TILE};
+use crate::simd::rotated::{CHUNK, ChunkMeta, PanelChunk, Panels, RotatedRows, TileSums};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Columns that a unit takes at a time.
 pub(crate) const WHOLE_COLUMNS: usize = 64;
+/// Bytes of a panel's whole columns.
+const PANEL_BYTES: usize = WHOLE_COLUMNS * TILE;
 
-/// See [`crate::simd::rotated::MultiplyPanel`]; the panel's codes are signed.
-///
-/// Strips are multiplied with chunk after chunk, one product begun before those behind it are stored and
-/// scaled, from the first strip to the last.
+/// See [`crate::simd::rotated::MultiplyPanels`]; the panels' codes are signed.
 ///
 /// # Safety
-/// The processor has `U` and the instructions of `L`. Rows begin with a strip and have the panel's chunks,
+/// The processor has `U` and the instructions of `L`. Rows begin with a strip and have the panels' chunks,
 /// activations have room for whole strips, and `sums` for the rows.
 #[inline(always)]
 pub(crate) unsafe fn multiply_rotated<L: UnitLanes, U: MatrixUnit>(
-    panel: &[PanelChunk],
-    first: usize,
+    panels: &Panels<'_>,
     activations: &RotatedRows,
     rows: Range<usize>,
-    sums: *mut f32,
+    sums: TileSums,
 ) {
-    let products = rows.len().div_ceil(STRIP) * panel.len();
-    let mut rooms = Rooms([MaybeUninit::uninit(); SLOTS]);
-    let rooms = rooms.0.as_mut_ptr();
-    // SAFETY: by this function's promise; products in work have slots and rooms of their own, which are
-    // written before they are read.
+    let grid = Grid { panels, activations, rows, sums };
+    // SAFETY: by this function's promise.
     unsafe {
-        let room = |product: usize| rooms.add(product % SLOTS).cast::<i32>();
-        // Strip and chunk of a product, and where the strip's rows of the chunk lie.
-        let place = |product: usize| {
-            let (strip, chunk) = (product / panel.len(), product % panel.len());
-            let at = (first + chunk) * activations.capacity + rows.start + strip * STRIP;
-            (strip, chunk, at)
-        };
-        let mut unit = U::configure_whole();
-        // Products that have not begun wrap around to beyond the last.
-        macro_rules! product {
-            ($product:expr, $slot:literal, $stored:literal) => {
-                let product: usize = $product;
-                if product < products {
-                    let (_, chunk, at) = place(product);
-                    let strip = activations.codes.add(at * activations.chunk).cast_const();
-                    let panel = panel[chunk].codes.as_ptr().cast();
-                    unit.start_whole::<$slot>(strip, panel, activations.chunk);
-                }
-                let stored = product.wrapping_sub(STORED_BEHIND);
-                if stored < products {
-                    unit.store::<$stored>(room(stored));
-                }
-                let scaled = stored.wrapping_sub(SCALED_BEHIND);
-                if scaled < products {
-                    let (strip, chunk, at) = place(scaled);
-                    let count = STRIP.min(rows.len() - strip * STRIP);
-                    let sums = sums.add(strip * STRIP * TILE);
-                    let scale = L::load(panel[chunk].scales.as_ptr());
-                    for row in 0..count {
-                        let step = L::splat((*activations.metas.add(at + row)).step);
-                        let sum = match first + chunk {
-                            0 => L::splat(0.0),
-                            _ => L::load(sums.add(row * TILE)),
-                        };
-                        let product = L::load_i32(room(scaled).add(row * TILE));
-                        let sum = L::fma(product, L::mul(scale, step), sum);
-                        L::store(sums.add(row * TILE), sum);
-                    }
-                }
-            };
+        if panels.first == 0 {
+            grid.clear_sums();
         }
-        const { assert!(SLOTS == 4 && STORED_BEHIND == 2 && SCALED_BEHIND < 2) };
-        for product in (0..products + STORED_BEHIND + SCALED_BEHIND).step_by(SLOTS) {
-            product!(product, 0, 2);
-            product!(product + 1, 1, 3);
-            product!(product + 2, 2, 0);
-            product!(product + 3, 3, 1);
+        let mut unit = U::configure_whole();
+        match activations.chunk {
+            CHUNK => multiply_grid::<L, U, { CHUNK / WHOLE_COLUMNS }>(&mut unit, &grid),
+            _ => multiply_grid::<L, U, 1>(&mut unit, &grid),
         }
         unit.release();
+    }
+}
+
+/// Pairs of strips with pairs of tiles; then the tile that is left over, and the rows.
+///
+/// # Safety
+/// As of [`multiply_rotated`], with chunks of `PARTS` whole columns.
+#[inline(always)]
+unsafe fn multiply_grid<L: UnitLanes, U: MatrixUnit, const PARTS: usize>(
+    unit: &mut U,
+    grid: &Grid<'_>,
+) {
+    let strips = grid.rows.len().div_ceil(STRIP);
+    // All rows of a pair are there.
+    let paired = grid.rows.len() / (2 * STRIP) * 2;
+    let even = grid.panels.tiles / 2 * 2;
+    // SAFETY: by this function's promise; these are the grid's strips and tiles.
+    unsafe {
+        multiply_blocks::<L, U, PARTS, 2, 2>(unit, grid, 0..paired, 0..even);
+        multiply_blocks::<L, U, PARTS, 2, 1>(unit, grid, 0..paired, even..grid.panels.tiles);
+        multiply_blocks::<L, U, PARTS, 1, 2>(unit, grid, paired..strips, 0..even);
+        multiply_blocks::<L, U, PARTS, 1, 1>(unit, grid, paired..strips, even..grid.panels.tiles);
+    }
+}
+
+/// What is multiplied: panels side by side, and strips of rows below one another.
+struct Grid<'a> {
+    panels: &'a Panels<'a>,
+    activations: &'a RotatedRows,
+    rows: Range<usize>,
+    sums: TileSums,
+}
+
+impl Grid<'_> {
+    /// # Safety
+    /// There are sums of all rows.
+    unsafe fn clear_sums(&self) {
+        for tile in 0..self.panels.tiles {
+            // SAFETY: by this function's promise.
+            unsafe {
+                let start = self.sums.start.add(tile * self.sums.stride * TILE);
+                start.write_bytes(0, self.rows.len() * TILE);
+            }
+        }
+    }
+
+    fn block(&self, strip: usize, tile: usize, chunk: usize) -> Block {
+        let (activations, panels) = (self.activations, self.panels);
+        let row = strip * STRIP;
+        let at = (panels.first + chunk) * activations.capacity + self.rows.start + row;
+        Block {
+            codes: activations.codes.wrapping_add(at * activations.chunk),
+            metas: activations.metas.wrapping_add(at),
+            panel: &raw const panels.chunks[tile * panels.depth() + chunk],
+            sums: self.sums.start.wrapping_add((tile * self.sums.stride + row) * TILE),
+            rows: self.rows.len() - row,
+        }
+    }
+}
+
+/// A chunk of some strips and panels: where those of the first begin.
+#[derive(Clone, Copy)]
+struct Block {
+    codes: *const i8,
+    metas: *const ChunkMeta,
+    panel: *const PanelChunk,
+    sums: *mut f32,
+    /// Rows from its first on, of which it has a part.
+    rows: usize,
+}
+
+/// Multiplies `strips` with the panels of `tiles`, `STRIPS` by `TILES` at a time.
+///
+/// Chunks vary fastest and strips slowest: a strip's columns come to the first-level cache once for all
+/// panels, and those of the next are asked for meanwhile. While a block is multiplied, the products of that
+/// before it are stored, each when its slot is needed, and then scaled.
+///
+/// # Safety
+/// As of [`multiply_rotated`], with chunks of `PARTS` whole columns. Strips and tiles are whole multiples of
+/// those at a time; of a single strip all rows need not be there.
+#[inline(always)]
+unsafe fn multiply_blocks<
+    L: UnitLanes,
+    U: MatrixUnit,
+    const PARTS: usize,
+    const STRIPS: usize,
+    const TILES: usize,
+>(
+    unit: &mut U,
+    grid: &Grid<'_>,
+    strips: Range<usize>,
+    tiles: Range<usize>,
+) {
+    let (depth, across) = (grid.panels.depth(), tiles.len() / TILES);
+    let blocks = strips.len() / STRIPS * across * depth;
+    if blocks == 0 {
+        return;
+    }
+    let products = PARTS * STRIPS * TILES;
+    let lines = STRIPS * STRIP * PARTS * WHOLE_COLUMNS / LINE;
+    let mut rooms = Rooms([MaybeUninit::uninit(); SLOTS]);
+    let mut step = Step::<PARTS, STRIPS, TILES> {
+        block: None,
+        previous: None,
+        rooms: rooms.0.as_mut_ptr().cast(),
+        stride: grid.sums.stride,
+        depth,
+        fetched: grid.activations.codes,
+        share: lines.div_ceil(across * products),
+    };
+    let (mut strip, mut tile, mut chunk) = (strips.start, tiles.start, 0);
+    for index in 0..=blocks {
+        (step.previous, step.block) = (step.block, None);
+        if index < blocks {
+            let block = grid.block(strip, tile, chunk);
+            // The same chunk of the next strips, a part of it with each panel.
+            let done = (tile - tiles.start) / TILES * products * step.share;
+            step.fetched = block.codes.wrapping_add((lines + done) * LINE);
+            step.block = Some(block);
+            if strip + STRIPS == strips.end {
+                step.share = 0;
+            }
+            chunk += 1;
+            if chunk == depth {
+                (chunk, tile) = (0, tile + TILES);
+            }
+            if tile == tiles.end {
+                (tile, strip) = (tiles.start, strip + STRIPS);
+            }
+        }
+        // SAFETY: by this function's promise; the blocks are the grid's.
+        unsafe { step.run::<L, U>(unit) };
+    }
+}
+
+/// A block, and what is left to do of that before it.
+struct Step<const PARTS: usize, const STRIPS: usize, const TILES: usize> {
+    block: Option<Block>,
+    /// Whose products are in the unit's slots.
+    previous: Option<Block>,
+    /// `[slots][16][16]`
+    rooms: *mut i32,
+    /// Rows from one tile's sums to the next's.
+    stride: usize,
+    /// Chunks from one tile's panel to the next's.
+    depth: usize,
+    /// Lines to ask for, and how many of them with each product.
+    fetched: *const i8,
+    share: usize,
+}
+
+impl<const PARTS: usize, const STRIPS: usize, const TILES: usize> Step<PARTS, STRIPS, TILES> {
+    /// Products of the block, with a part of the work on those before behind each.
+    ///
+    /// # Safety
+    /// As of [`multiply_blocks`]; there are rooms for all slots.
+    #[inline(always)]
+    unsafe fn run<L: UnitLanes, U: MatrixUnit>(&self, unit: &mut U) {
+        // SAFETY: by this function's promise; strips and panels are loaded for the first product that
+        // takes them, slots are stored before they are cleared and before their rooms are read.
+        unsafe {
+            macro_rules! product {
+                ($part:literal, $strip:literal, $tile:literal, $slot:literal) => {
+                    if $strip < STRIPS && $tile < TILES {
+                        if let Some(block) = &self.block {
+                            if $tile == 0 {
+                                let row = $strip * STRIP * PARTS * WHOLE_COLUMNS;
+                                let from = block.codes.add(row + $part * WHOLE_COLUMNS);
+                                unit.load_strip::<$strip>(from, PARTS * WHOLE_COLUMNS);
+                            }
+                            if $strip == 0 {
+                                let panel = block.panel.add($tile * self.depth).cast::<i8>();
+                                unit.load_panel::<$tile>(panel.add($part * PANEL_BYTES));
+                            }
+                        }
+                        if $part == 0 && self.previous.is_some() {
+                            unit.store::<$slot>(self.rooms.add($slot * STRIP * TILE));
+                        }
+                        if self.block.is_some() {
+                            if $part == 0 {
+                                unit.clear::<$strip, $tile>();
+                            }
+                            unit.multiply::<$strip, $tile>();
+                        }
+                        let index = ($part * STRIPS + $strip) * TILES + $tile;
+                        for line in index * self.share..(index + 1) * self.share {
+                            L::prefetch_near(self.fetched.wrapping_add(line * LINE));
+                        }
+                        if $part == 1 {
+                            let (each, index) = (STRIP / TILES, $strip * TILES + $tile);
+                            self.scale::<L>(index * each..(index + 1) * each);
+                        }
+                    }
+                };
+            }
+            macro_rules! part {
+                ($part:literal) => {
+                    product!($part, 0, 0, 0);
+                    product!($part, 0, 1, 1);
+                    product!($part, 1, 0, 2);
+                    product!($part, 1, 1, 3);
+                };
+            }
+            part!(0);
+            if PARTS == 1 {
+                self.scale::<L>(0..STRIPS * STRIP);
+            } else {
+                part!(1);
+            }
+        }
+    }
+
+    /// Scales the products of some of the previous block's rows and adds them to the sums.
+    ///
+    /// # Safety
+    /// As of [`Step::run`]; the rows' products are in their rooms.
+    #[inline(always)]
+    unsafe fn scale<L: UnitLanes>(&self, rows: Range<usize>) {
+        let Some(block) = &self.previous else { return };
+        // SAFETY: by this function's promise.
+        unsafe {
+            let scale =
+                |tile: usize| L::load((*block.panel.add(tile * self.depth)).scales.as_ptr());
+            let scales = [scale(0), scale(TILES - 1)];
+            for row in rows {
+                if STRIPS == 1 && row >= block.rows {
+                    return;
+                }
+                let step = L::splat((*block.metas.add(row)).step);
+                for (tile, scale) in scales.into_iter().enumerate().take(TILES) {
+                    let slot = 2 * (row / STRIP) + tile;
+                    let product = L::load_i32(self.rooms.add((slot * STRIP + row % STRIP) * TILE));
+                    let sum = block.sums.add((tile * self.stride + row) * TILE);
+                    L::store(sum, L::fma(product, L::mul(scale, step), L::load(sum)));
+                }
+            }
+        }
     }
 }

@@ -20,9 +20,9 @@ fn levels() -> impl Iterator<Item = Level> {
     levels.filter(|level| level.available() && *level != Level::Reference)
 }
 
-fn matrix(ty: TensorType, columns: usize) -> PackedMatrix {
+fn matrix(ty: TensorType, tiles: usize, columns: usize) -> PackedMatrix {
     let mut random = Random(7);
-    let bytes = TILE * ty.row_bytes(columns).unwrap();
+    let bytes = tiles * TILE * ty.row_bytes(columns).unwrap();
     // Scales are finite: the exponent's top bit is cleared wherever it may lie.
     let file: Vec<u8> = (0..bytes).map(|_| random.next() as u8 & 0xbf).collect();
     packed(ty, columns, &file)
@@ -54,14 +54,19 @@ fn assert_rounded(expected: &[f64], chunk: usize, found: impl Fn(usize) -> (i32,
     }
 }
 
-fn panel_of(level: Level, matrix: &PackedMatrix, chunk: usize, zero: u8) -> Vec<PanelChunk> {
+fn panel_of(
+    level: Level,
+    matrix: &PackedMatrix,
+    tile: usize,
+    (chunk, zero): (usize, u8),
+) -> Vec<PanelChunk> {
     let mut panel = vec![PanelChunk::ZERO; matrix.columns / chunk];
     let fill = (level.kernels().fill_panel)(matrix.ty).unwrap();
     let mut room = FloatChunk::ZERO;
     // A panel may begin in the middle of a tile, and of a super-block.
     for (index, panel) in panel.chunks_mut(3).enumerate() {
         let source = PanelSource {
-            tile: matrix.tile(0).as_ptr(),
+            tile: matrix.tile(tile).as_ptr(),
             chunk,
             first: 3 * index,
             zero,
@@ -79,8 +84,8 @@ fn panels_are_rotated_weights() {
     for level in levels() {
         for &ty in TensorType::ALL.iter().filter(|ty| ty.is_quantized()) {
             for (chunk, zero) in [(128, 128), (64, 128), (128, 0)] {
-                let matrix = matrix(ty, 1280);
-                let panel = panel_of(level, &matrix, chunk, zero);
+                let matrix = matrix(ty, 1, 1280);
+                let panel = panel_of(level, &matrix, 0, (chunk, zero));
                 let mut row = vec![0.0; matrix.columns];
                 for lane in 0..TILE {
                     matrix.row(lane, &mut row);
@@ -181,45 +186,108 @@ fn a_row_with_nan_has_steps_of_nan() {
     }
 }
 
-/// By vectors and by a unit, whole and in two panels; the order of sums is the same in all.
+/// A product of some tiles with rows that are not the first, in panels of up to `depth` chunks.
+struct Case {
+    chunk: usize,
+    rows: Range<usize>,
+    tiles: usize,
+    depth: usize,
+}
+
+/// Columns of all cases.
+const COLUMNS: usize = 768;
+/// Rows between the sums of one tile and those of the next.
+const GAP: usize = 3;
+
+impl Case {
+    /// Panels of each tile, with codes `zero` higher.
+    fn panels(&self, level: Level, zero: u8) -> Vec<Vec<PanelChunk>> {
+        let matrix = matrix(TensorType::Q5K, self.tiles, COLUMNS);
+        (0..self.tiles).map(|tile| panel_of(level, &matrix, tile, (self.chunk, zero))).collect()
+    }
+
+    /// Sums of the rows by a kernel, `[tiles][rows + GAP][16]`; those between were NaN.
+    fn sums(
+        &self,
+        multiply: MultiplyPanels,
+        panels: &[Vec<PanelChunk>],
+        activations: &RotatedRows,
+    ) -> Vec<f32> {
+        let stride = self.rows.len() + GAP;
+        let mut sums = vec![f32::NAN; self.tiles * stride * TILE];
+        let chunks = COLUMNS / self.chunk;
+        for first in (0..chunks).step_by(self.depth) {
+            let columns = first..chunks.min(first + self.depth);
+            let group = panels.iter().flat_map(|panel| &panel[columns.clone()]).copied();
+            let chunks: Vec<PanelChunk> = group.collect();
+            let panels = Panels { chunks: &chunks, tiles: self.tiles, first };
+            let sums = TileSums { start: sums.as_mut_ptr(), stride };
+            // SAFETY: the level is available; rows and sums are as many as there are.
+            unsafe { multiply(&panels, activations, self.rows.clone(), sums) };
+        }
+        sums
+    }
+
+    /// Asserts that a sum is that of its codes.
+    fn assert_sum(&self, sum: f32, panel: (&[PanelChunk], u8), all: &Activations, at: [usize; 2]) {
+        let [row, lane] = at;
+        let (mut expected, mut magnitude) = (0.0, 0.0);
+        for column in 0..COLUMNS {
+            let (part, column_at) = (&panel.0[column / self.chunk], column % self.chunk);
+            let code = part.codes[64 * (column_at / 4) + 4 * lane + column_at % 4];
+            let code = f64::from(code.wrapping_sub(panel.1) as i8);
+            let (activation, step) = all.at(self.rows.start + row, column);
+            let scale = f64::from(step) * f64::from(part.scales[lane]);
+            expected += scale * code * f64::from(activation);
+            magnitude += (scale * code * f64::from(activation)).abs();
+        }
+        let off = (f64::from(sum) - expected).abs();
+        assert!(off <= 1e-6 * magnitude, "row {row}, lane {lane}: {off}");
+    }
+}
+
+/// By vectors and by a unit, of whole and ragged strips, pairs of them and of tiles, and what is left over. The
+/// order of sums is the same in all.
 #[test]
 fn products_are_those_of_the_codes() {
+    let cases = [
+        // Less than a strip, one, and one with a part of another; a tile, pairs, and one more.
+        (128, 0..8, 1, 4),
+        (64, 0..16, 1, 4),
+        (128, 0..21, 2, 4),
+        (64, 0..37, 3, 12),
+        // Pairs of strips, a strip more, and a part of one more; panels of one chunk, and a last that is shorter.
+        (128, 0..32, 2, 1),
+        (128, 16..80, 4, 2),
+        (128, 32..112, 5, 4),
+        (64, 16..111, 4, 5),
+        (64, 0..64, 7, 1),
+        (128, 48..159, 8, 6),
+    ];
     for level in levels() {
-        for (chunk, rows) in [(128, 21), (64, 16), (128, 8), (64, 37)] {
-            let matrix = matrix(TensorType::Q5K, 768);
-            let mut all = Activations::new(level, &random_rows(rows, 768), chunk);
-            let unit = level.unit_kernels().map(|unit| (unit.multiply_panel, 0));
-            let vectors = (level.kernels().multiply_panel, UNSIGNED);
+        for (chunk, rows, tiles, depth) in cases.clone() {
+            let case = Case { chunk, rows, tiles, depth };
+            let mut all = Activations::new(level, &random_rows(case.rows.end, COLUMNS), chunk);
+            let unit = level.unit_kernels().map(|unit| (unit.multiply_panels, 0));
+            let vectors = (level.kernels().multiply_panels, UNSIGNED);
             let mut bits = Vec::new();
             for (multiply, zero) in [Some(vectors), unit].into_iter().flatten() {
-                let panel = panel_of(level, &matrix, chunk, zero);
-                let mut sums = vec![f32::NAN; rows * TILE];
-                for (index, panel) in panel.chunks(4).enumerate() {
-                    let activations = all.rows();
-                    // SAFETY: the level is available; rows and sums are as many as there are.
-                    unsafe {
-                        multiply(panel, 4 * index, &activations, 0..rows, sums.as_mut_ptr());
-                    }
-                }
+                let panels = case.panels(level, zero);
+                let activations = all.rows();
+                let sums = case.sums(multiply, &panels, &activations);
+                let stride = case.rows.len() + GAP;
                 for (at, sum) in sums.iter().enumerate() {
-                    let (row, lane) = (at / TILE, at % TILE);
-                    let mut expected = 0.0;
-                    let mut magnitude = 0.0;
-                    for column in 0..768 {
-                        let (part, column_at) = (&panel[column / chunk], column % chunk);
-                        let code = part.codes[64 * (column_at / 4) + 4 * lane + column_at % 4];
-                        let code = f64::from(code.wrapping_sub(zero) as i8);
-                        let (activation, step) = all.at(row, column);
-                        let scale = f64::from(step) * f64::from(part.scales[lane]);
-                        expected += scale * code * f64::from(activation);
-                        magnitude += (scale * code * f64::from(activation)).abs();
+                    let (tile, row, lane) = (at / TILE / stride, at / TILE % stride, at % TILE);
+                    if row < case.rows.len() {
+                        case.assert_sum(*sum, (&panels[tile], zero), &all, [row, lane]);
+                    } else {
+                        assert!(sum.is_nan(), "{level}: a sum of tile {tile} past its rows");
                     }
-                    let off = (f64::from(*sum) - expected).abs();
-                    assert!(off <= 1e-6 * magnitude, "{level}, row {row}, lane {lane}: {off}");
                 }
                 bits.push(sums.into_iter().map(f32::to_bits).collect::<Vec<_>>());
             }
-            assert!(bits.iter().all(|other| *other == bits[0]), "{level}, {rows} rows");
+            let alike = bits.iter().all(|other| *other == bits[0]);
+            assert!(alike, "{level}, rows {:?}, {tiles} tiles, {depth} chunks", case.rows);
         }
     }
 }
