@@ -62,18 +62,14 @@ pub(crate) struct PanelGroup {
 /// By vectors: one panel stays in the first-level cache with the columns of some rows.
 pub(crate) const VECTOR_PANELS: PanelGroup = PanelGroup { tiles: 1, chunks: 4 };
 /// On a matrix unit: two strips' columns stay in the first-level cache for all tiles, beside their panels.
-pub(crate) const UNIT_PANELS: PanelGroup = PanelGroup { tiles: 4, chunks: 2 };
+pub(crate) const UNIT_PANELS: PanelGroup = PanelGroup { tiles: 8, chunks: 2 };
 /// Most chunks of a group's panels.
-pub(crate) const MOST_PANEL_CHUNKS: usize = 8;
+pub(crate) const MOST_PANEL_CHUNKS: usize = 16;
 
 /// Most tiles and rows of a job in rotated form. All rows of a step: a tile is rotated once for them.
-pub(crate) const VECTOR_ROTATED_CUT: ProductCut = ProductCut { tiles: 8, rows: 512 };
-/// The same on a matrix unit, for which a job's rows come from memory that all share: more tiles, so that
-/// they come less often.
-pub(crate) const UNIT_ROTATED_CUT: ProductCut = ProductCut { tiles: 16, rows: 512 };
+pub(crate) const ROTATED_CUT: ProductCut = ProductCut { tiles: 8, rows: 512 };
 /// Sums of rows that a worker has room for.
-pub(crate) const MOST_ROTATED_ROWS: usize =
-    UNIT_ROTATED_CUT.tiles * sums_stride(UNIT_ROTATED_CUT.rows);
+pub(crate) const MOST_ROTATED_ROWS: usize = ROTATED_CUT.tiles * sums_stride(ROTATED_CUT.rows);
 
 /// Rows from one tile's sums to the next's, where a job has `rows`: those of two tiles of the same rows must
 /// not begin whole pages of 64 lines apart, which would put them in the same places of a cache.
@@ -82,13 +78,8 @@ pub(crate) const fn sums_stride(rows: usize) -> usize {
 }
 
 /// Cuts a product in rotated form.
-pub(crate) fn cut_rotated_product(
-    most: ProductCut,
-    tiles: usize,
-    rows: usize,
-    workers: usize,
-) -> ProductCut {
-    cut_evenly(most, tiles, rows, workers)
+pub(crate) fn cut_rotated_product(tiles: usize, rows: usize, workers: usize) -> ProductCut {
+    cut_evenly(ROTATED_CUT, tiles, rows, workers)
 }
 
 /// Cuts a product into jobs of at most `most` so that workers finish together; what a job reads but for
@@ -163,17 +154,13 @@ mod tests {
 
     #[test]
     fn jobs_in_rotated_form_end_together_and_fit_the_scratch() {
-        for most in [VECTOR_ROTATED_CUT, UNIT_ROTATED_CUT] {
-            for (tiles, rows) in [(240, 512), (960, 500), (37, 1100), (1, 192)] {
-                let cut = cut_rotated_product(most, tiles, rows, 16);
-                assert!(
-                    cut.tiles <= most.tiles
-                        && cut.tiles * sums_stride(cut.rows) <= MOST_ROTATED_ROWS
-                );
-            }
+        for (tiles, rows) in [(240, 512), (960, 500), (37, 1100), (1, 192)] {
+            let cut = cut_rotated_product(tiles, rows, 16);
+            assert!(cut.tiles <= ROTATED_CUT.tiles);
+            assert!(cut.tiles * sums_stride(cut.rows) <= MOST_ROTATED_ROWS);
         }
-        let cut = cut_rotated_product(UNIT_ROTATED_CUT, 240, 512, 16);
-        assert_eq!(cut, ProductCut { tiles: 15, rows: 512 });
+        // Three jobs a worker.
+        assert_eq!(cut_rotated_product(240, 512, 16), ProductCut { tiles: 5, rows: 512 });
         for group in [VECTOR_PANELS, UNIT_PANELS] {
             assert!(group.tiles * group.chunks <= MOST_PANEL_CHUNKS);
         }

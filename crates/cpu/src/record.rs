@@ -2,9 +2,7 @@
 
 use crate::memory::Memory;
 use crate::pack::BLOCK;
-use crate::policy::{
-    ROTATED_ROWS, UNIT_PANELS, UNIT_ROTATED_CUT, VECTOR_PANELS, VECTOR_ROTATED_CUT, rotation,
-};
+use crate::policy::{ROTATED_ROWS, UNIT_PANELS, VECTOR_PANELS, rotation};
 use crate::simd::Level;
 use crate::simd::matrix_unit::{STRIP, STRIP_BLOCK_BYTES};
 use crate::simd::product::{BlockMeta, FloatRows};
@@ -266,14 +264,12 @@ impl Recorder<'_> {
             chunk: rotation(&self.plan.options, self.level, columns)?,
             capacity: self.plan.options.max_rows.next_multiple_of(STRIP),
             least_rows: ROTATED_ROWS,
-            most: VECTOR_ROTATED_CUT,
             group: VECTOR_PANELS,
             multiply: self.level.kernels().multiply_panels,
             zero: UNSIGNED,
         };
         Some(match self.level.unit_kernels() {
             Some(unit) => RotatedForm {
-                most: UNIT_ROTATED_CUT,
                 group: UNIT_PANELS,
                 multiply: unit.multiply_panels,
                 zero: 0,

@@ -67,8 +67,8 @@ impl Product {
     }
 
     fn cut(&self, play: &Play<'_>) -> ProductCut {
-        if let Some(form) = self.rotated(play) {
-            return cut_rotated_product(form.most, self.tiles(), self.rows(play), play.workers);
+        if self.rotated(play).is_some() {
+            return cut_rotated_product(self.tiles(), self.rows(play), play.workers);
         }
         if self.parts.iter().any(|part| self.unit_product(play, part).is_some()) {
             return cut_unit_product(self.tiles(), self.rows(play), play.workers);

@@ -4,7 +4,7 @@ use super::product::{Product, Weights};
 use super::sums::Sums;
 use super::{Activations, Play, WorkerScratch};
 use crate::pack::LINE;
-use crate::policy::{MOST_PANEL_CHUNKS, MOST_ROTATED_ROWS, PanelGroup, ProductCut, sums_stride};
+use crate::policy::{MOST_PANEL_CHUNKS, MOST_ROTATED_ROWS, PanelGroup, sums_stride};
 use crate::simd::rotated::{
     FillPanel, FloatChunk, MultiplyPanels, PanelChunk, PanelSource, Panels, RotatedRows, TileSums,
 };
@@ -19,8 +19,6 @@ pub(crate) struct RotatedForm {
     /// Rows that activations have room for.
     pub capacity: usize,
     pub least_rows: usize,
-    /// Most tiles and rows of a job.
-    pub most: ProductCut,
     pub group: PanelGroup,
     pub multiply: MultiplyPanels,
     /// What the kernel wants added to codes of weights.
