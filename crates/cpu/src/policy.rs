@@ -98,6 +98,15 @@ fn cut_evenly(most: ProductCut, tiles: usize, rows: usize, workers: usize) -> Pr
 /// Least rows of a product in rotated form: fewer do not make up for the rotation of the weights.
 pub(crate) const ROTATED_ROWS: usize = 192;
 
+/// Most rows of the head whose input is refined: so many cost nothing, because the head's weights take longer to
+/// come than twice their products.
+const REFINED_ROWS: usize = 4;
+
+/// Most rows of a head in int8 whose input is refined. A reproducible plan computes all rows alike.
+pub(crate) fn refined_rows(options: &PlanOptions) -> usize {
+    if options.reproducible { usize::MAX } else { REFINED_ROWS }
+}
+
 /// Columns that share a scale where the layers' products of `columns` columns are computed in rotated form
 /// from [`ROTATED_ROWS`] rows on. A reproducible plan computes all rows alike.
 pub(crate) fn rotation(options: &PlanOptions, level: Level, columns: usize) -> Option<usize> {
@@ -164,6 +173,23 @@ mod tests {
         for group in [VECTOR_PANELS, UNIT_PANELS] {
             assert!(group.tiles * group.chunks <= MOST_PANEL_CHUNKS);
         }
+    }
+
+    #[test]
+    fn heads_of_few_rows_are_refined_and_all_of_a_reproducible_plan() {
+        let options = PlanOptions {
+            numeric: Numeric::Fast,
+            max_rows: 512,
+            max_logit_rows: 64,
+            context: 512,
+            sequences: 64,
+            fusion: true,
+            reproducible: false,
+            kv_bytes: None,
+            kv_type: None,
+        };
+        assert!((1..8).contains(&refined_rows(&options)));
+        assert_eq!(refined_rows(&PlanOptions { reproducible: true, ..options }), usize::MAX);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use crate::memory::Memory;
 use crate::pack::BLOCK;
-use crate::policy::{ROTATED_ROWS, UNIT_PANELS, VECTOR_PANELS, rotation};
+use crate::policy::{ROTATED_ROWS, UNIT_PANELS, VECTOR_PANELS, refined_rows, rotation};
 use crate::simd::Level;
 use crate::simd::matrix_unit::{STRIP, STRIP_BLOCK_BYTES};
 use crate::simd::product::{BlockMeta, FloatRows};
@@ -214,8 +214,8 @@ impl Recorder<'_> {
         let floats = parts.iter().any(|part| part.quantized.is_none());
         let unit = parts.iter().any(|part| part.unit.is_some());
         let logits = graph.tensor(project.parts[0].output).rows == RowSet::Logits;
-        // Nothing behind the head evens out its rounding, and its rows are few.
-        let refined = logits && quantized;
+        // Nothing behind the head evens out its rounding.
+        let refined = if logits && quantized { refined_rows(&self.plan.options) } else { 0 };
         let rotated = if quantized && !logits { self.rotated_form(width) } else { None };
         let bare = project.residual.is_none() && project.norm.is_none() && !project.select;
         let activations = self.activations();

@@ -4,7 +4,7 @@
 //! and, where products take several rows at once, a number of rows.
 
 use crate::pack::BLOCK;
-use crate::policy::{ROTATED_ROWS, UNIT_ROWS, direct_rows, rotation};
+use crate::policy::{ROTATED_ROWS, UNIT_ROWS, direct_rows, refined_rows, rotation};
 use crate::simd::Level;
 use pianola_plan::{
     Attend, DeviceId, Kernel, KernelVariant, KvType, Numeric, Op, Plan, Project, Step,
@@ -65,14 +65,15 @@ fn of_product(
         let ty = plan.graph.weights[part.weight.0].ty;
         let fast = plan.options.numeric == Numeric::Fast && width.is_multiple_of(BLOCK);
         let integer = fast && ty.is_quantized();
-        let form = match (integer, head) {
+        // The integers of a head of few rows are refined: two rows for each.
+        let refined = integer && head && rows <= refined_rows(&plan.options);
+        let form = match (integer, refined) {
             (true, true) => "two int8",
             (true, false) => "int8",
             (false, _) if rows <= direct_rows(ty) => "f32, in registers",
             (false, _) => "f32",
         };
-        // The head's integers are refined: two rows for each.
-        let mut left = if integer && head { 2 * rows } else { rows };
+        let mut left = if refined { 2 * rows } else { rows };
         let rotates = integer && !head && rotation(&plan.options, level, width).is_some();
         if rotates && rows >= ROTATED_ROWS {
             // The last rows of a job are fewer than eight, too.

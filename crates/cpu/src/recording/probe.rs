@@ -2,7 +2,7 @@
 
 use super::CpuRecording;
 use crate::kv::KvPages;
-use crate::policy::{ROTATED_ROWS, rotation};
+use crate::policy::{ROTATED_ROWS, refined_rows, rotation};
 use crate::variants;
 use pianola_plan::{
     DeviceError, Kernel, KernelVariant, KvSlot, Numeric, Probe, Rounding, Row, Step, TensorId,
@@ -50,7 +50,12 @@ impl Probe for CpuRecording {
         let columns = self.plan.graph.tensor(project.input).width;
         match self.plan.options.numeric {
             Numeric::Exact => Rounding::None,
-            Numeric::Fast if self.plan.is_head(op) => Rounding::Int8Twice,
+            Numeric::Fast if self.plan.is_head(op) => {
+                match step.logits.len() <= refined_rows(&self.plan.options) {
+                    true => Rounding::Int8Twice,
+                    false => Rounding::Int8,
+                }
+            }
             Numeric::Fast => match rotation(&self.plan.options, self.level, columns) {
                 Some(block) if step.rows.len() >= ROTATED_ROWS => {
                     Rounding::Rotated { block, scaled: block }

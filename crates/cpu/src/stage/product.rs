@@ -41,8 +41,8 @@ pub(crate) struct Product {
     pub gate: Option<Activation>,
     pub soft_cap: Option<f32>,
     pub logits: bool,
-    /// Rows come in pairs whose results are added; see [`super::Prologue::refined`].
-    pub refined: bool,
+    /// So many rows at most come in pairs whose results are added; see [`super::Prologue::refined`].
+    pub refined: usize,
     /// How quantised parts are computed from some number of rows on.
     pub rotated: Option<RotatedForm>,
     pub columns: usize,
@@ -53,7 +53,12 @@ pub(crate) struct Product {
 impl Product {
     pub(super) fn rows(&self, play: &Play<'_>) -> usize {
         let rows = if self.logits { play.logits.len() } else { play.rows.len() };
-        if self.refined { 2 * rows } else { rows }
+        if self.is_refined(play) { 2 * rows } else { rows }
+    }
+
+    /// Whether rows come in pairs.
+    fn is_refined(&self, play: &Play<'_>) -> bool {
+        self.logits && play.logits.len() <= self.refined
     }
 
     /// The rotated form, where this play's products have it.
@@ -234,7 +239,8 @@ impl Product {
         gate: Option<Activation>,
         output: &mut [f32],
     ) {
-        let step = if self.refined { 2 } else { 1 };
+        let refined = self.is_refined(play);
+        let step = if refined { 2 } else { 1 };
         // SAFETY: by the promise of `Stage::run`; biases are as long as their matrix has rows.
         unsafe {
             if part.is_whole(index) && !fault!(play, StaleRow) {
@@ -242,7 +248,7 @@ impl Product {
                 (play.kernels.put_tile)(&TileEpilogue {
                     products: output.as_ptr(),
                     rows: rows.len() / step,
-                    refined: self.refined,
+                    refined,
                     bias: part.bias.map(|bias| bias.add(index * TILE)),
                     gate,
                     soft_cap: self.soft_cap,
@@ -254,7 +260,7 @@ impl Product {
             for row in (0..rows.len()).step_by(step) {
                 let (result, rest) = output[row * TILE..].split_at_mut(TILE);
                 let place = part.place(index, (rows.start + row) / step);
-                if self.refined {
+                if refined {
                     result.iter_mut().zip(rest).for_each(|(sum, more)| *sum += *more);
                 }
                 if let Some(bias) = part.bias {

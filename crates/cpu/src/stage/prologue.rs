@@ -19,8 +19,9 @@ pub(crate) struct Prologue {
     /// Whether products want f32 rows, int8 rows, or both.
     pub floats: bool,
     pub quantized: bool,
-    /// Each int8 row is followed by one of what its rounding left out: 15 bits in all.
-    pub refined: bool,
+    /// Where there are at most so many rows, each in int8 is followed by one of what its rounding left out: 15 bits
+    /// in all.
+    pub refined: usize,
     /// Many int8 rows are left in strips, too, for a matrix unit.
     pub unit: bool,
     /// From some number of rows on, rotated int8 rows in place of these.
@@ -59,9 +60,10 @@ impl Prologue {
                 std::ptr::copy_nonoverlapping(x, floats, width);
             }
             if self.quantized {
-                let job = if self.refined { 2 * job } else { job };
+                let refined = self.rows(play) <= self.refined;
+                let job = if refined { 2 * job } else { job };
                 self.quantize(play, x, job);
-                if self.refined {
+                if refined {
                     self.left_out(x, job, sum.as_mut_ptr());
                     self.quantize(play, sum.as_ptr(), job + 1);
                 }
@@ -72,7 +74,8 @@ impl Prologue {
     unsafe fn quantize(&self, play: &Play<'_>, x: *const f32, row: usize) {
         let Activations { codes, metas, strips, strip_metas, .. } = self.activations;
         let (width, blocks) = (self.width, self.width / BLOCK);
-        let rows = self.rows(play) * if self.refined { 2 } else { 1 };
+        let rows = self.rows(play);
+        let rows = if rows <= self.refined { 2 * rows } else { rows };
         // SAFETY: the activations have room for every row of a play.
         unsafe {
             if let Some(form) = self.rotated.filter(|form| rows >= form.least_rows) {

@@ -43,7 +43,7 @@ impl StepKind {
     /// in the middle. Compiling a kernel may take a software driver many seconds, so that types
     /// beside the one that is used have few that are always played.
     pub fn few(used: bool) -> (Vec<StepKind>, Vec<StepKind>) {
-        let lanes = [1, 8, 64, 3, 2, 9, 17].map(StepKind::Lanes);
+        let lanes = [1, 8, 64, 3, 2, 4, 9, 17].map(StepKind::Lanes);
         let prompts = [450, 65, 17, 130, 3, 33, 9, 5, 2].map(StepKind::Prompt);
         let mixed = StepKind::Mixed(20, 12);
         let lanes_first = if used { 3 } else { 1 };

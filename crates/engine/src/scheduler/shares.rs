@@ -121,7 +121,7 @@ impl PlayPace {
     /// Longest that a submission may take, however many tokens were asked for, in seconds.
     const LONGEST: f64 = 0.4;
     /// Most plays unless more are asked for: what is played past an end is wasted.
-    const USUAL: usize = 8;
+    const USUAL: usize = 16;
 
     pub fn new(asked: Option<usize>) -> PlayPace {
         PlayPace { asked, seconds: None }
