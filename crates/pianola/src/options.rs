@@ -71,7 +71,7 @@ pub struct ComputeOptions {
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "on", "off"])]
     pub prompt_weights: String,
     /// How a GPU plays the layers of a single token: dispatches, five a layer; persistent, one for all, by workgroups that
-    /// stay and hand each other words (an error where a GPU cannot); auto, dispatches for now. Without a GPU it has no
+    /// stay and hand each other words (an error where a GPU cannot); auto, dispatches, which are faster. Without a GPU it has no
     /// effect
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = ["auto", "dispatches", "persistent"])]
     pub decode: String,

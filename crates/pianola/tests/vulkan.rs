@@ -76,7 +76,9 @@ fn benchmarks_count_what_a_step_costs_and_ablate() {
     let rows = rows.as_array().unwrap();
     let generate = rows.iter().find(|row| row["test"] == "tg4" && row["ablation"].is_null());
     let generate = generate.unwrap();
-    assert_eq!(generate["submits_per_step"], 1.0);
+    // Up to four tokens a submission, fewer where a token takes long.
+    let submits = generate["submits_per_step"].as_f64().unwrap();
+    assert!((0.25..=1.0).contains(&submits), "{generate}");
     assert_eq!(generate["allocations_per_step"], 0.0);
     // Embedding and angles, two layers of five, the head, and two that sample.
     assert_eq!(generate["dispatches_per_step"], 15.0);

@@ -5,7 +5,7 @@ use pianola_plan::DeviceError;
 /// How the layers of a single row are played.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Decode {
-    /// As is known to be fastest: by dispatches, until the other way was measured.
+    /// As was measured to be fastest: by dispatches.
     #[default]
     Auto,
     /// Five dispatches a layer.

@@ -104,13 +104,14 @@ impl Scheduler {
     }
 
     /// Plays of the next submission: several where the device samples all rows and every request
-    /// generates one token at a time.
+    /// generates one token at a time. Nobody waits for further tokens with the first.
     fn plays(&self) -> usize {
         let options = &self.options;
         let generates = |running: &Running| {
             running.share == Share { pending: 1, drafts: 0 }
                 && running.lane.by == SampledBy::Device
                 && running.lane.constraint.is_none()
+                && !running.lane.generated().is_empty()
                 && self.wants_token(running)
         };
         let most = options.max_tokens_per_submit;
