@@ -45,7 +45,8 @@ fn logits(recording: &mut CpuRecording, rows: u32, chunk: u32) -> Vec<u32> {
 fn prompts_have_the_same_bits_with_and_without_a_unit() {
     for (level, without) in levels() {
         for &ty in TensorType::ALL {
-            let case = Case { numeric: Numeric::Fast, threads: 3, ..usual(ty) };
+            // The head of a few rows is refined otherwise.
+            let case = Case { numeric: Numeric::Fast, threads: 3, reproducible: true, ..usual(ty) };
             let (mut on_unit, mut plain) =
                 (record(&case, level, |_| ty), record(&case, without, |_| ty));
             for (rows, chunk) in [(64, 64), (64, 40), (33, 33), (32, 32), (32, 5)] {

@@ -106,7 +106,9 @@ fn check_logprobs(mut engine: Engine, tolerance: f64) {
 
 #[test]
 fn tokens_carry_the_models_own_log_probabilities() {
-    check_logprobs(tiny_engine(options(2)).unwrap(), 1e-4);
+    // Otherwise the head of a few rows has more bits than that of many.
+    let reproducible = LoadOptions { reproducible: true, ..options(2) };
+    check_logprobs(tiny_engine(reproducible).unwrap(), 1e-4);
     check_logprobs(on_gpu(&gpu::open(), 2), 1e-3);
 }
 

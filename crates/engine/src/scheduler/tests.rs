@@ -340,6 +340,6 @@ fn every_answer_is_that_of_the_request_alone() {
     }
     // The hard ways were walked.
     assert!(preemptions > 1000, "{preemptions} preemptions");
-    assert!(evictions > 10_000 && cached > 100_000, "{evictions} evictions, {cached} cached");
+    assert!(evictions > 5_000 && cached > 100_000, "{evictions} evictions, {cached} cached");
     assert!(accepted > 10_000, "{accepted} right guesses");
 }
