@@ -64,7 +64,7 @@ pub(crate) const VECTOR_PANELS: PanelGroup = PanelGroup { tiles: 1, chunks: 4 };
 /// On a matrix unit: two strips' columns stay in the first-level cache for all tiles, beside their panels.
 pub(crate) const UNIT_PANELS: PanelGroup = PanelGroup { tiles: 8, chunks: 2 };
 /// Most chunks of a group's panels.
-pub(crate) const MOST_PANEL_CHUNKS: usize = 16;
+pub(crate) const MOST_PANEL_CHUNKS: usize = UNIT_PANELS.tiles * UNIT_PANELS.chunks;
 
 /// Most tiles and rows of a job in rotated form. All rows of a step: a tile is rotated once for them.
 pub(crate) const ROTATED_CUT: ProductCut = ProductCut { tiles: 8, rows: 512 };

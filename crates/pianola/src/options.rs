@@ -76,7 +76,7 @@ pub struct ComputeOptions {
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = ["auto", "dispatches", "persistent"])]
     pub decode: String,
     /// Tokens that a GPU samples by itself in one submission [default: as many as come within
-    /// 40 ms, at most 8]
+    /// 40 ms, at most 16; the first of an answer alone]
     #[arg(long, value_name = "N", value_parser = positive)]
     pub tokens_per_submit: Option<usize>,
     /// Most memory for keys and values, as in 4GiB [default: what the weights leave, as far as it is

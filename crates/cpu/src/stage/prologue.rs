@@ -34,6 +34,11 @@ impl Prologue {
         if self.logits { play.logits.len() } else { play.rows.len() }
     }
 
+    /// Whether int8 rows come in pairs.
+    fn is_refined(&self, play: &Play<'_>) -> bool {
+        self.rows(play) <= self.refined
+    }
+
     pub unsafe fn run(&self, play: &Play<'_>, job: usize, scratch: &mut WorkerScratch) {
         let row = if self.select { play.logits[job] as usize } else { job };
         let (kernels, width) = (play.kernels, self.width);
@@ -60,7 +65,7 @@ impl Prologue {
                 std::ptr::copy_nonoverlapping(x, floats, width);
             }
             if self.quantized {
-                let refined = self.rows(play) <= self.refined;
+                let refined = self.is_refined(play);
                 let job = if refined { 2 * job } else { job };
                 self.quantize(play, x, job);
                 if refined {
@@ -74,8 +79,7 @@ impl Prologue {
     unsafe fn quantize(&self, play: &Play<'_>, x: *const f32, row: usize) {
         let Activations { codes, metas, strips, strip_metas, .. } = self.activations;
         let (width, blocks) = (self.width, self.width / BLOCK);
-        let rows = self.rows(play);
-        let rows = if rows <= self.refined { 2 * rows } else { rows };
+        let rows = self.rows(play) * if self.is_refined(play) { 2 } else { 1 };
         // SAFETY: the activations have room for every row of a play.
         unsafe {
             if let Some(form) = self.rotated.filter(|form| rows >= form.least_rows) {
