@@ -70,9 +70,9 @@ pub struct ComputeOptions {
     /// memory left; on: an error where a GPU cannot; or off. Without a GPU it has no effect
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "on", "off"])]
     pub prompt_weights: String,
-    /// How a GPU plays the layers of a single token: dispatches, five a layer; persistent, one for all, by workgroups that
-    /// stay and hand each other words (an error where a GPU cannot); auto, dispatches, which are faster. Without a GPU it has no
-    /// effect
+    /// How a GPU plays the layers of a single token: dispatches, five a layer; persistent, two a layer, with all products between
+    /// two attentions in one, by workgroups that stay and hand each other words (an error where a GPU cannot); auto, persistent for
+    /// models with rows of up to 2,048 values on cards that count their units, where it is faster. Without a GPU it has no effect
     #[arg(long, value_name = "HOW", default_value = "auto", value_parser = ["auto", "dispatches", "persistent"])]
     pub decode: String,
     /// Tokens that a GPU samples by itself in one submission [default: as many as come within

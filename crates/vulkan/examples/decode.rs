@@ -80,7 +80,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let trials = [
         ("policy", policy),
-        ("norms late", PersistentTrial { late_norms: true, ..policy }),
         ("60 words", PersistentTrial { words: Some(60), ..policy }),
         ("48 words", PersistentTrial { words: Some(48), ..policy }),
     ];

@@ -1,17 +1,18 @@
-// attention_single: attention of a single row, for GPUs whose units are counted: as few waits in a row
-// as there can be.
+// attention_single: attention of rows of different sequences, one or some, for GPUs whose units are counted: as few waits
+// one after another as there can be.
 //
-// A workgroup serves one query head and one of SPLITS parts of the visible pages. Its subgroups take
+// A workgroup serves one query head of a row and one of SPLITS parts of the visible pages. Its subgroups take
 // chunks of tokens in turn, each with a softmax of its own: some invocations score a token together,
 // then each sums some vectors of values, all by operations of the subgroup. While the first keys and
 // values come, one subgroup norms and rotates the query, another the row's own key. In the end what
 // the subgroups found is joined, and by the last part to finish, found by an atomic count, what the
-// parts found.
+// parts found. There are at least three subgroups.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #include "include/common.glsl"
 #include "include/epilogue.glsl"
 #include "include/fault.glsl"
+#include "include/operand.glsl"
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint WORKGROUP = 256;
@@ -21,11 +22,17 @@ layout(constant_id = 0) const uint WORKGROUP = 256;
 layout(constant_id = 7) const uint SPLITS = 1;
 // Pages of a part, at least.
 layout(constant_id = 14) const uint LEAST_PAGES = 1;
+// There is one row.
+layout(constant_id = 13) const bool SINGLE = true;
+// Rows that the operand of the product that reads the result has room for, where that is fragments.
+layout(constant_id = 12) const uint FRAGMENT_ROWS = 0;
 
 layout(set = 1, binding = 6, std430) writeonly buffer Output { float results[]; };
-// [head][split]: maximum, sum, then HEAD_DIM values.
+// [row][head][split]: maximum, sum, then HEAD_DIM values.
 layout(set = 1, binding = 7, std430) coherent buffer Partials { float partials[]; };
 layout(set = 1, binding = 8, std430) coherent buffer Arrivals { uint arrivals[]; };
+layout(set = 1, binding = 9, std430) writeonly buffer NextOperand { uint next_operand[]; };
+layout(set = 1, binding = 10, std430) writeonly buffer NextMetas { uvec2 next_metas[]; };
 
 layout(push_constant) uniform Constants {
     Heads heads;
@@ -46,7 +53,11 @@ shared uint arrived;
 void main() {
     const uint head = gl_WorkGroupID.x;
     const uint split = gl_WorkGroupID.y;
-    const Row source = play.rows[0];
+    const uint row = SINGLE ? 0 : gl_WorkGroupID.z;
+    if (!SINGLE && row >= play.row_count) {
+        return;
+    }
+    const Row source = play.rows[row];
     const uint queries_a_key = query_heads / heads.kv_heads;
     const uint kv_head = head / queries_a_key;
     // What is in memory already: all but the row's own token.
@@ -68,11 +79,14 @@ void main() {
         }
     }
     load_chunk(page_base(source, min(chunk, known) / PAGE_TOKENS, kv_head), chunk, first, end);
+    const uint key_start = row * heads.key_stride + heads.key_column + kv_head * HEAD_DIM;
+    const uint query_start = row * heads.query_stride + heads.query_column + head * HEAD_DIM;
+    const uint value_start = row * heads.value_stride + heads.value_column + kv_head * HEAD_DIM;
     if (gl_SubgroupID < 2) {
         const bool is_key = gl_SubgroupID == 1;
-        form_head(is_key, is_key ? heads.key_column + kv_head * HEAD_DIM : heads.query_column + head * HEAD_DIM);
+        form_head(is_key, row, is_key ? key_start : query_start);
     } else if (gl_SubgroupID == 2) {
-        form_value(heads.value_column + kv_head * HEAD_DIM);
+        form_value(value_start);
     }
     barrier();
     if (split == splits - 1) {
@@ -93,7 +107,7 @@ void main() {
     leave_result();
     barrier();
     vec2 softmax = join_softmax();
-    const uint start = head * SPLITS * (HEAD_DIM + 2);
+    const uint start = (row * query_heads + head) * SPLITS * (HEAD_DIM + 2);
     if (splits > 1) {
         const uint mine = start + split * (HEAD_DIM + 2);
         for (uint d = gl_LocalInvocationIndex; d < HEAD_DIM; d += WORKGROUP) {
@@ -106,10 +120,10 @@ void main() {
         memoryBarrierBuffer();
         barrier();
         if (gl_LocalInvocationIndex == 0) {
-            arrived = atomicAdd(arrivals[head], 1);
+            arrived = atomicAdd(arrivals[row * query_heads + head], 1);
             if (arrived == splits - 1) {
                 // For the next play.
-                arrivals[head] = 0;
+                arrivals[row * query_heads + head] = 0;
             }
         }
         barrier();
@@ -121,7 +135,26 @@ void main() {
         barrier();
         softmax = join_softmax();
     }
-    for (uint d = gl_LocalInvocationIndex; d < HEAD_DIM; d += WORKGROUP) {
-        results[head * HEAD_DIM + d] = join_values(softmax.x, d) / softmax.y;
+    const uint output_start = row * output_stride + head * HEAD_DIM;
+    if (FRAGMENT_ROWS == 0) {
+        for (uint d = gl_LocalInvocationIndex; d < HEAD_DIM; d += WORKGROUP) {
+            results[output_start + d] = join_values(softmax.x, d) / softmax.y;
+        }
+        return;
+    }
+    // A mean of values is no larger than they are, and those are half floats: no scale is needed.
+    for (uint v = gl_LocalInvocationIndex; v < HEAD_DIM / 4; v += WORKGROUP) {
+        vec4 y;
+        [[unroll]] for (uint i = 0; i < 4; i++) {
+            y[i] = join_values(softmax.x, 4 * v + i) / softmax.y;
+            results[output_start + 4 * v + i] = y[i];
+        }
+        const uvec2 words = halves_of(y);
+        const uint at = fragment_word(head * (HEAD_DIM / 4) + v, row, FRAGMENT_ROWS);
+        next_operand[at] = words.x;
+        next_operand[at + 1] = words.y;
+    }
+    if (head == 0 && gl_LocalInvocationIndex == 0) {
+        next_metas[row] = uvec2(floatBitsToUint(1.0), 0);
     }
 }

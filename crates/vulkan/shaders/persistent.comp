@@ -1,28 +1,27 @@
-// persistent: all layers of a single row in one dispatch, for GPUs whose units are counted.
+// persistent: what stands between two attentions of a single row, in one dispatch, for GPUs whose units are counted:
+// output, gate+up and down of a layer, then q+k+v of the next. The first has q+k+v alone, the last ends with down.
 //
-// There is one workgroup for every unit, and all of them are resident until the last layer is done. Every product is
+// There is one workgroup for every unit, and all of them are resident until the last product is done. Every product is
 // project_single's: a workgroup has some of the weight rows, forms the whole input row for itself and streams its
-// weights. Every attention is attention_single's. But what one operation hands to the next goes through words that
-// carry the operation's number (include/words.glsl) instead of memory behind a barrier, and a workgroup asks for the
-// first weights of its next product before it waits for that product's input.
+// weights. But what one product hands to the next goes through words that carry the product's number
+// (include/words.glsl) instead of memory behind a barrier, and a workgroup asks for the first weights of its next
+// product before it waits for that product's input. Attention is a dispatch of its own, because its keys and values
+// would take the registers that hold weights ahead.
 //
 // The residual stream is formed by every workgroup for itself, in memory of its own that no other reads.
 //
 // Each wait has a limit. A workgroup that gives up says so and leaves; the others then give up, too, and the host
 // plays the step again by other kernels.
 //
-// Why no word is overwritten before all have read it: each kind of row has words of its own, which are left again a
-// layer later. Every workgroup has rows of gate+up, and reads them behind everything that it reads earlier in the layer;
-// down waits for all of gate+up, and everything of the next layer for all of down. Rows of gate+up are read by
-// workgroups that have rows of down only, for which the next layer waits.
+// Why no word is overwritten before all have read it: each kind of row has words of its own, which are left once a
+// dispatch. Why no row of the arena is: every workgroup has rows of gate+up, for all of which down waits, so that
+// attention's result has been read when the first row of down or of q+k+v is left.
 #version 460
 #extension GL_GOOGLE_include_directive : require
-#extension GL_EXT_buffer_reference : require
 #extension GL_EXT_shader_explicit_arithmetic_types_int64 : require
 
-#define WEIGHTS_BY_ADDRESS
-#define HEADS_BY_ADDRESS
-#define HEADS_IDS 40
+// Weights of q, k and v of the layer that begins, then of output, gate, up and down of the one that ends.
+#define PARTS 7
 #define ROWS_FROM_ELSEWHERE
 #include "include/common.glsl"
 #include "include/operand.glsl"
@@ -40,11 +39,6 @@ layout(constant_id = 23) const uint ABSENT = 0xffffffffu;
 layout(constant_id = 24) const uint FEED_GATE = 1;
 // Rows of keys, and of values.
 layout(constant_id = 25) const uint KV_ROWS = 64;
-// Whether norms are loaded behind the wait for the row, to have fewer registers taken meanwhile.
-layout(constant_id = 26) const bool LATE_NORMS = false;
-layout(constant_id = 46) const uint SPLITS = 1;
-layout(constant_id = 47) const uint LEAST_PAGES = 1;
-
 // Constants of each product as in project_single.comp.
 layout(constant_id = 50) const uint QKV_TYPE_A = 3;
 layout(constant_id = 51) const uint QKV_TYPE_B = 3;
@@ -77,43 +71,39 @@ layout(constant_id = 85) const uint DOWN_SLICES = 1;
 layout(constant_id = 86) const uint DOWN_MOST_GROUPS = 1;
 layout(constant_id = 87) const uint DOWN_BLOCKS = 1;
 
-// Mirrors `Layer` in src/program/persistent.rs, word by word.
-layout(set = 1, binding = 0, std430) readonly buffer Layers { uint layer_list[]; };
-layout(set = 1, binding = 4, std430) readonly buffer Vectors { vec4 vectors[]; };
-layout(set = 1, binding = 5, std430) readonly buffer VectorFloats { float vector_floats[]; };
+layout(set = 1, binding = 6, std430) readonly buffer Vectors { vec4 vectors[]; };
+layout(set = 1, binding = 7, std430) readonly buffer VectorFloats { float vector_floats[]; };
 // [workgroup][WIDTH / 4]: each workgroup's residual stream.
-layout(set = 1, binding = 6, std430) buffer Residual { vec4 residual[]; };
-layout(set = 1, binding = 7, std430) readonly buffer Embedded { vec4 embedded[]; };
+layout(set = 1, binding = 8, std430) buffer Residual { vec4 residual[]; };
+layout(set = 1, binding = 9, std430) readonly buffer Embedded { vec4 embedded[]; };
 // What the head reads: the residual stream, and what the last layer adds to it.
-layout(set = 1, binding = 8, std430) writeonly buffer Stream { vec4 stream_left[]; };
-layout(set = 1, binding = 9, std430) writeonly buffer Delta { float delta_left[]; };
+layout(set = 1, binding = 10, std430) writeonly buffer Stream { vec4 stream_left[]; };
+layout(set = 1, binding = 11, std430) writeonly buffer Delta { float delta_left[]; };
+// What attention left, and what it reads next: queries, keys, values.
+layout(set = 1, binding = 12, std430) readonly buffer Attended { vec4 attended[]; };
+layout(set = 1, binding = 13, std430) writeonly buffer Heads { float heads_left[]; };
 
 layout(push_constant) uniform Constants {
-    uint layers;
-    // Not 0: no layers, but workgroups meet this often.
+    // Bit p: weight p has the second type of its product. Bit 8: this is the first layer, bit 9: the last.
+    uint flags;
+    // Not 0: no products, but workgroups meet this often.
     uint exchanges;
     // How often a word is asked for, at most.
     uint spins;
-    uint query_heads;
-    uint kv_heads;
-    // Entries of a sequence in a page table.
-    uint entries;
-    float epsilon;
-    float delta_epsilon;
-    float feed_epsilon;
-    float feed_delta_epsilon;
-    float query_epsilon;
-    float key_epsilon;
-    float scale;
-    // Of attention's scores; 0: none.
-    float cap;
+    // Norms of q+k+v's input and of what is added to the residual stream there, then the same of gate+up, in `vectors`.
+    uint norms[4];
+    float epsilons[4];
+    // Of the seven weights.
+    uint biases[7];
+    // Where queries, keys and values begin in what attention reads.
+    uint head_columns[3];
 };
 
 #include "include/words.glsl"
 #include "include/prologue.glsl"
 
-// Numbers of a layer's operations.
-const uint QKV_LEFT = 0, PARTS_LEFT = 1, ATTENDED = 2, OUT_LEFT = 3, FEED_LEFT = 4, DOWN_LEFT = 5, OPERATIONS = 6;
+// Numbers of a dispatch's products.
+const uint OUT_LEFT = 0, FEED_LEFT = 1, DOWN_LEFT = 2, PRODUCTS = 3;
 
 const bool REFINED = false;
 const uint COUNT = 1;
@@ -133,34 +123,13 @@ const uint QKV_GATE = 0, OUT_GATE = 0, DOWN_GATE = 0;
 // Columns of q+k+v and of gate+up, and what both give.
 const uint HIDDEN = 32 * BLOCKS;
 
-// Fields of a layer: addresses of its weights (two words each), pages and angles, then words.
-const uint LAYER_PAGES = 14, LAYER_ANGLES = 16, LAYER_NORM = 18, LAYER_DELTA_NORM = 19, LAYER_FEED_NORM = 20,
-           LAYER_FEED_DELTA_NORM = 21, LAYER_BIAS = 22, LAYER_QUERY_NORM = 29, LAYER_KEY_NORM = 30, LAYER_TABLE = 31,
-           LAYER_WINDOW = 32, LAYER_TYPES = 33, LAYER_WORDS = 34;
-
-// This layer and the next.
-shared uint layer_words[2][LAYER_WORDS];
-
-void load_layer(uint layer) {
-    if (layer < layers && gl_LocalInvocationIndex < LAYER_WORDS) {
-        layer_words[layer % 2][gl_LocalInvocationIndex] = layer_list[layer * LAYER_WORDS + gl_LocalInvocationIndex];
-    }
-}
-
-uint layer_field(uint layer, uint at) { return layer_words[layer % 2][at]; }
-
-uint64_t layer_address(uint layer, uint at) {
-    return packUint2x32(uvec2(layer_field(layer, at), layer_field(layer, at + 1)));
-}
-
 // Where the words of each kind of row begin.
-const uint QKV_WORDS = 0;
-const uint ATTENDED_WORDS = QKV_WORDS + QUERY_ROWS + 2 * KV_ROWS;
-const uint OUT_WORDS = ATTENDED_WORDS + QUERY_ROWS;
-const uint FEED_WORDS = OUT_WORDS + WIDTH;
-const uint DOWN_WORDS = FEED_WORDS + DOWN_WIDTH;
-const uint MEETING_WORDS = DOWN_WORDS + WIDTH;
-const uint PARTIAL_WORDS = MEETING_WORDS + 2 * WORKGROUPS;
+const uint ROW_ROOM = (WIDTH + ROW_WORDS - 1) / ROW_WORDS * ROW_WORDS;
+const uint FEED_ROOM = (DOWN_WIDTH + ROW_WORDS - 1) / ROW_WORDS * ROW_WORDS;
+const uint OUT_WORDS = 0;
+const uint FEED_WORDS = OUT_WORDS + ROW_ROOM;
+const uint DOWN_WORDS = FEED_WORDS + FEED_ROOM;
+const uint MEETING_WORDS = DOWN_WORDS + ROW_ROOM;
 
 // What this workgroup computes of the product at hand: `items` slices from group `first` of a part on; further parts
 // from group `next`, counted through all parts, to `end`.
@@ -170,17 +139,12 @@ struct Own {
     uint items;
     uint next;
     uint end;
-    uint column;
-    uint bias;
-    uint up_bias;
-    bool is_a;
-    uint64_t weights;
-    uint64_t up_weights;
 };
 Own own;
-// The number of what is left now, and whether that is for the head.
+// The number of what is left now.
 uint left_number;
-bool is_last;
+
+const uint FIRST_LAYER = 0x100, LAST_LAYER = 0x200;
 
 // Names that each product has of its own.
 #define JOIN_NAMES(a, b) a##_##b
@@ -213,6 +177,7 @@ bool is_last;
 #define finish JOIN(PRODUCT, finish)
 #define stream JOIN(PRODUCT, stream)
 #define part_groups JOIN(PRODUCT, part_groups)
+#define is_first_type JOIN(PRODUCT, is_first_type)
 #define ask_for_part JOIN(PRODUCT, ask_for_part)
 #define ask JOIN(PRODUCT, ask)
 #define multiply_part JOIN(PRODUCT, multiply_part)
@@ -220,16 +185,15 @@ bool is_last;
 #define put_shared JOIN(PRODUCT, put_shared)
 #define form_bare JOIN(PRODUCT, form_bare)
 
-#define PART_WEIGHTS(part) (GATE != 0 && part == 1 ? own.up_weights : own.weights)
-#define PART_BIAS(part) (GATE != 0 && part == 1 ? own.up_bias : own.bias)
+#define PART_WEIGHTS(part) (FIRST_PART + (part))
+#define PART_BIAS(part) biases[min(FIRST_PART + (part), PARTS - 1)]
 #define CAP 0.0
 
 #define PRODUCT QKV
 #define PART_COUNT 3
 #define FIRST_PART 0
 #define PART_ROWS(part) (part == 0 ? QUERY_ROWS : KV_ROWS)
-#define COLUMN(part) (part == 0 ? 0 : part == 1 ? QUERY_ROWS : QUERY_ROWS + KV_ROWS)
-#define PUT_OUTPUT(part, row, value) put_word(QKV_WORDS + own.column + row, left_number, value)
+#define PUT_OUTPUT(part, row, value) heads_left[head_columns[part] + row] = value
 #include "include/product.glsl"
 #include "include/product_output.glsl"
 #include "include/persistent_product.glsl"
@@ -237,22 +201,19 @@ bool is_last;
 #undef PART_COUNT
 #undef FIRST_PART
 #undef PART_ROWS
-#undef COLUMN
 #undef PUT_OUTPUT
 
 // The others have one part, or a gate's two together.
 #define PART_COUNT 1
-#define COLUMN(part) 0
 
 #define PRODUCT OUT
 #define FIRST_PART 3
 #define PART_ROWS(part) HIDDEN
-#define PUT_OUTPUT(part, row, value) put_word(OUT_WORDS + row, left_number, value)
+#define PUT_OUTPUT(part, row, value) put_word(OUT_WORDS + word_of(row), left_number, value)
 #include "include/product.glsl"
 #include "include/product_output.glsl"
 #include "include/persistent_product.glsl"
 #include "include/put_shared.glsl"
-#include "include/persistent_bare.glsl"
 #undef PRODUCT
 #undef FIRST_PART
 #undef PART_ROWS
@@ -261,7 +222,7 @@ bool is_last;
 #define PRODUCT FEED
 #define FIRST_PART 4
 #define PART_ROWS(part) DOWN_WIDTH
-#define PUT_OUTPUT(part, row, value) put_word(FEED_WORDS + row, left_number, value)
+#define PUT_OUTPUT(part, row, value) put_word(FEED_WORDS + word_of(row), left_number, value)
 #include "include/product.glsl"
 #include "include/product_output.glsl"
 #include "include/persistent_product.glsl"
@@ -272,10 +233,10 @@ bool is_last;
 
 // The last layer's outputs go to the head as they are.
 void put_down(uint row, float value) {
-    if (is_last) {
+    if ((flags & LAST_LAYER) != 0) {
         delta_left[row] = value;
     } else {
-        put_word(DOWN_WORDS + row, left_number, value);
+        put_word(DOWN_WORDS + word_of(row), left_number, value);
     }
 }
 
@@ -296,65 +257,55 @@ void put_down(uint row, float value) {
 // What a product behind a norm forms its input from.
 RowParts parts[PASSES];
 
-void load_norms(uint norm, uint delta_norm) {
-    [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
-        const uint at = min(pass * WORKGROUP + gl_LocalInvocationIndex, WIDTH / 4 - 1);
-        parts[pass].norm = vectors[norm + at];
-        if (SUM == 2) {
-            parts[pass].delta_norm = vectors[delta_norm + at];
-        }
-    }
-}
-
 // Forms the input of q+k+v or of gate+up: the residual stream, to which what `from` leaves is added, as codes. Returns
 // what all sums are to be multiplied by.
-float form_normed(uint layer, bool is_feed, uint from, uint number) {
-    const bool begins = layer == 0 && !is_feed;
+float form_normed(const bool is_feed, uint from, uint number) {
+    const bool begins = is_feed && (flags & FIRST_LAYER) != 0;
     const uint start = gl_WorkGroupID.x * (WIDTH / 4);
-    const uint norm = layer_field(layer, is_feed ? LAYER_FEED_NORM : LAYER_NORM);
-    const uint delta_norm = layer_field(layer, is_feed ? LAYER_FEED_DELTA_NORM : LAYER_DELTA_NORM);
+    const uint which = is_feed ? 2 : 0;
     [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
         const uint v = pass * WORKGROUP + gl_LocalInvocationIndex;
         const uint at = min(v, WIDTH / 4 - 1);
-        const bool inside = v < WIDTH / 4;
         const vec4 x = begins ? embedded[at] : residual[start + at];
-        parts[pass].base = inside ? x : vec4(0.0);
-        parts[pass].delta = vec4(0.0);
+        parts[pass].base = v < WIDTH / 4 ? x : vec4(0.0);
+        parts[pass].norm = vectors[norms[which] + at];
+        if (SUM == 2) {
+            parts[pass].delta_norm = vectors[norms[which + 1] + at];
+        }
     }
-    if (!LATE_NORMS) {
-        load_norms(norm, delta_norm);
-    }
-    if (!begins) {
-        bool here;
-        uint asked = 0;
-        [[dont_unroll]] do {
-            here = true;
-            [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
-                const uint v = pass * WORKGROUP + gl_LocalInvocationIndex;
-                vec4 x;
-                here = take_four(from + 4 * min(v, WIDTH / 4 - 1), number, x) && here;
-                parts[pass].delta = v < WIDTH / 4 ? x : vec4(0.0);
-            }
-        } while (!here && ask_again(asked));
-    }
-    if (LATE_NORMS) {
-        load_norms(norm, delta_norm);
-    }
-    const Prologue constants = Prologue(0, 0, 0, 0, is_feed ? feed_epsilon : epsilon,
-                                        is_feed ? feed_delta_epsilon : delta_epsilon);
+    await_some(from, min(gl_LocalInvocationIndex, WIDTH / 4 - 1), number);
+    bool here;
+    uint asked = 0;
+    [[dont_unroll]] do {
+        here = true;
+        [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
+            const uint v = pass * WORKGROUP + gl_LocalInvocationIndex;
+            vec4 x;
+            here = take_four(from, min(v, WIDTH / 4 - 1), number, x) && here;
+            parts[pass].delta = v < WIDTH / 4 ? x : vec4(0.0);
+        }
+    } while (!here && ask_again(asked));
+    const Prologue constants = Prologue(0, 0, 0, 0, epsilons[which], epsilons[which + 1]);
     const float squares = form_sum(constants, gl_WorkGroupID.x, true, parts);
     [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
         const uint v = pass * WORKGROUP + gl_LocalInvocationIndex;
         put_shared(v, parts[pass].base * parts[pass].norm);
-        if (is_feed && is_last && gl_WorkGroupID.x == 0 && v < WIDTH / 4) {
-            stream_left[v] = parts[pass].base;
-        }
     }
     const float sum = subgroupAdd(squares);
     if (subgroupElect()) {
         squares_of[gl_SubgroupID] = sum;
     }
     barrier();
+    // Behind the barrier all of the row has come, so that every workgroup has read attention's result, which may lie
+    // in the same place.
+    if (is_feed && (flags & LAST_LAYER) != 0 && gl_WorkGroupID.x == 0) {
+        [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
+            const uint v = pass * WORKGROUP + gl_LocalInvocationIndex;
+            if (v < WIDTH / 4) {
+                stream_left[v] = parts[pass].base;
+            }
+        }
+    }
     float all = 0.0;
     [[unroll]] for (uint i = 0; i < WORKGROUP / SUBGROUP; i++) {
         all += squares_of[i];
@@ -362,94 +313,58 @@ float form_normed(uint layer, bool is_feed, uint from, uint number) {
     return norm_factor(constants, all);
 }
 
-// Attention is by the first few subgroups; the others wait with the workgroup, and help to hand on words.
-const uint ALL_INVOCATIONS = WORKGROUP / SUBGROUP * SUBGROUP;
-const uint ATTENTION_WORKGROUP = 8 * SUBGROUP;
-layout(buffer_reference, std430, buffer_reference_align = 16) buffer Pages { uvec4 data[]; };
-layout(buffer_reference, std430, buffer_reference_align = 4) readonly buffer AngleTable { float data[]; };
-uint64_t pages_address, angles_address;
-#define WORKGROUP ATTENTION_WORKGROUP
-#define PARTS ATTENTION_PARTS
-#define pages Pages(pages_address).data
-#define angles AngleTable(angles_address).data
-#define vectors vector_floats
-#define queries arrived
-#define keys arrived
-#define values arrived
-#define PARTIAL(at) get_float(PARTIAL_WORDS + (at))
-#include "include/heads.glsl"
-// The query of a head, and the row's own key and value, as q+k+v left them.
-shared float arrived[3 * HEAD_DIM];
-Heads heads;
-#include "include/attend_single.glsl"
-#include "include/persistent_attention.glsl"
-#undef WORKGROUP
-
-void set_heads(uint layer) {
-    pages_address = layer_address(layer, LAYER_PAGES);
-    angles_address = layer_address(layer, LAYER_ANGLES);
-    heads.kv_heads = kv_heads;
-    heads.query_norm = layer_field(layer, LAYER_QUERY_NORM);
-    heads.key_norm = layer_field(layer, LAYER_KEY_NORM);
-    heads.query_epsilon = query_epsilon;
-    heads.key_epsilon = key_epsilon;
-    heads.table = layer_field(layer, LAYER_TABLE);
-    heads.entries = entries;
+// Forms the input of the output product: what attention left.
+void form_attended() {
+    const uint AT_A_TIME = 4;
+    [[dont_unroll]] for (uint first = 0; first < OUT_WIDTH / 4; first += AT_A_TIME * WORKGROUP) {
+        vec4 x[AT_A_TIME];
+        [[unroll]] for (uint i = 0; i < AT_A_TIME; i++) {
+            const uint v = first + i * WORKGROUP + gl_LocalInvocationIndex;
+            x[i] = v < OUT_WIDTH / 4 ? attended[v] : vec4(0.0);
+        }
+        [[unroll]] for (uint i = 0; i < AT_A_TIME; i++) {
+            OUT_put_shared(first + i * WORKGROUP + gl_LocalInvocationIndex, x[i]);
+        }
+    }
+    barrier();
 }
 
-// All layers, or as many as come before a workgroup gives up. Invocations look at `stuck` between two barriers, so that
-// all of them find the same.
-void play_layers(uint number) {
-    QKV_ask(0);
-    [[dont_unroll]] for (uint layer = 0; layer < layers; layer++) {
-        is_last = layer == layers - 1;
-        left_number = number + QKV_LEFT;
-        float factor = form_normed(layer, false, DOWN_WORDS, number - OPERATIONS + DOWN_LEFT);
-        if (stuck) {
-            return;
-        }
-        load_layer(layer + 1);
-        QKV_multiply(layer, factor);
-        set_heads(layer);
-        barrier();
-        if (!attend(layer_field(layer, LAYER_WINDOW), number)) {
-            return;
-        }
-        // Behind attention, whose keys and values take the same registers.
-        OUT_ask(layer);
+// Plays the products, or as many as come before a workgroup gives up. Invocations look at `stuck` between two barriers,
+// so that all of them find the same.
+void play_products(uint number) {
+    if (own.items > 0) {
         left_number = number + OUT_LEFT;
-        barrier();
-        if (own.items > 0) {
-            OUT_form_bare(ATTENDED_WORDS, number + ATTENDED);
-            if (stuck) {
-                return;
-            }
-            OUT_multiply(layer, 1.0);
-        }
-        FEED_ask(layer);
-        left_number = number + FEED_LEFT;
-        barrier();
-        factor = form_normed(layer, true, OUT_WORDS, number + OUT_LEFT);
+        form_attended();
+        OUT_multiply(1.0);
+    }
+    FEED_ask();
+    left_number = number + FEED_LEFT;
+    barrier();
+    float factor = form_normed(true, OUT_WORDS, number + OUT_LEFT);
+    if (stuck) {
+        return;
+    }
+    FEED_multiply(factor);
+    DOWN_ask();
+    left_number = number + DOWN_LEFT;
+    barrier();
+    if (own.items > 0) {
+        DOWN_form_bare(FEED_WORDS, number + FEED_LEFT);
         if (stuck) {
             return;
         }
-        FEED_multiply(layer, factor);
-        DOWN_ask(layer);
-        left_number = number + DOWN_LEFT;
-        barrier();
-        if (own.items > 0) {
-            DOWN_form_bare(FEED_WORDS, number + FEED_LEFT);
-            if (stuck) {
-                return;
-            }
-            DOWN_multiply(layer, 1.0);
-        }
-        if (!is_last) {
-            QKV_ask(layer + 1);
-        }
-        barrier();
-        number += OPERATIONS;
+        DOWN_multiply(1.0);
     }
+    if ((flags & LAST_LAYER) != 0) {
+        return;
+    }
+    QKV_ask();
+    barrier();
+    factor = form_normed(false, DOWN_WORDS, number + DOWN_LEFT);
+    if (stuck) {
+        return;
+    }
+    QKV_multiply(factor);
 }
 
 // Workgroups meet: each leaves a word and waits for all others', again and again. Two words each, so that none is
@@ -488,11 +403,12 @@ void depart(uint next) {
 }
 
 void main() {
+    // Before anything else.
+    OUT_ask();
     const uint number = atomicLoad(next_number, gl_ScopeDevice, 0, 0);
     if (gl_LocalInvocationIndex == 0) {
         stuck = atomicLoad(gave_up, gl_ScopeDevice, 0, 0) != 0;
     }
-    load_layer(0);
     barrier();
     if (exchanges > 0) {
         if (!stuck) {
@@ -505,7 +421,7 @@ void main() {
         return;
     }
     if (!stuck) {
-        play_layers(number);
+        play_products(number);
     }
-    depart(number + OPERATIONS * layers);
+    depart(number + PRODUCTS);
 }

@@ -4,6 +4,10 @@
 // A workgroup computes a tile of ROWS weight rows by TOKENS rows of the operand, which its subgroups
 // divide among them. A step of the loop brings a chunk of 128 columns of them into shared memory; the
 // next one is on its way from memory meanwhile, in registers.
+//
+// Where tiles are few, SLICES workgroups share one, each with columns of its own. All leave their sums in
+// memory, and the last to finish, found by an atomic count, adds them up. They are integers, so that the
+// order does not matter.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_memory_scope_semantics : require
@@ -30,12 +34,18 @@ layout(constant_id = 7) const uint ACROSS = 2;
 layout(constant_id = 8) const uint ALONG = 2;
 // Rows that the operand has room for; it lies [chunk][row][128 columns].
 layout(constant_id = 9) const uint OPERAND_ROWS = 128;
+// Workgroups that share a tile's columns.
+layout(constant_id = 10) const uint SLICES = 1;
 
 layout(set = 1, binding = 3, std430) readonly buffer VectorFloats { float vector_floats[]; };
 layout(set = 1, binding = 4, std430) writeonly buffer Output { float values[]; };
 layout(set = 1, binding = 5, std430) readonly restrict buffer Operand { uvec4 operand[]; };
 // The scale of a row of the operand is metas[row].x.
 layout(set = 1, binding = 6, std430) readonly restrict buffer Metas { uvec2 metas[]; };
+// [tile][slice][subgroup][matrix of its sums][token][row].
+layout(set = 1, binding = 7, std430) coherent buffer Partials { int partials[]; };
+// Slices of a tile that are done.
+layout(set = 1, binding = 8, std430) coherent buffer Arrivals { uint arrivals[]; };
 
 const uint NO_BIAS = 0xffffffffu;
 
@@ -178,6 +188,53 @@ void put_outputs(uint n, uint part, uint first_row, uint first_token, Finish fin
     }
 }
 
+// A name, because arrays are of one type only if their lengths are one constant.
+const uint PIECE_MATRICES = COUNT * HEIGHT;
+#define SUMS coopmat<int, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseAccumulator>
+
+shared uint arrived;
+
+// Place of a slice's sums: the first of this subgroup's.
+uint partial_at(uint slice) {
+    const uint tile_index = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+    return ((tile_index * SLICES + slice) * PIECES + gl_SubgroupID) * COUNT * HEIGHT * SIDE * SIDE;
+}
+
+// Leaves this slice's sums. Returns true for the last slice of the tile, whose sums are then those of all.
+bool join_slices(inout SUMS sums[PIECE_MATRICES]) {
+    const uint mine = partial_at(gl_WorkGroupID.z);
+    [[unroll]] for (uint i = 0; i < PIECE_MATRICES; i++) {
+        coopMatStore(sums[i], partials, mine + i * SIDE * SIDE, SIDE, gl_CooperativeMatrixLayoutRowMajor);
+    }
+    memoryBarrierBuffer();
+    barrier();
+    if (gl_LocalInvocationIndex == 0) {
+        const uint at = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
+        arrived = atomicAdd(arrivals[at], 1);
+        if (arrived == SLICES - 1) {
+            // For the next product.
+            arrivals[at] = 0;
+        }
+    }
+    barrier();
+    if (arrived != SLICES - 1) {
+        return false;
+    }
+    memoryBarrierBuffer();
+    for (uint slice = 0; slice < SLICES; slice++) {
+        if (slice == gl_WorkGroupID.z) {
+            continue;
+        }
+        const uint other = partial_at(slice);
+        [[unroll]] for (uint i = 0; i < PIECE_MATRICES; i++) {
+            SUMS more;
+            coopMatLoad(more, partials, other + i * SIDE * SIDE, SIDE, gl_CooperativeMatrixLayoutRowMajor);
+            sums[i] += more;
+        }
+    }
+    return true;
+}
+
 void main() {
     // Tiles of the same weights are neighbours: while one waits for memory, the others' weights
     // come out of the cache.
@@ -191,22 +248,24 @@ void main() {
     const uint piece_row = gl_SubgroupID % ACROSS * ROWS_EACH;
     const uint piece_token = gl_SubgroupID / ACROSS * TOKENS_EACH;
 
-    coopmat<int, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseAccumulator> sums[COUNT * HEIGHT];
-    [[unroll]] for (uint i = 0; i < COUNT * HEIGHT; i++) {
-        sums[i] = coopmat<int, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseAccumulator>(0);
+    SUMS sums[PIECE_MATRICES];
+    [[unroll]] for (uint i = 0; i < PIECE_MATRICES; i++) {
+        sums[i] = SUMS(0);
     }
     // Narrow matrices would be too much code to unroll: then the end is one that no compiler knows.
     const uint depth_end = DEPTH < 16 ? min(128 / DEPTH + play.row_count, 128 / DEPTH) : 128 / DEPTH;
 
     uvec4 weights[WEIGHT_FETCHES];
     uvec4 inputs[OPERAND_FETCHES];
-    fetch(part, first_row, first_token, 0, weights, inputs);
-    for (uint chunk = 0; chunk < CHUNKS; chunk++) {
+    const uint first_chunk = gl_WorkGroupID.z * CHUNKS / SLICES;
+    const uint chunk_end = (gl_WorkGroupID.z + 1) * CHUNKS / SLICES;
+    fetch(part, first_row, first_token, first_chunk, weights, inputs);
+    for (uint chunk = first_chunk; chunk < chunk_end; chunk++) {
         barrier();
         store(weights, inputs);
         barrier();
         // Without a branch, so that the loads may go between the products. The last step's are in vain.
-        fetch(part, first_row, first_token, min(chunk + 1, CHUNKS - 1), weights, inputs);
+        fetch(part, first_row, first_token, min(chunk + 1, chunk_end - 1), weights, inputs);
         [[unroll]] for (uint k = 0; k < depth_end; k++) {
             coopmat<int8_t, gl_ScopeSubgroup, SIDE, DEPTH, gl_MatrixUseA> a[COUNT];
             [[unroll]] for (uint n = 0; n < COUNT; n++) {
@@ -224,6 +283,9 @@ void main() {
         }
     }
 
+    if (SLICES > 1 && !join_slices(sums)) {
+        return;
+    }
     Finish finish[OWN_OUTPUTS];
     Finish second[OWN_OUTPUTS];
     [[unroll]] for (uint k = 0; k < OWN_OUTPUTS; k++) {

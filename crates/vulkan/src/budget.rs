@@ -113,7 +113,7 @@ impl Budget {
             (self.limits.byte_depth == 0, "the device has no matrix units for int8"),
             (options.numeric == Numeric::Exact, "exact mode rounds nothing"),
             (options.reproducible, "reproducible plans compute all rows alike"),
-            (options.max_rows < rotated::LEAST_ROWS as usize, "plays have few rows"),
+            (options.max_rows < rotated::least_rows(&self.limits) as usize, "plays have few rows"),
             (!rotated::has_room(&self.limits), "a workgroup has too little shared memory"),
         ];
         let obstacle = obstacles.into_iter().find(|obstacle| obstacle.0);

@@ -53,7 +53,7 @@ constants! {
     }
     "project_rotated.comp" project_rotated {
         WORKGROUP = 0, GATE = 1, CHUNKS = 2, SIDE = 3, DEPTH = 4, ROWS_EACH = 5, TOKENS_EACH = 6,
-        ACROSS = 7, ALONG = 8, OPERAND_ROWS = 9
+        ACROSS = 7, ALONG = 8, OPERAND_ROWS = 9, SLICES = 10
     }
     "rotate_weights.comp" rotate_weights {
         WORKGROUP = 0, TYPE = 1, WIDTH = 2, PASSES = 3, SUBGROUP = 4, ROTATION = 5
@@ -62,14 +62,14 @@ constants! {
         HEADS = 6, SPLITS = 7, LEAST_PAGES = 14, FUSED = 8, SINGLE = 13, CODES = 9, EARLY = 10,
         FRAGMENT_ROWS = 12
     }
-    "attention_single.comp" attention_single { WORKGROUP = 0, SPLITS = 7, LEAST_PAGES = 14 }
+    "attention_single.comp" attention_single {
+        WORKGROUP = 0, SPLITS = 7, FRAGMENT_ROWS = 12, SINGLE = 13, LEAST_PAGES = 14
+    }
     "attention_matrix.comp" attention_matrix {
         WORKGROUP = 0, SIDE = 6, TOKENS = 7, SPLIT = 8, KEEP = 9, FRAGMENT_ROWS = 12
     }
     "persistent.comp" persistent {
-        WORKGROUP = 0, WORKGROUPS = 22, ABSENT = 23, FEED_GATE = 24, KV_ROWS = 25, LATE_NORMS = 26,
-        HEAD_DIM = 41, KV_TYPE = 42, QUERY_NORM = 43, KEY_NORM = 44, ROPE = 45, SPLITS = 46,
-        LEAST_PAGES = 47,
+        WORKGROUP = 0, WORKGROUPS = 22, ABSENT = 23, FEED_GATE = 24, KV_ROWS = 25,
         QKV_TYPE_A = 50, QKV_TYPE_B = 51, QKV_ROW_INVOCATIONS = 52, QKV_HEIGHT = 53, QKV_UNROLL = 54, QKV_SLICES = 55, QKV_MOST_GROUPS = 56,
         OUT_TYPE_A = 60, OUT_TYPE_B = 61, OUT_ROW_INVOCATIONS = 62, OUT_HEIGHT = 63, OUT_UNROLL = 64, OUT_SLICES = 65, OUT_MOST_GROUPS = 66, OUT_BLOCKS = 67,
         FEED_TYPE_A = 70, FEED_TYPE_B = 71, FEED_ROW_INVOCATIONS = 72, FEED_HEIGHT = 73, FEED_UNROLL = 74, FEED_SLICES = 75, FEED_MOST_GROUPS = 76,

@@ -6,7 +6,7 @@ use crate::decode::{Decode, refusal};
 use crate::device::VulkanOptions;
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
-use crate::policy::Limits;
+use crate::policy::{Limits, persistent};
 use crate::program::{Body, Dispatch, PersistentMemory, PersistentProgram, Programmer, Resources};
 use crate::recording::{check_heads, logit_bucket};
 use crate::tuning::Tuning;
@@ -115,16 +115,22 @@ impl Programmer<'_> {
 }
 
 impl Programmer<'_> {
-    /// The layers as one dispatch, as far as can be said before anything is recorded.
-    fn persistent_or_refusal(
+    /// The layers as [`Decode::Persistent`] plays them, if they are played so, as far as can be said before anything is
+    /// recorded.
+    fn chosen_persistent(
         &self,
         options: &VulkanOptions,
-    ) -> Result<PersistentProgram, DeviceError> {
+    ) -> Result<Option<PersistentProgram>, DeviceError> {
         let lacks = &options.gpu.exchange_lacks;
-        if !lacks.is_empty() {
-            return Err(refusal(&format!("the device lacks {}", lacks.join(", "))));
+        let program = match lacks.is_empty() {
+            true => self.persistent(&options.persistent),
+            false => Err(format!("the device lacks {}", lacks.join(", "))),
+        };
+        match options.decode {
+            Decode::Dispatches => Ok(None),
+            Decode::Auto => Ok(program.ok().filter(|_| persistent::pays(self.hidden()))),
+            Decode::Persistent => program.map(Some).map_err(|why| refusal(&why)),
         }
-        self.persistent(&options.persistent).map_err(|why| refusal(&why))
     }
 }
 
@@ -140,14 +146,14 @@ pub fn launches(
     let dry_run = DryRun::new(options, plan, device)?;
     let tuning = Tuning::default();
     let programmer = dry_run.programmer(plan, device, &tuning);
-    if options.decode != Decode::Persistent {
-        return programmer.launches(rows, logits);
-    }
     // Refused also where other steps are asked about: it would be when the plan is recorded.
-    let mut program = programmer.persistent_or_refusal(options)?.body(&PersistentMemory::dry_run());
+    let Some(program) = programmer.chosen_persistent(options)? else {
+        return programmer.launches(rows, logits);
+    };
     if (rows, logits) != (1, 1) {
         return programmer.launches(rows, logits);
     }
+    let mut program = program.body(&PersistentMemory::dry_run());
     program.extend(programmer.head(0, 1)?);
     Ok(program.iter().map(OpLaunch::of).collect())
 }
@@ -159,14 +165,15 @@ pub fn decode_in_words(
     plan: &Plan,
     device: DeviceId,
 ) -> Result<String, DeviceError> {
-    match options.decode {
-        Decode::Auto => Ok("by dispatches".to_string()),
-        Decode::Dispatches => Ok("by dispatches".to_string()),
-        Decode::Persistent => {
-            let dry_run = DryRun::new(options, plan, device)?;
-            let programmer = dry_run.programmer(plan, device, &options.tuning);
-            let workgroups = programmer.persistent_or_refusal(options)?.workgroups;
-            Ok(format!("all layers in one dispatch of {workgroups} workgroups"))
+    let dry_run = DryRun::new(options, plan, device)?;
+    let programmer = dry_run.programmer(plan, device, &options.tuning);
+    Ok(match programmer.chosen_persistent(options)? {
+        None => "by dispatches".to_string(),
+        Some(program) => {
+            format!(
+                "two dispatches a layer, products by {} resident workgroups",
+                program.workgroups
+            )
         }
-    }
+    })
 }

@@ -86,7 +86,6 @@ fn optional(
     let exchange = [
         (core.shader_int64 != 0, "64-bit integers (shaderInt64)"),
         (twelve.shader_buffer_int64_atomics != 0, "64-bit atomics (shaderBufferInt64Atomics)"),
-        (twelve.buffer_device_address != 0, "addresses of buffers (bufferDeviceAddress)"),
         (
             twelve.vulkan_memory_model != 0 && twelve.vulkan_memory_model_device_scope != 0,
             "the memory model with device scope (vulkanMemoryModelDeviceScope)",
@@ -148,7 +147,6 @@ fn create(
         .shader_float16(matrices)
         .shader_int8(matrices && bytes)
         .shader_buffer_int64_atomics(exchange)
-        .buffer_device_address(exchange)
         .vulkan_memory_model(matrices || exchange)
         .vulkan_memory_model_device_scope(matrices || exchange);
     let mut thirteen = vk::PhysicalDeviceVulkan13Features::default()

@@ -80,8 +80,6 @@ pub(crate) struct Memory {
     limit: Option<u64>,
     /// Whether what the device's own memory does not hold may lie in the host's, even behind a bus.
     host: bool,
-    /// Whether kernels may reach it by address.
-    addressed: bool,
 }
 
 // SAFETY: mapped pointers lead to memory that lives as long as this does, whatever thread it is on.
@@ -104,7 +102,7 @@ impl Drop for Memory {
 
 impl Memory {
     pub fn new(gpu: Arc<Gpu>, limit: Option<u64>) -> Memory {
-        Memory { gpu, blocks: Vec::new(), limit, host: false, addressed: false }
+        Memory { gpu, blocks: Vec::new(), limit, host: false }
     }
 
     /// The same, with the host's memory for what the device's own does not hold.
@@ -112,23 +110,6 @@ impl Memory {
         let mut memory = self;
         memory.host = host;
         memory
-    }
-
-    /// The same, within reach of kernels by address where `addressed`, which the device must allow.
-    pub fn addressed(self, addressed: bool) -> Memory {
-        let mut memory = self;
-        memory.addressed = addressed;
-        memory
-    }
-
-    /// The address of a region, by which kernels may reach it; none where they may not.
-    pub fn address(&self, region: Region) -> Option<u64> {
-        if !self.addressed {
-            return None;
-        }
-        let info = vk::BufferDeviceAddressInfo::default().buffer(region.buffer);
-        // SAFETY: a buffer of this device that was made with the usage for it, and is bound.
-        Some(unsafe { self.gpu.raw.get_buffer_device_address(&info) } + region.offset)
     }
 
     /// Room for `size` bytes; `what` is named if there is none.
@@ -251,14 +232,9 @@ impl Memory {
             return Err(out_of_memory(&format!("{what} within the limit of {limit} bytes"), size));
         }
         let gpu = &self.gpu;
-        let mut usage = vk::BufferUsageFlags::STORAGE_BUFFER
+        let usage = vk::BufferUsageFlags::STORAGE_BUFFER
             | vk::BufferUsageFlags::TRANSFER_SRC
             | vk::BufferUsageFlags::TRANSFER_DST;
-        let mut flags = vk::MemoryAllocateFlagsInfo::default();
-        if self.addressed {
-            usage |= vk::BufferUsageFlags::SHADER_DEVICE_ADDRESS;
-            flags = flags.flags(vk::MemoryAllocateFlags::DEVICE_ADDRESS);
-        }
         let create = vk::BufferCreateInfo::default().size(size).usage(usage);
         // SAFETY: a live device; each object made here is destroyed if a later call fails.
         unsafe {
@@ -278,12 +254,9 @@ impl Memory {
                 if needs.memory_type_bits & (1 << index) == 0 || !fits || (over && own) {
                     continue;
                 }
-                let mut allocate = vk::MemoryAllocateInfo::default()
+                let allocate = vk::MemoryAllocateInfo::default()
                     .allocation_size(needs.size)
                     .memory_type_index(index);
-                if self.addressed {
-                    allocate = allocate.push_next(&mut flags);
-                }
                 let Ok(memory) = gpu.raw.allocate_memory(&allocate, None) else { continue };
                 let visible = ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE)
                     && purpose != Purpose::OnePlay;

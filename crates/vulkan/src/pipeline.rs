@@ -157,14 +157,14 @@ impl Shader {
             Shader::Prologue => &[1; 6],
             Shader::ProjectRows => &[3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
             Shader::ProjectSingle => &[3, 3, 3, 1, 1, 1, 1, 1, 1],
-            Shader::ProjectTiles
-            | Shader::ProjectMatrix
-            | Shader::ProjectFragments
-            | Shader::ProjectRotated => &[3, 3, 3, 1, 1, 1, 1],
+            Shader::ProjectTiles | Shader::ProjectMatrix | Shader::ProjectFragments => {
+                &[3, 3, 3, 1, 1, 1, 1]
+            }
+            Shader::ProjectRotated => &[3, 3, 3, 1, 1, 1, 1, 1, 1],
             Shader::KvWrite => &[1; 6],
-            Shader::Attention => &[1; 11],
-            Shader::AttentionSingle | Shader::AttentionMatrix => &[1; 9],
-            Shader::Persistent => &[1; 10],
+            Shader::Attention | Shader::AttentionSingle => &[1; 11],
+            Shader::AttentionMatrix => &[1; 9],
+            Shader::Persistent => &[7, 7, 7, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
             Shader::RmsNorm | Shader::Rope | Shader::Gate | Shader::Add => &[1; 3],
             Shader::SelectRows | Shader::SoftCap => &[1; 2],
             Shader::SampleCut | Shader::SampleBest => &[1; 4],

@@ -120,9 +120,8 @@ impl VulkanRecording {
         check_bindings(&plan, gpu.description().largest_binding)?;
         // Asked before anything is allocated, as the plan was.
         let prompt_weights = Budget::of(&options).keeps_prompt_weights(&plan, device)?;
-        let memory = Memory::new(gpu.clone(), options.memory).reaching_host(options.host_memory);
-        let persistent = options.decode == Decode::Persistent;
-        let mut memory = memory.addressed(persistent && gpu.exchange_lacks.is_empty());
+        let mut memory =
+            Memory::new(gpu.clone(), options.memory).reaching_host(options.host_memory);
         let pipelines = Pipelines::kept_at(&gpu, options.pipeline_file.clone())?;
         let mut recorder = Recorder::new(&gpu)?;
         let limits = Limits::of_options(&options);
@@ -137,7 +136,7 @@ impl VulkanRecording {
         }
         let mut uploader = Uploader::new(&gpu)?;
         weights.load(&memory, &mut uploader, &plan, source, progress)?;
-        for counters in [resources.arrivals, resources.finished] {
+        for counters in [resources.arrivals, resources.finished, resources.product_arrivals] {
             uploader.copy(&memory, counters, &vec![0; counters.size as usize])?;
         }
         uploader.finish()?;
@@ -186,8 +185,10 @@ impl VulkanRecording {
             memory,
         };
         recording.make_prompt_form()?;
-        if persistent {
-            recording.set_up_persistent(options.persistent)?;
+        match options.decode {
+            Decode::Dispatches => {}
+            Decode::Persistent => recording.set_up_persistent(options.persistent)?,
+            Decode::Auto => recording.choose_persistent(options.persistent)?,
         }
         Ok(recording)
     }

@@ -1,4 +1,4 @@
-// Attention of a single row by the subgroups of a workgroup: forming the query and the row's own key and value,
+// Attention of one row by the subgroups of a workgroup: forming the query and the row's own key and value,
 // chunks of tokens, and the join of what subgroups and parts of the pages have found.
 //
 // The file that includes this includes heads.glsl, epilogue.glsl and fault.glsl before, and declares SPLITS, `heads`,
@@ -59,7 +59,7 @@ void form_rotated(bool is_key) {
 }
 
 // Norm and rotations of the query, or of the row's own key.
-void form_head(bool is_key, uint start) {
+void form_head(bool is_key, uint row, uint start) {
     const bool normed = is_key ? KEY_NORM : QUERY_NORM;
     const uint norm = is_key ? heads.key_norm : heads.query_norm;
     vec2 x[PAIRS];
@@ -90,7 +90,7 @@ void form_head(bool is_key, uint start) {
             if (normed) {
                 x[i] *= factor * vec2(vectors[norm + at.x], vectors[norm + at.y]);
             }
-            x[i] = rotated(x[i], 0, pair);
+            x[i] = rotated(x[i], row, pair);
             if (KV_BYTES) {
                 sums_of[gl_SubgroupID][at.x] = x[i].x;
                 sums_of[gl_SubgroupID][at.y] = x[i].y;

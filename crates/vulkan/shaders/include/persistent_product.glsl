@@ -1,14 +1,18 @@
 // A product of `persistent`: which of its rows this workgroup has, its first weights on their way ahead of its input,
 // and its outputs as words.
 //
-// The file that includes this includes product.glsl and product_output.glsl before, and declares PART_COUNT, FIRST_PART
-// (among a layer's weights) and COLUMN(part), where a part's outputs begin.
+// The file that includes this includes product.glsl and product_output.glsl before, and declares PART_COUNT and FIRST_PART
+// among the weights.
 
 uint part_groups(uint part) { return (PART_ROWS(part) + GROUP_ROWS - 1) / GROUP_ROWS; }
 
+bool is_first_type(uint part) {
+    return TYPE_A == TYPE_B || GATE != 0 || (flags & (1u << (FIRST_PART + part))) == 0;
+}
+
 // Makes the rows from group `begin` on, up to the end of their part, the next to compute, and asks for the first of
 // their weights. Groups are counted through all parts.
-void ask_for_part(uint layer, uint begin, uint end) {
+void ask_for_part(uint begin, uint end) {
     const uint second = part_groups(0), third = second + (PART_COUNT == 3 ? part_groups(1) : 0);
     const uint part = PART_COUNT == 1 || begin < second ? 0 : begin < third ? 1 : 2;
     const uint start = part == 0 ? 0 : part == 1 ? second : third;
@@ -16,18 +20,10 @@ void ask_for_part(uint layer, uint begin, uint end) {
     own.part = part;
     own.first = begin - start;
     own.items = (part_end - begin) * SLICES;
-    own.column = COLUMN(part);
-    own.weights = layer_address(layer, 2 * (FIRST_PART + part));
-    own.bias = layer_field(layer, LAYER_BIAS + FIRST_PART + part);
-    if (GATE != 0) {
-        own.up_weights = layer_address(layer, 2 * (FIRST_PART + 1));
-        own.up_bias = layer_field(layer, LAYER_BIAS + FIRST_PART + 1);
-    }
-    own.is_a = TYPE_A == TYPE_B || GATE != 0 || (layer_field(layer, LAYER_TYPES) & (1u << (FIRST_PART + part))) == 0;
     own.next = part_end;
     own.end = end;
     const Item item = item_at(own.first, min(gl_SubgroupID, max(own.items, 1) - 1), 0);
-    if (own.is_a) {
+    if (is_first_type(part)) {
         fetch_all(TYPE_A, part, item);
     } else {
         fetch_all(TYPE_B, part, item);
@@ -35,14 +31,14 @@ void ask_for_part(uint layer, uint begin, uint end) {
 }
 
 // Asks for the first weights of this workgroup's rows.
-void ask(uint layer) {
+void ask() {
     const uint groups = part_groups(0) + (PART_COUNT == 3 ? 2 * part_groups(1) : 0);
-    ask_for_part(layer, groups * gl_WorkGroupID.x / WORKGROUPS, groups * (gl_WorkGroupID.x + 1) / WORKGROUPS);
+    ask_for_part(groups * gl_WorkGroupID.x / WORKGROUPS, groups * (gl_WorkGroupID.x + 1) / WORKGROUPS);
 }
 
 // Computes the rows that were asked for, from the codes in shared memory; `factor` multiplies all sums.
 void multiply_part(float factor) {
-    if (own.is_a) {
+    if (is_first_type(own.part)) {
         stream(TYPE_A, own.part, own.first, own.items, factor);
     } else {
         stream(TYPE_B, own.part, own.first, own.items, factor);
@@ -63,13 +59,13 @@ void multiply_part(float factor) {
 }
 
 // All rows of this workgroup: few have rows of more than one part.
-void multiply(uint layer, float factor) {
+void multiply(float factor) {
     multiply_part(factor);
     [[dont_unroll]] while (PART_COUNT > 1 && own.next < own.end) {
         if (SLICES > 1) {
             barrier();
         }
-        ask_for_part(layer, own.next, own.end);
+        ask_for_part(own.next, own.end);
         multiply_part(factor);
     }
 }

@@ -10,27 +10,13 @@
 //   super scales  [row][block / 8]    f16 scale (and minimum) of the small integers
 //   floats        [row][k][block]     vectors k of 4 (f32) or 8 (f16, bf16) weights
 //
-// One region is bound three times, once for each width it is read in. A kernel that reads more matrices than it has
-// bindings defines WEIGHTS_BY_ADDRESS and names a matrix by its address.
+// One region is bound three times, once for each width it is read in. A kernel that reads more matrices than three
+// defines PARTS before.
 
+#ifndef PARTS
 const uint PARTS = 3;
+#endif
 
-#ifdef WEIGHTS_BY_ADDRESS
-#define WEIGHTS uint64_t
-layout(buffer_reference, std430, buffer_reference_align = 16) readonly restrict buffer WeightVectors {
-    uvec4 data[];
-};
-layout(buffer_reference, std430, buffer_reference_align = 4) readonly restrict buffer WeightWords {
-    uint data[];
-};
-layout(buffer_reference, std430, buffer_reference_align = 2) readonly restrict buffer WeightHalves {
-    uint16_t data[];
-};
-#define weight_vectors_of(weights) WeightVectors(weights)
-#define weight_words_of(weights) WeightWords(weights)
-#define weight_halves_of(weights) WeightHalves(weights)
-#else
-#define WEIGHTS uint
 layout(set = 1, binding = 0, std430) readonly restrict buffer WeightVectors {
     uvec4 data[];
 } weight_vectors[PARTS];
@@ -40,10 +26,6 @@ layout(set = 1, binding = 1, std430) readonly restrict buffer WeightWords {
 layout(set = 1, binding = 2, std430) readonly restrict buffer WeightHalves {
     uint16_t data[];
 } weight_halves[PARTS];
-#define weight_vectors_of(weights) weight_vectors[weights]
-#define weight_words_of(weights) weight_words[weights]
-#define weight_halves_of(weights) weight_halves[weights]
-#endif
 
 // Order of `TensorType::ALL`.
 const uint F32 = 0, F16 = 1, BF16 = 2, Q4_0 = 3, Q4_1 = 4, Q5_0 = 5, Q5_1 = 6, Q8_0 = 7, Q4_K = 8,
@@ -55,9 +37,9 @@ bool has_codebook(uint type) { return type == IQ4_NL || type == IQ4_XS; }
 // What decode_codes gives is signed, and there is no minimum.
 bool is_signed(uint type) { return type == Q8_0 || has_codebook(type); }
 
-// A matrix in a bound region, or at an address.
+// A matrix in a bound region.
 struct Matrix {
-    WEIGHTS part;
+    uint part;
     uint rows;
     uint blocks;
 };
@@ -80,35 +62,35 @@ Raw load_raw(const uint type, Matrix matrix, uint row, uint block) {
     uint plane = 8 * count;
     if (type == Q8_0) {
         const uint low = 2 * row * matrix.blocks + block;
-        raw.codes = weight_vectors_of(matrix.part).data[low];
-        raw.more = weight_vectors_of(matrix.part).data[low + matrix.blocks];
+        raw.codes = weight_vectors[matrix.part].data[low];
+        raw.more = weight_vectors[matrix.part].data[low + matrix.blocks];
         plane = 16 * count;
     } else {
-        raw.codes = weight_vectors_of(matrix.part).data[at];
+        raw.codes = weight_vectors[matrix.part].data[at];
         // Bits above the nibbles follow all nibbles of the matrix.
         if (type == Q5_0 || type == Q5_1 || type == Q5_K) {
-            raw.more.x = weight_words_of(matrix.part).data[4 * count + at];
+            raw.more.x = weight_words[matrix.part].data[4 * count + at];
             plane = 10 * count;
         } else if (type == Q6_K) {
-            raw.more.x = weight_words_of(matrix.part).data[4 * count + 2 * at];
-            raw.more.y = weight_words_of(matrix.part).data[4 * count + 2 * at + 1];
+            raw.more.x = weight_words[matrix.part].data[4 * count + 2 * at];
+            raw.more.y = weight_words[matrix.part].data[4 * count + 2 * at + 1];
             plane = 12 * count;
         }
     }
     const uint super = row * (matrix.blocks / 8) + block / 8;
     if (type == Q4_1 || type == Q5_1) {
-        raw.scales = weight_words_of(matrix.part).data[plane / 2 + at];
+        raw.scales = weight_words[matrix.part].data[plane / 2 + at];
     } else if (type == IQ4_XS) {
-        raw.scales = uint(weight_halves_of(matrix.part).data[plane + at / 2]) >> (at % 2 * 8);
+        raw.scales = uint(weight_halves[matrix.part].data[plane + at / 2]) >> (at % 2 * 8);
     } else {
-        raw.scales = uint(weight_halves_of(matrix.part).data[plane + at]);
+        raw.scales = uint(weight_halves[matrix.part].data[plane + at]);
     }
     if (type == IQ4_XS) {
-        raw.supers = uint(weight_halves_of(matrix.part).data[plane + count / 2 + super]);
+        raw.supers = uint(weight_halves[matrix.part].data[plane + count / 2 + super]);
     } else if (type == Q6_K) {
-        raw.supers = uint(weight_halves_of(matrix.part).data[plane + count + super]);
+        raw.supers = uint(weight_halves[matrix.part].data[plane + count + super]);
     } else if (type == Q4_K || type == Q5_K) {
-        raw.supers = weight_words_of(matrix.part).data[(plane + count) / 2 + super];
+        raw.supers = weight_words[matrix.part].data[(plane + count) / 2 + super];
     }
     return raw;
 }
@@ -206,9 +188,9 @@ void decode_scales(const uint type, Raw raw, out vec2 scale, out vec2 minimum) {
 // Vector `k` (0 to 7) of four weights of a block, dequantised.
 vec4 float_weights(const uint type, Matrix matrix, uint row, uint block, uint k) {
     if (type == F32) {
-        return uintBitsToFloat(weight_vectors_of(matrix.part).data[(row * 8 + k) * matrix.blocks + block]);
+        return uintBitsToFloat(weight_vectors[matrix.part].data[(row * 8 + k) * matrix.blocks + block]);
     }
-    const uvec4 wide = weight_vectors_of(matrix.part).data[(row * 4 + k / 2) * matrix.blocks + block];
+    const uvec4 wide = weight_vectors[matrix.part].data[(row * 4 + k / 2) * matrix.blocks + block];
     const uvec2 pair = (k & 1) == 0 ? wide.xy : wide.zw;
     if (type == F16) {
         return vec4(unpackHalf2x16(pair.x), unpackHalf2x16(pair.y));

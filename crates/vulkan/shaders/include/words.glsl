@@ -11,16 +11,16 @@
 #extension GL_EXT_shader_atomic_int64 : require
 #pragma use_vulkan_memory_model
 
-layout(set = 1, binding = 1, std430) buffer Words { uint64_t words[]; };
+layout(set = 1, binding = 3, std430) buffer Words { uint64_t words[]; };
 // The first number that no operation had yet, workgroups that are done with this dispatch, and whether one ever
 // gave up: then the following dispatches do nothing.
-layout(set = 1, binding = 2, std430) buffer Control {
+layout(set = 1, binding = 4, std430) buffer Control {
     uint next_number;
     uint departed;
     uint gave_up;
 };
 // The same for the host: not 0 once a workgroup has given up.
-layout(set = 1, binding = 3, std430) buffer Notice { uint notice; };
+layout(set = 1, binding = 5, std430) buffer Notice { uint notice; };
 
 // Whether an invocation of this workgroup has given up.
 shared bool stuck;
@@ -34,9 +34,20 @@ uvec2 get_word(uint at) { return unpackUint2x32(atomicLoad(words[at], gl_ScopeDe
 
 float get_float(uint at) { return uintBitsToFloat(get_word(at).x); }
 
-// Four words as floats; whether all of them have come.
-bool take_four(uint at, uint number, out vec4 x) {
-    const uvec2 a = get_word(at), b = get_word(at + 1), c = get_word(at + 2), d = get_word(at + 3);
+// Words of a row lie so that neighbouring invocations, which take four columns each, find them side by side:
+// [4 WORKGROUP columns][column of four][invocation].
+const uint ROW_WORDS = 4 * WORKGROUP;
+
+// Place of a column's word in a row.
+uint word_of(uint column) {
+    return column / ROW_WORDS * ROW_WORDS + column % 4 * WORKGROUP + column / 4 % WORKGROUP;
+}
+
+// The words of columns 4 v to 4 v + 3 of the row that begins at word `from`, as floats; whether all of them have come.
+bool take_four(uint from, uint v, uint number, out vec4 x) {
+    const uint at = from + word_of(4 * v);
+    const uvec2 a = get_word(at), b = get_word(at + WORKGROUP), c = get_word(at + 2 * WORKGROUP),
+                d = get_word(at + 3 * WORKGROUP);
     x = uintBitsToFloat(uvec4(a.x, b.x, c.x, d.x));
     return a.y == number && b.y == number && c.y == number && d.y == number;
 }
@@ -51,6 +62,14 @@ bool ask_again(inout uint asked) {
     atomicStore(gave_up, 1u, gl_ScopeDevice, 0, 0);
     atomicStore(notice, 1u, gl_ScopeDevice, 0, 0);
     return false;
+}
+
+// Waits for one word of the row, the one of column 4 v: to ask for it alone takes less of what others read weights
+// with than to ask for the whole row again and again.
+void await_some(uint from, uint v, uint number) {
+    uint asked = 0;
+    [[dont_unroll]] while (get_word(from + word_of(4 * v)).y != number && ask_again(asked)) {
+    }
 }
 
 // One word as a float, once it has come.

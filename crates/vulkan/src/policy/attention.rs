@@ -37,24 +37,29 @@ pub(crate) fn choose(
     }
 }
 
-/// How `AttentionSingle` cuts the attention of a single row.
+/// How `AttentionSingle` cuts the attention of rows, each of another sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct SingleCut {
     /// Invocations of a workgroup.
     pub workgroup: u32,
-    /// Parts that the visible pages are cut into, at most.
+    /// Parts that the visible pages of a row are cut into, at most.
     pub splits: u32,
     /// Fewest pages of a part.
     pub least_pages: u32,
 }
 
-/// Subgroups of a workgroup of `AttentionSingle`.
-const SUBGROUPS: u32 = 8;
+/// Subgroups of a workgroup of `AttentionSingle`: as many as hide the waits of a single row, and fewer
+/// where other rows do.
+fn subgroups(rows: u32) -> u32 {
+    if rows == 1 { 8 } else { 4 }
+}
 /// Vectors of keys that an invocation fetches at once, as in the kernel.
 const AT_ONCE: u32 = 8;
+/// Most rows that it is used for.
+const MOST_SINGLE_ROWS: u32 = 64;
 
-/// The cut of a single row's attention where `AttentionSingle` computes it: a head's values must be a
-/// power of two vectors of 16 bytes.
+/// The cut of the attention of rows of different sequences where `AttentionSingle` computes it: a head's
+/// values must be a power of two vectors of 16 bytes.
 pub(crate) fn choose_single(
     limits: &Limits,
     options: &PlanOptions,
@@ -62,14 +67,20 @@ pub(crate) fn choose_single(
     (spec, ty): (&AttentionSpec, KvType),
 ) -> Option<SingleCut> {
     let vectors = (spec.head_dim * ty.bytes() / 16) as u32;
-    if rows != 1 || options.reproducible || !single::applies(limits) || !vectors.is_power_of_two() {
+    let counted = single::applies(limits) && !options.reproducible;
+    if rows > MOST_SINGLE_ROWS || !counted || !vectors.is_power_of_two() {
         return None;
     }
     // Tokens that the subgroups have under way at once.
     let chunk = (AT_ONCE * limits.subgroup / vectors).clamp(1, limits.subgroup);
     let AttentionCut { splits, .. } = choose(limits, options, rows, spec);
-    let least_pages = (SUBGROUPS * chunk).div_ceil(PAGE_TOKENS as u32);
-    Some(SingleCut { workgroup: SUBGROUPS * limits.subgroup, splits, least_pages })
+    let subgroups = subgroups(rows);
+    // Parts of other rows fill the device; as was measured, about a page for each of them.
+    let least_pages = match rows {
+        1 => (subgroups * chunk).div_ceil(PAGE_TOKENS as u32),
+        _ => rows.clamp(2, 16),
+    };
+    Some(SingleCut { workgroup: subgroups * limits.subgroup, splits, least_pages })
 }
 
 /// Query heads that one workgroup serves: the largest divisor of the heads that share a key head

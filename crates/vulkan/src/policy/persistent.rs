@@ -1,4 +1,4 @@
-//! Whether all workgroups of `Shader::Persistent` are resident at once, and how its attention is cut.
+//! Whether all workgroups of `Shader::Persistent` are resident at once, and whether it pays.
 
 use super::{Limits, single};
 
@@ -55,10 +55,11 @@ pub(crate) fn check_shared_memory(limits: &Limits, bytes: u32) -> Result<(), Str
     }
 }
 
-/// Parts that the visible pages of a head are cut into, at most: so many that every workgroup has one head and
-/// part, of the `most` that dispatches would have.
-pub(crate) fn splits(workgroups: u32, heads: u32, most: u32) -> u32 {
-    (1 << (workgroups / heads).max(1).ilog2()).min(most)
+/// Whether it is faster than dispatches for rows of `hidden` values: where an invocation holds four of them at
+/// most. Wider rows are arrays that compilers put into memory, with weights that were asked for ahead
+/// (`bench/lab/NOTES.md`).
+pub(crate) fn pays(hidden: u32) -> bool {
+    hidden <= 4 * single::WORKGROUP
 }
 
 #[cfg(test)]
@@ -66,11 +67,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_workgroup_has_at_most_one_part_of_one_head() {
-        assert_eq!(splits(132, 32, 32), 4);
-        assert_eq!(splits(132, 4, 32), 32);
-        assert_eq!(splits(132, 4, 8), 8);
-        assert_eq!(splits(2, 16, 8), 1);
+    fn it_pays_for_rows_of_four_values_an_invocation() {
+        // Gemma 3 1B, Llama 3.2 1B; Gemma 3 4B.
+        assert!(pays(1152) && pays(2048));
+        assert!(!pays(2560));
     }
 
     #[test]

@@ -4,8 +4,19 @@
 use super::{Limits, fragments};
 use crate::constants::project_rotated as id;
 
-/// Fewest rows of the operand that it is used for.
-pub(crate) const LEAST_ROWS: u32 = fragments::MOST_ROWS + 1;
+/// Most rows of the operand that are few: one tile has them all, and workgroups share its columns.
+const FEW_ROWS: u32 = fragments::MOST_ROWS;
+/// Chunks of a slice, at least.
+const LEAST_CHUNKS: u32 = 4;
+/// Most slices of a tile.
+const MOST_SLICES: u32 = 16;
+
+/// Fewest rows of the operand that it is used for. A large card reads these weights at twice the rate of
+/// multiplying those of the file, which pays from the second tile of `ProjectFragments` on.
+pub(crate) fn least_rows(limits: &Limits) -> u32 {
+    if limits.parallelism >= 1 << 16 { FEW_ROWS / 2 + 1 } else { FEW_ROWS + 1 }
+}
+
 /// Columns of a row that lie side by side in both sides of a product.
 pub(crate) const CHUNK: u32 = 128;
 /// Most columns whose products of int8 can be summed in an int32.
@@ -23,39 +34,45 @@ pub(crate) fn operand_rows(rows: u32) -> u32 {
     rows.next_multiple_of(128)
 }
 
-/// A tile, which two subgroups along the weight rows and two along the operand's rows divide. Of a
-/// gate, the first along the weight rows has one part, the second the other.
+/// A tile, which subgroups along the weight rows and along the operand's rows divide. Of a gate, the
+/// first half along the weight rows has one part, the second the other.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 pub(crate) struct RotatedShape {
     /// Weight rows of a subgroup's piece.
     pub rows_each: u32,
     /// Rows of the operand of a subgroup's piece.
     pub tokens_each: u32,
+    /// Subgroups along the weight rows.
+    pub across: u32,
+    /// Subgroups along the operand's rows.
+    pub along: u32,
 }
-
-/// Pieces along either side of a tile.
-const PIECES: u32 = 2;
 
 impl RotatedShape {
     /// Weight rows of a workgroup.
     pub fn rows(self) -> u32 {
-        PIECES * self.rows_each
+        self.across * self.rows_each
     }
 
     /// Rows of the operand of a workgroup.
     pub fn tokens(self) -> u32 {
-        PIECES * self.tokens_each
+        self.along * self.tokens_each
+    }
+
+    /// Subgroups of a workgroup.
+    fn pieces(self) -> u32 {
+        self.across * self.along
     }
 
     /// Invocations of a workgroup.
     pub fn workgroup(self, limits: &Limits) -> u32 {
-        PIECES * PIECES * limits.subgroup
+        self.pieces() * limits.subgroup
     }
 
     /// Bytes that a workgroup shares: a chunk, and later the sums of a row of matrices.
     pub fn shared_memory(self, limits: &Limits) -> u32 {
         let tiles = (self.rows() + self.tokens()) * (CHUNK + 16);
-        let sums = PIECES * PIECES * limits.matrices * 4 * (self.rows_each + 4);
+        let sums = self.pieces() * limits.matrices * 4 * (self.rows_each + 4);
         tiles.max(sums)
     }
 
@@ -67,8 +84,8 @@ impl RotatedShape {
             (id::DEPTH, limits.byte_depth),
             (id::ROWS_EACH, self.rows_each),
             (id::TOKENS_EACH, self.tokens_each),
-            (id::ACROSS, PIECES),
-            (id::ALONG, PIECES),
+            (id::ACROSS, self.across),
+            (id::ALONG, self.along),
         ]
     }
 }
@@ -76,19 +93,23 @@ impl RotatedShape {
 /// Tiles of matrices of 16 by 16, and microseconds that a wave of them takes on a large card for a row
 /// of 5,376 columns.
 const TILES: [(RotatedShape, u32); 4] = [
-    (RotatedShape { rows_each: 64, tokens_each: 64 }, 74),
-    (RotatedShape { rows_each: 48, tokens_each: 64 }, 57),
-    (RotatedShape { rows_each: 32, tokens_each: 64 }, 47),
-    (RotatedShape { rows_each: 32, tokens_each: 32 }, 30),
+    (quartered(64, 64), 74),
+    (quartered(48, 64), 57),
+    (quartered(32, 64), 47),
+    (quartered(32, 32), 30),
 ];
+
+/// A tile of two by two pieces.
+const fn quartered(rows_each: u32, tokens_each: u32) -> RotatedShape {
+    RotatedShape { rows_each, tokens_each, across: 2, along: 2 }
+}
 
 /// The tiles that fit a device, with what each costs.
 fn fitting(limits: &Limits) -> impl Iterator<Item = (RotatedShape, u32)> {
     let of_side = |each: u32| each * limits.matrices / 16;
-    let scaled = move |(RotatedShape { rows_each, tokens_each }, cost)| {
-        let shape =
-            RotatedShape { rows_each: of_side(rows_each), tokens_each: of_side(tokens_each) };
-        (shape, cost)
+    let scaled = move |(shape, cost): (RotatedShape, u32)| {
+        let rows_each = of_side(shape.rows_each);
+        (RotatedShape { rows_each, tokens_each: of_side(shape.tokens_each), ..shape }, cost)
     };
     let fits = |tile: &(RotatedShape, u32)| tile.0.shared_memory(limits) <= limits.shared_memory;
     TILES.into_iter().map(scaled).filter(fits)
@@ -105,13 +126,44 @@ pub(crate) fn has_room(limits: &Limits) -> bool {
 /// # Panics
 /// Unless the device [`has_room`].
 pub(crate) fn choose(limits: &Limits, rows: u32, count: u32) -> RotatedShape {
+    let tiles = fitting(limits);
+    if count <= FEW_ROWS {
+        return tiles.last().expect("devices without room keep no such weights").0;
+    }
     let cost = |&(shape, cost): &(RotatedShape, u32)| {
         let tiles = rows.div_ceil(shape.rows()) * count.div_ceil(shape.tokens());
         // Two workgroups of four subgroups are a quarter of the invocations that a unit holds.
         let at_once = (limits.parallelism / 4 / shape.workgroup(limits)).max(1);
         tiles.div_ceil(at_once) * cost
     };
-    fitting(limits).min_by_key(cost).expect("devices without room keep no such weights").0
+    tiles.min_by_key(cost).expect("devices without room keep no such weights").0
+}
+
+/// Workgroups that are to share the columns of tiles of few rows: two thirds of the invocations that keep the
+/// device busy, as was measured.
+fn wanted_workgroups(limits: &Limits, shape: RotatedShape) -> u32 {
+    limits.parallelism * 2 / 3 / shape.workgroup(limits)
+}
+
+/// Slices that each of `tiles` tiles of `count` rows and `chunks` chunks is cut into.
+pub(crate) fn slices(limits: &Limits, count: u32, tiles: u32, chunks: u32) -> u32 {
+    if count > FEW_ROWS || count < least_rows(limits) {
+        return 1;
+    }
+    let wanted = wanted_workgroups(limits, choose(limits, 0, count));
+    let most = (chunks / LEAST_CHUNKS).clamp(1, MOST_SLICES);
+    ((wanted + tiles / 2) / tiles).clamp(1, most)
+}
+
+/// Slices of all tiles of a product that is cut into several, at most, and sums of each.
+pub(crate) fn most_partials(limits: &Limits) -> (u64, u64) {
+    if !has_room(limits) {
+        return (0, 0);
+    }
+    let shape = choose(limits, 0, FEW_ROWS);
+    // A number of slices is rounded by half of one at most, and there are two or more.
+    let most = u64::from(wanted_workgroups(limits, shape)) * 4 / 3 + 1;
+    (most, u64::from(shape.rows() * shape.tokens()))
 }
 
 #[cfg(test)]
@@ -150,7 +202,7 @@ mod tests {
             limits(64, 1 << 14, 32 << 10, 16),
             limits(8, 1 << 8, 32 << 10, 8),
         ] {
-            for (rows, count) in [(64, 128), (5376, 512), (43_008, 256), (1152, 512)] {
+            for (rows, count) in [(64, 128), (5376, 512), (43_008, 256), (1152, 512), (5376, 64)] {
                 let shape = choose(&limits, rows, count);
                 assert!(shape.shared_memory(&limits) <= limits.shared_memory, "{shape:?}");
                 assert!(shape.rows_each.is_multiple_of(limits.matrices), "{shape:?}");
@@ -176,6 +228,17 @@ mod tests {
         assert_eq!(rows_each(5376, 512), 48);
         // Exactly a wave, instead of two.
         assert_eq!(rows_each(8192, 512), 64);
+        // Columns of few tiles are shared: 84 of down, 128 of q+k+v; gate+up has 672.
+        assert_eq!(slices(&card, 64, 84, 168), 8);
+        assert_eq!(slices(&card, 33, 128, 42), 5);
+        assert_eq!(slices(&card, 64, 672, 42), 1);
+        // No slice is shorter than four chunks.
+        assert_eq!(slices(&card, 64, 18, 9), 2);
+        assert_eq!(slices(&card, 128, 84, 168), 1);
+        for tiles in 1..2000 {
+            let slices = slices(&card, 64, tiles, 10_000);
+            assert!(slices == 1 || u64::from(tiles * slices) <= most_partials(&card).0);
+        }
         // Few tiles are better small.
         assert_eq!(choose(&card, 1152, 128).tokens(), 64);
     }

@@ -58,20 +58,6 @@ impl AttentionConstants {
     }
 }
 
-/// What `persistent` has to know of the heads of a layer.
-pub(super) struct LayerHeads {
-    /// Constants as `include/heads.glsl` numbers them.
-    pub constants: Vec<(u32, u32)>,
-    pub angles: Region,
-    pub pages: Region,
-    pub query_norm: u32,
-    pub key_norm: u32,
-    pub query_epsilon: f32,
-    pub key_epsilon: f32,
-    pub table: u32,
-    pub entries: u32,
-}
-
 /// The number by which kernels know a type.
 fn kv_code(ty: KvType) -> u32 {
     match ty {
@@ -125,7 +111,7 @@ impl Programmer<'_> {
         let launch =
             match (self.attention_tile(&attend.spec, body), self.single_cut(&attend.spec, body)) {
                 (Some(tile), _) => self.attention_matrix(op, &heads, attended, rows, tile),
-                (None, Some(cut)) => self.attention_single(op, &heads, attended, cut),
+                (None, Some(cut)) => self.attention_single(op, &heads, attended, rows, cut),
                 (None, None) => self.attention(op, &heads, attended, rows, fused),
             };
         out.push(Dispatch { barrier: !fused, ..launch });
@@ -146,22 +132,7 @@ impl Programmer<'_> {
         attention_matrix::choose(&self.limits, &self.plan.options, body.rows, (spec, kv_type))
     }
 
-    pub(super) fn layer_heads(&self, attend: &Attend) -> LayerHeads {
-        let (constants, bindings, push) = self.heads(&HeadInputs::of(attend));
-        LayerHeads {
-            constants,
-            angles: bindings[3],
-            pages: bindings[5],
-            query_norm: push.query_norm,
-            key_norm: push.key_norm,
-            query_epsilon: push.query_epsilon,
-            key_epsilon: push.key_epsilon,
-            table: push.table,
-            entries: push.entries,
-        }
-    }
-
-    /// How a single row's fused attention is cut, if it has a kernel of its own.
+    /// How a fused attention of rows of different sequences is cut, if it has a kernel of its own.
     pub(super) fn single_cut(&self, spec: &AttentionSpec, body: Body) -> Option<SingleCut> {
         if !self.stores_keys(body) {
             return None;
@@ -260,25 +231,34 @@ impl Programmer<'_> {
         Dispatch::new(variant, bindings, bytemuck::bytes_of(&push), groups, op)
     }
 
-    /// The same for a single row whose result the next kernel reads as it is.
+    /// The same for rows of different sequences, where units are counted.
     fn attention_single(
         &self,
         op: usize,
         heads: &HeadInputs,
         (spec, output): (&AttentionSpec, TensorId),
+        rows: u32,
         cut: SingleCut,
     ) -> Dispatch {
         let (mut constants, mut bindings, heads) = self.heads(heads);
         let (output, output_stride, _) = self.tensor(output);
+        let next = self.output_for_next(op, rows);
+        let (next_operand, next_metas) = self.handed(next);
         constants.extend([
             (single_id::WORKGROUP, cut.workgroup),
             (single_id::SPLITS, cut.splits),
             (single_id::LEAST_PAGES, cut.least_pages),
+            (single_id::SINGLE, u32::from(rows == 1)),
+            (
+                single_id::FRAGMENT_ROWS,
+                if next == InputFrom::Fragments { self.fragment_rows(rows) } else { 0 },
+            ),
         ]);
         bindings.extend([output, self.resources.partials, self.resources.arrivals]);
+        bindings.extend([next_operand, next_metas]);
         let push = AttentionConstants::new(heads, spec, output_stride);
         let variant = Variant { shader: Shader::AttentionSingle, constants };
-        let groups = [spec.heads as u32, cut.splits, 1];
+        let groups = [spec.heads as u32, cut.splits, rows];
         Dispatch::new(variant, bindings, bytemuck::bytes_of(&push), groups, op)
     }
 

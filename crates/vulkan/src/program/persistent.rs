@@ -1,12 +1,11 @@
-//! All layers of a single row in one dispatch: `persistent`.
+//! The products between two attentions of a single row in one dispatch: `persistent`.
 //!
-//! A plan is taken whose layers are alike: q+k+v, attention, output, gate+up, down. What differs between them (weights,
-//! norms, windows, tables) goes into a list that the kernel reads; everything else is a constant of it.
+//! A plan is taken whose layers are alike: q+k+v, attention, output, gate+up, down.
 
-use super::project::persistent::{ProductCut, ProductWeights};
+use super::project::persistent::{NO_BIAS, ProductCut, ProductWeights};
 use super::project::product_gate_code as gate_code;
 use super::{Body, Dispatch, Programmer};
-use crate::constants::{heads as heads_id, persistent as id, prologue_input};
+use crate::constants::{persistent as id, prologue_input};
 use crate::decode::PersistentTrial;
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
@@ -14,49 +13,44 @@ use crate::policy::{persistent as policy, single};
 use bytemuck::{Pod, Zeroable};
 use pianola_plan::{Attend, FusedNorm, Kernel, Op, Project};
 
-/// A layer as the kernel reads it; mirrors the `LAYER_` constants in `persistent.comp`.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable, Debug)]
-pub(crate) struct LayerBytes {
-    /// Of q, k, v, output, gate, up, down; pages; angles.
-    pub addresses: [u64; 9],
-    /// Norm of the input of q+k+v and of what is added to the residual stream there, and the same of gate+up.
-    norms: [u32; 4],
-    /// Of the seven weights.
-    biases: [u32; 7],
-    query_norm: u32,
-    key_norm: u32,
-    table: u32,
-    window: u32,
-    /// Bit w: weight w has the second type of its product.
-    types: u32,
-}
-
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Pod, Zeroable, Debug)]
 struct PersistentConstants {
-    layers: u32,
+    flags: u32,
     exchanges: u32,
     spins: u32,
-    query_heads: u32,
-    kv_heads: u32,
-    entries: u32,
-    epsilon: f32,
-    delta_epsilon: f32,
-    feed_epsilon: f32,
-    feed_delta_epsilon: f32,
-    query_epsilon: f32,
-    key_epsilon: f32,
-    scale: f32,
-    cap: f32,
+    norms: [u32; 4],
+    epsilons: [f32; 4],
+    biases: [u32; 7],
+    head_columns: [u32; 3],
 }
 
-/// The dispatch of a plan's layers, but for the memory that it needs besides.
+/// Flags of [`PersistentConstants`]; the lower bits are types.
+const FIRST_LAYER: u32 = 0x100;
+const LAST_LAYER: u32 = 0x200;
+
+/// A layer's products: q+k+v, output, gate+up, down.
+struct PlannedLayer {
+    weights: [ProductWeights; 4],
+    /// As in [`PersistentConstants`].
+    norms: [u32; 4],
+    attention: PlannedAttention,
+}
+
+/// An attention, what it reads and what it leaves.
+struct PlannedAttention {
+    launch: Dispatch,
+    heads: Region,
+    head_columns: [u32; 3],
+    attended: Region,
+    op: usize,
+}
+
+/// The dispatches of a plan's layers, but for the memory that they need besides.
 pub(crate) struct PersistentProgram {
     variant: Variant,
     push: PersistentConstants,
-    /// Layers without their addresses, and where these lead.
-    pub layers: Vec<(LayerBytes, [Region; 9])>,
+    layers: Vec<PlannedLayer>,
     pub workgroups: u32,
     /// Words that workgroups exchange.
     pub words: u64,
@@ -66,15 +60,13 @@ pub(crate) struct PersistentProgram {
     embedded: Region,
     stream: Region,
     delta: Region,
-    /// Embedding and angles, which come before.
+    /// Embedding, angles and the first q+k+v, which come before.
     before: Vec<Dispatch>,
-    op: usize,
 }
 
 /// Memory of the dispatch that no plan has.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PersistentMemory {
-    pub layers: Region,
     pub words: Region,
     pub control: Region,
     pub notice: Region,
@@ -85,8 +77,7 @@ impl PersistentMemory {
     /// Memory that is nowhere, for programs that are never played.
     pub fn dry_run() -> PersistentMemory {
         let nowhere = Region::dry_run(0);
-        let (layers, words, control) = (nowhere, nowhere, nowhere);
-        PersistentMemory { layers, words, control, notice: nowhere, residual: nowhere }
+        PersistentMemory { words: nowhere, control: nowhere, notice: nowhere, residual: nowhere }
     }
 }
 
@@ -95,9 +86,32 @@ impl PersistentProgram {
         &self.variant
     }
 
-    fn dispatch(&self, memory: &PersistentMemory, push: PersistentConstants) -> Dispatch {
-        let bindings = vec![
-            memory.layers,
+    /// The products behind the attention of a layer.
+    fn dispatch(
+        &self,
+        memory: &PersistentMemory,
+        layer: usize,
+        push: PersistentConstants,
+    ) -> Dispatch {
+        let ending = &self.layers[layer];
+        let mut flags = if layer == 0 { FIRST_LAYER } else { 0 };
+        if layer + 1 == self.layers.len() {
+            flags |= LAST_LAYER;
+        }
+        // What is not computed is bound all the same.
+        let beginning = self.layers.get(layer + 1).unwrap_or(ending);
+        let products = || beginning.weights[..1].iter().chain(&ending.weights[1..]);
+        let regions: Vec<Region> =
+            products().flat_map(|product| product.regions.iter().copied()).collect();
+        let biases: Vec<u32> =
+            products().flat_map(|product| product.biases.iter().copied()).collect();
+        let mut bit = 0;
+        for product in products() {
+            flags |= product.second << bit;
+            bit += product.regions.len();
+        }
+        let mut bindings = [&regions[..], &regions[..], &regions[..]].concat();
+        bindings.extend([
             memory.words,
             memory.control,
             memory.notice,
@@ -107,22 +121,37 @@ impl PersistentProgram {
             self.embedded,
             self.stream,
             self.delta,
-        ];
+            ending.attention.attended,
+            beginning.attention.heads,
+        ]);
+        let [norm, delta_norm, ..] = beginning.norms;
+        let [.., feed_norm, feed_delta_norm] = ending.norms;
+        let push = PersistentConstants {
+            flags,
+            norms: [norm, delta_norm, feed_norm, feed_delta_norm],
+            biases: biases.try_into().expect("seven weights"),
+            head_columns: beginning.attention.head_columns,
+            ..push
+        };
         let (variant, groups) = (self.variant.clone(), [self.workgroups, 1, 1]);
+        let op = ending.attention.op + 1;
         let push = bytemuck::bytes_of(&push);
-        Dispatch { barrier: true, ..Dispatch::new(variant, bindings, push, groups, self.op) }
+        Dispatch { barrier: true, ..Dispatch::new(variant, bindings, push, groups, op) }
     }
 
     /// The body of a play of one row.
     pub fn body(&self, memory: &PersistentMemory) -> Vec<Dispatch> {
         let mut dispatches = self.before.clone();
-        dispatches.push(self.dispatch(memory, self.push));
+        for (index, layer) in self.layers.iter().enumerate() {
+            dispatches.push(layer.attention.launch.clone());
+            dispatches.push(self.dispatch(memory, index, self.push));
+        }
         dispatches
     }
 
     /// A dispatch whose workgroups only meet, this often, and each time ask at most `spins` times.
     pub fn meeting(&self, memory: &PersistentMemory, exchanges: u32, spins: u32) -> Vec<Dispatch> {
-        vec![self.dispatch(memory, PersistentConstants { exchanges, spins, ..self.push })]
+        vec![self.dispatch(memory, 0, PersistentConstants { exchanges, spins, ..self.push })]
     }
 }
 
@@ -173,7 +202,8 @@ fn epsilon(norm: Option<FusedNorm>) -> f32 {
 }
 
 impl Programmer<'_> {
-    /// The layers of a plan as one dispatch, or why it cannot be that.
+    /// The layers of a plan as two dispatches each, attention and all products up to the next one, or why they cannot be
+    /// that.
     pub fn persistent(&self, trial: &PersistentTrial) -> Result<PersistentProgram, String> {
         let plan = self.plan;
         if plan.segments.len() != 1 {
@@ -212,18 +242,11 @@ impl Programmer<'_> {
         let specs = || layers.iter().map(|layer| &layer.attend.spec);
         let geometry = specs().map(|spec| (spec.heads, spec.kv_heads, spec.head_dim));
         let (heads, kv_heads, head_dim) = one(geometry, "their heads")?;
-        let (scale, cap) = one(specs().map(|s| (s.scale, s.soft_cap)), "how they scale scores")?;
-        let cut = one(specs().map(|spec| this.single_cut(spec, body)), "their heads")?;
-        let cut = cut.ok_or_else(|| format!("heads have {head_dim} values"))?;
-        let splits = trial
-            .splits
-            .unwrap_or_else(|| policy::splits(workgroups, heads as u32, cut.splits))
-            .min(cut.splits);
-        let all_heads: Vec<_> = layers.iter().map(|layer| this.layer_heads(layer.attend)).collect();
-        let first = &all_heads[0];
-        if !all_heads.iter().all(|heads| heads.constants == first.constants) {
-            return Err("layers differ in their heads".to_string());
-        }
+        let attentions = layers
+            .iter()
+            .zip(chain.chunks(5))
+            .map(|(layer, ops)| this.planned_attention(layer.attend, ops[1], body));
+        let attentions = attentions.collect::<Result<Vec<PlannedAttention>, String>>()?;
         let later =
             |layer: &LayerKernels<'_>| layer.qkv.residual.and_then(|residual| residual.norm);
         let between =
@@ -237,20 +260,18 @@ impl Programmer<'_> {
             "the norms of what they add",
         )?;
         let push = PersistentConstants {
-            layers: layers.len() as u32,
+            flags: 0,
             exchanges: 0,
             spins: trial.spins.unwrap_or(u32::MAX),
-            query_heads: heads as u32,
-            kv_heads: kv_heads as u32,
-            entries: first.entries,
-            epsilon: one(all().map(|layer| epsilon(layer.qkv.norm)), "their norms")?,
-            delta_epsilon: one(all().skip(1).map(|layer| epsilon(later(layer))), "their norms")?,
-            feed_epsilon: one(all().map(|layer| epsilon(layer.feed.norm)), "their norms")?,
-            feed_delta_epsilon: one(all().map(|layer| epsilon(between(layer))), "their norms")?,
-            query_epsilon: one(all_heads.iter().map(|heads| heads.query_epsilon), "their norms")?,
-            key_epsilon: one(all_heads.iter().map(|heads| heads.key_epsilon), "their norms")?,
-            scale,
-            cap: cap.unwrap_or(0.0),
+            norms: [0; 4],
+            epsilons: [
+                one(all().map(|layer| epsilon(layer.qkv.norm)), "their norms")?,
+                one(all().skip(1).map(|layer| epsilon(later(layer))), "their norms")?,
+                one(all().map(|layer| epsilon(layer.feed.norm)), "their norms")?,
+                one(all().map(|layer| epsilon(between(layer))), "their norms")?,
+            ],
+            biases: [NO_BIAS; 7],
+            head_columns: [0; 3],
         };
         let activation = one(all().map(|layer| gate_code(layer.feed)), "their activation")?;
         let hidden = plan.graph.tensor(layers[0].qkv.input).width as u32;
@@ -264,16 +285,18 @@ impl Programmer<'_> {
             return Err("subgroups are too small".to_string());
         }
         let most_blocks = hidden.max(feed_width).max(query_rows) / 32;
-        policy::check_shared_memory(
-            &self.limits,
-            shared_bytes(most_blocks, head_dim as u32, &cuts),
-        )?;
+        policy::check_shared_memory(&self.limits, shared_bytes(most_blocks, &cuts))?;
         let head = self.head_input()?;
         let embedded = this.whole(layers[0].qkv.input).map_err(|error| error.to_string())?.0;
         let mut dispatches = Vec::new();
         for op in before {
             let Kernel::Single(node) = plan.ops[op].kernel else { unreachable!("as found above") };
             this.single(op, node, 1, &mut dispatches).map_err(|error| error.to_string())?;
+        }
+        this.project(chain[0], layers[0].qkv, 1, &mut dispatches)
+            .map_err(|error| error.to_string())?;
+        if let Some(first) = dispatches.last_mut() {
+            first.barrier = true;
         }
         // As in every body: it waits for the play before.
         if let Some(first) = dispatches.first_mut() {
@@ -285,9 +308,6 @@ impl Programmer<'_> {
             (id::ABSENT, trial.absent.unwrap_or(u32::MAX)),
             (id::FEED_GATE, activation),
             (id::KV_ROWS, kv_rows),
-            (id::LATE_NORMS, u32::from(trial.late_norms)),
-            (id::SPLITS, splits),
-            (id::LEAST_PAGES, cut.least_pages),
             (id::OUT_BLOCKS, query_rows / 32),
             (id::DOWN_BLOCKS, feed_width / 32),
             (prologue_input::WIDTH, hidden),
@@ -296,10 +316,6 @@ impl Programmer<'_> {
             (prologue_input::NORM, 1),
             (prologue_input::SUBGROUP, self.limits.subgroup),
         ];
-        let value_of = |number: u32| first.constants.iter().find(|constant| constant.0 == number);
-        let renamed =
-            HEADS_IDS.into_iter().filter_map(|(there, here)| Some((here, value_of(there)?.1)));
-        constants.extend(renamed);
         for (ids, cut) in PRODUCT_IDS.into_iter().zip(&cuts) {
             let values = [
                 cut.types[0],
@@ -312,49 +328,27 @@ impl Programmer<'_> {
             ];
             constants.extend(ids.into_iter().zip(values));
         }
-        let words = u64::from(query_rows + 2 * kv_rows + query_rows + 2 * hidden + feed_width)
-            + u64::from(2 * workgroups)
-            + u64::from(heads as u32 * splits * (head_dim as u32 + 2));
-        let list = layers.iter().enumerate().map(|(index, layer)| {
-            let offset = |norm: Option<FusedNorm>| {
-                norm.map_or(0, |norm| self.weights.vector(norm.weight) / 4)
-            };
-            let of = |product: usize| &weights[product][index];
-            let parts = || (0..4).map(of);
-            let mut types = 0;
-            let mut bit = 0;
-            for product in parts() {
-                types |= product.second << bit;
-                bit += product.regions.len();
-            }
-            let heads = &all_heads[index];
-            let regions: Vec<Region> = parts()
-                .flat_map(|product| product.regions.iter().copied())
-                .chain([heads.pages, heads.angles])
-                .collect();
-            let biases: Vec<u32> =
-                parts().flat_map(|product| product.biases.iter().copied()).collect();
-            let bytes = LayerBytes {
-                addresses: [0; 9],
-                norms: [
-                    offset(layer.qkv.norm),
-                    offset(later(layer)),
-                    offset(layer.feed.norm),
-                    offset(between(layer)),
-                ],
-                biases: biases.try_into().expect("seven weights"),
-                query_norm: heads.query_norm,
-                key_norm: heads.key_norm,
-                table: heads.table,
-                window: layer.attend.spec.window.map_or(0, |window| window as u32),
-                types,
-            };
-            (bytes, regions.try_into().expect("seven weights, pages and angles"))
+        // Words of a row are padded to four columns for every invocation.
+        let room = |width: u32| u64::from(width.next_multiple_of(4 * single::WORKGROUP));
+        let words = 2 * room(hidden) + room(feed_width) + u64::from(2 * workgroups);
+        let offset =
+            |norm: Option<FusedNorm>| norm.map_or(0, |norm| self.weights.vector(norm.weight) / 4);
+        let mut weights = weights.into_iter().map(Vec::into_iter);
+        let mut weights: [_; 4] = std::array::from_fn(|_| weights.next().expect("four products"));
+        let planned = layers.iter().zip(attentions).map(|(layer, attention)| PlannedLayer {
+            weights: weights.each_mut().map(|list| list.next().expect("one for each layer")),
+            norms: [
+                offset(layer.qkv.norm),
+                offset(later(layer)),
+                offset(layer.feed.norm),
+                offset(between(layer)),
+            ],
+            attention,
         });
         Ok(PersistentProgram {
             variant: Variant { shader: Shader::Persistent, constants },
             push,
-            layers: list.collect(),
+            layers: planned.collect(),
             workgroups,
             words,
             residual_bytes: u64::from(workgroups) * u64::from(hidden) * 4,
@@ -363,8 +357,44 @@ impl Programmer<'_> {
             stream: head[0],
             delta: head[1],
             before: dispatches,
-            op: chain[0],
         })
+    }
+
+    /// The attention of a layer, and where its rows lie.
+    fn planned_attention(
+        &self,
+        attend: &Attend,
+        op: usize,
+        body: Body,
+    ) -> Result<PlannedAttention, String> {
+        let mut launches = Vec::new();
+        self.attend(op, attend, body, &mut launches);
+        let [launch] = &launches[..] else {
+            return Err("attention takes several launches".to_string());
+        };
+        let [query, key, value] =
+            [attend.query, attend.key, attend.value].map(|tensor| self.tensor(tensor));
+        if query.0 != key.0 || query.0 != value.0 {
+            return Err("queries, keys and values lie apart".to_string());
+        }
+        let attended = self.whole(attend.output).map_err(|error| error.to_string())?.0;
+        Ok(PlannedAttention {
+            launch: Dispatch { barrier: true, ..launch.clone() },
+            heads: query.0,
+            head_columns: [query.2, key.2, value.2],
+            attended,
+            op,
+        })
+    }
+
+    /// Values of the residual stream; 0 where there is none.
+    pub fn hidden(&self) -> u32 {
+        let projects = self.plan.ops.iter().filter_map(|op| match &op.kernel {
+            Kernel::Project(project) => project.residual,
+            _ => None,
+        });
+        let width = |tensor| self.plan.graph.tensor(tensor).width as u32;
+        projects.map(|residual| width(residual.base)).next().unwrap_or(0)
     }
 
     /// Whether a kernel reads nothing but the step: embedding and angles.
@@ -430,15 +460,6 @@ impl Programmer<'_> {
     }
 }
 
-/// Constants of `include/heads.glsl`, and the numbers that they have here.
-const HEADS_IDS: [(u32, u32); 5] = [
-    (heads_id::HEAD_DIM, id::HEAD_DIM),
-    (heads_id::KV_TYPE, id::KV_TYPE),
-    (heads_id::QUERY_NORM, id::QUERY_NORM),
-    (heads_id::KEY_NORM, id::KEY_NORM),
-    (heads_id::ROPE, id::ROPE),
-];
-
 /// Constants of each product.
 const PRODUCT_IDS: [[u32; 7]; 4] = [
     [
@@ -482,12 +503,10 @@ const PRODUCT_IDS: [[u32; 7]; 4] = [
 /// Subgroups of a workgroup that the kernel has room for.
 const MOST_SUBGROUPS: u32 = 64;
 
-/// Bytes that a workgroup shares: codes of the widest row, sums of slices, what attention needs, and the rest.
-fn shared_bytes(most_blocks: u32, head_dim: u32, cuts: &[ProductCut]) -> u32 {
-    let attention = 4 * head_dim * (1 + 2 + 8 + 3) + 8 + 2 * 8 * 4;
+/// Bytes that a workgroup shares: codes of the widest row, sums of slices, and the rest.
+fn shared_bytes(most_blocks: u32, cuts: &[ProductCut]) -> u32 {
     let sums: u32 = cuts.iter().map(|cut| cut.sums_bytes).sum();
-    let layers = 2 * size_of::<LayerBytes>() as u32;
     // Sums of up to MOST_SUBGROUPS subgroups.
     let rest = 2 * MOST_SUBGROUPS * 4 + 64;
-    40 * most_blocks + sums + attention + layers + rest
+    40 * most_blocks + sums + rest
 }

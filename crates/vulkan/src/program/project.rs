@@ -126,7 +126,7 @@ impl Programmer<'_> {
     /// them or none.
     fn is_rotated(&self, project: &Project, groups: &[Group<'_>], rows: u32) -> bool {
         let mut integers = groups.iter().filter(|group| group.integer).peekable();
-        let many = self.policy_rows(rows) >= rotated_policy::LEAST_ROWS;
+        let many = self.policy_rows(rows) >= rotated_policy::least_rows(&self.limits);
         let plain = !self.is_head(project) && project.soft_cap.is_none();
         many && plain && integers.peek().is_some() && integers.all(Group::has_prompt_form)
     }
@@ -145,7 +145,9 @@ impl Programmer<'_> {
             return Rounding::None;
         }
         let logits = self.is_head(project);
-        if self.is_rotated(project, &groups, body.rows) {
+        let within = self.plan.segments[body.segment].ops.clone();
+        let handed = Programmer { within, ..*self }.input(op, body.rows) != InputFrom::Own;
+        if !handed && self.is_rotated(project, &groups, body.rows) {
             let scaled = self.plan.graph.tensor(project.input).width;
             return Rounding::Rotated { block: self.rotation(project) as usize, scaled };
         }

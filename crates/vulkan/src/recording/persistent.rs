@@ -1,4 +1,4 @@
-//! Plays of a single row by one dispatch of all layers, and what follows if its workgroups give up.
+//! Plays of a single row by one dispatch between two attentions, and what follows if its workgroups give up.
 //!
 //! Such a play is *unsettled* until its fence was waited for and no workgroup has said that it gave up. If one has,
 //! the step is played again by dispatches, from the same state: keys and values of the row are written again. From
@@ -7,7 +7,7 @@
 use super::{Recorded, VulkanRecording};
 use crate::decode::{PersistentTrial, refusal};
 use crate::describe::GpuKind;
-use crate::memory::{Memory, Purpose, Region};
+use crate::memory::{Memory, Purpose};
 use crate::policy::persistent as policy;
 use crate::program::{PersistentMemory, PersistentProgram};
 use crate::statistics::registers;
@@ -48,8 +48,27 @@ impl From<DeviceError> for Obstacle {
 }
 
 impl VulkanRecording {
-    /// Makes ready to play single rows by one dispatch of all layers, in a recording that was made for it; an error says
-    /// why that is not possible. Called again, it tries another way; what the first took of memory stays taken.
+    /// Plays single rows so where that is possible and was measured to be faster, else by dispatches.
+    pub(super) fn choose_persistent(&mut self, trial: PersistentTrial) -> Result<(), DeviceError> {
+        let programmer = self.programmer(0, &self.tuning);
+        let possible = self.gpu.exchange_lacks.is_empty() && programmer.persistent(&trial).is_ok();
+        if !possible || !policy::pays(programmer.hidden()) {
+            return Ok(());
+        }
+        match self.try_persistent(trial) {
+            Ok(()) => Ok(()),
+            Err(Obstacle::Device(error)) => Err(error),
+            Err(Obstacle::Words(_)) if self.gave_up() => {
+                self.fall_back();
+                Ok(())
+            }
+            // Registers that the driver does not count, or too many of them.
+            Err(Obstacle::Words(_)) => Ok(()),
+        }
+    }
+
+    /// Makes ready to play single rows by one dispatch between two attentions; an error says why that is not possible.
+    /// Called again, it tries another way; what the first took of memory stays taken.
     pub fn set_up_persistent(&mut self, trial: PersistentTrial) -> Result<(), DeviceError> {
         self.idle()?;
         for slot in &mut self.slots {
@@ -84,7 +103,7 @@ impl VulkanRecording {
         let gave_up = self.memory.mapped(memory.notice).expect("visible to the host").cast::<u32>();
         // SAFETY: mapped, and nothing plays yet.
         unsafe { gave_up.write(0) };
-        self.fill_persistent(&program, &memory)?;
+        self.clear_persistent(&memory)?;
         let workgroups = program.workgroups;
         let active = true;
         let notice = None;
@@ -100,28 +119,9 @@ impl VulkanRecording {
         }
     }
 
-    /// Writes the list of layers, and clears what workgroups exchange.
-    fn fill_persistent(
-        &mut self,
-        program: &PersistentProgram,
-        memory: &PersistentMemory,
-    ) -> Result<(), DeviceError> {
-        let address = |region: &Region| {
-            self.memory
-                .address(*region)
-                .expect("a recording of this kind reaches its memory by address")
-        };
-        let layers: Vec<_> = program
-            .layers
-            .iter()
-            .map(|(layer, regions)| {
-                let mut layer = *layer;
-                layer.addresses = std::array::from_fn(|index| address(&regions[index]));
-                layer
-            })
-            .collect();
+    /// Clears what workgroups exchange.
+    fn clear_persistent(&mut self, memory: &PersistentMemory) -> Result<(), DeviceError> {
         let mut uploader = Uploader::new(&self.gpu)?;
-        uploader.copy(&self.memory, memory.layers, bytemuck::cast_slice(&layers))?;
         uploader.copy(&self.memory, memory.words, &vec![0; memory.words.size as usize])?;
         // Numbers begin with 1: words are 0.
         let mut control = vec![0u32; memory.control.size as usize / 4];
@@ -160,7 +160,7 @@ impl VulkanRecording {
         Ok(())
     }
 
-    /// Whether a step is played by one dispatch: one row with logits. Its results are always waited for, which is
+    /// Whether a step is played so: one row with logits. Its results are always waited for, which is
     /// when the host sees whether workgroups gave up.
     pub(crate) fn plays_persistent(&self, slot: usize, step: &Step) -> bool {
         let active = self.persistent.as_ref().is_some_and(|persistent| persistent.active);
@@ -248,11 +248,9 @@ fn allocate(
     memory: &mut Memory,
     program: &PersistentProgram,
 ) -> Result<PersistentMemory, DeviceError> {
-    let layers = size_of_val(&program.layers[0].0) * program.layers.len();
     let mut resident =
         |bytes: u64| memory.allocate(Purpose::Resident, bytes, "one dispatch a token");
     Ok(PersistentMemory {
-        layers: resident(layers as u64)?,
         words: resident(8 * program.words)?,
         control: resident(16)?,
         residual: resident(program.residual_bytes)?,

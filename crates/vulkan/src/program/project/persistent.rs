@@ -1,7 +1,7 @@
 //! A product of all layers as `persistent` computes it: one cut for all, weights layer by layer.
 
 use super::super::Programmer;
-use super::product::NO_BIAS;
+pub(in crate::program) use super::product::NO_BIAS;
 use super::single::block_words;
 use crate::memory::Region;
 use crate::policy::rows::RowsShape;

@@ -19,7 +19,7 @@ pub(super) struct ProductConstants {
     cap: f32,
 }
 
-pub(super) const NO_BIAS: u32 = u32::MAX;
+pub(in crate::program) const NO_BIAS: u32 = u32::MAX;
 
 impl Programmer<'_> {
     /// Weight bindings, constants and types that both products share; `tile` is the number of

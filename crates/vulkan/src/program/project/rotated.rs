@@ -33,15 +33,20 @@ impl Programmer<'_> {
         let shape = rotated::choose(&self.limits, group.rows(), count);
         // A gate's tile holds as many rows of each part as it has outputs.
         let outputs = if gate { shape.rows() / 2 } else { shape.rows() };
-        let (bindings, product, _, workgroups) = self.product_of_many(project, &group, outputs);
+        let (mut bindings, product, _, workgroups) = self.product_of_many(project, &group, outputs);
+        bindings.extend([self.resources.product_partials, self.resources.product_arrivals]);
+        let chunks = (32 * self.blocks(project)).div_ceil(rotated::CHUNK);
+        let tiles = count.div_ceil(shape.tokens()) * workgroups;
+        let slices = rotated::slices(&self.limits, count, tiles, chunks);
         let mut constants = vec![
             (id::GATE, gate_code(project)),
-            (id::CHUNKS, (32 * self.blocks(project)).div_ceil(rotated::CHUNK)),
+            (id::CHUNKS, chunks),
             (id::OPERAND_ROWS, rotated::operand_rows(count)),
+            (id::SLICES, slices),
         ];
         constants.extend(shape.constants(&self.limits));
         let variant = Variant { shader: Shader::ProjectRotated, constants };
-        let groups = [count.div_ceil(shape.tokens()), workgroups, 1];
+        let groups = [count.div_ceil(shape.tokens()), workgroups, slices];
         Dispatch::new(variant, bindings, bytemuck::bytes_of(&product), groups, op)
     }
 }
