@@ -2,7 +2,7 @@
 
 use crate::budget::Budget;
 use crate::constants::{matrix, project_rotated};
-use crate::decode::{Decode, refusal};
+use crate::decode::{Decode, PersistentTrial, refusal};
 use crate::device::VulkanOptions;
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
@@ -10,7 +10,7 @@ use crate::policy::Limits;
 use crate::program::{Body, Dispatch, PersistentMemory, PersistentProgram, Programmer, Resources};
 use crate::recording::{check_heads, logit_bucket};
 use crate::tuning::Tuning;
-use crate::weights::{Weights, slice_limit};
+use crate::weights::Weights;
 use pianola_plan::{Allocation, DeviceError, DeviceId, Plan, bucket};
 
 /// Weights and memory that are nowhere, but as large as they would be.
@@ -26,12 +26,22 @@ impl DryRun {
         plan: &Plan,
         device: DeviceId,
     ) -> Result<DryRun, DeviceError> {
+        DryRun::within(&Budget::of(options), Limits::of_options(options), plan, device)
+    }
+
+    /// On a device of these limits that grants this much memory.
+    pub fn within(
+        budget: &Budget,
+        limits: Limits,
+        plan: &Plan,
+        device: DeviceId,
+    ) -> Result<DryRun, DeviceError> {
         check_heads(plan)?;
-        let limits = Limits::of_options(options);
+        let slice = budget.largest_slice;
         let mut nowhere = |allocation: &Allocation| Ok(Region::dry_run(allocation.bytes));
-        let mut weights = Weights::new(plan, device, slice_limit(&options.gpu), &mut nowhere)?;
-        if Budget::of(options).keeps_prompt_weights(plan, device)? {
-            weights.add_prompt_form(plan, device, slice_limit(&options.gpu), &mut nowhere)?;
+        let mut weights = Weights::new(plan, device, slice, &mut nowhere)?;
+        if budget.keeps_prompt_weights(plan, device)? {
+            weights.add_prompt_form(plan, device, slice, &mut nowhere)?;
         }
         let resources = Resources::new(plan, device, &limits, &mut nowhere)?;
         Ok(DryRun { weights, resources, limits })
@@ -116,15 +126,15 @@ impl Programmer<'_> {
 
 impl Programmer<'_> {
     /// The layers as one dispatch, as far as can be said before anything is recorded.
-    fn persistent_or_refusal(
+    pub fn persistent_or_refusal(
         &self,
-        options: &VulkanOptions,
+        lacks: &[&str],
+        trial: &PersistentTrial,
     ) -> Result<PersistentProgram, DeviceError> {
-        let lacks = &options.gpu.exchange_lacks;
         if !lacks.is_empty() {
             return Err(refusal(&format!("the device lacks {}", lacks.join(", "))));
         }
-        self.persistent(&options.persistent).map_err(|why| refusal(&why))
+        self.persistent(trial).map_err(|why| refusal(&why))
     }
 }
 
@@ -144,7 +154,9 @@ pub fn launches(
         return programmer.launches(rows, logits);
     }
     // Refused also where other steps are asked about: it would be when the plan is recorded.
-    let mut program = programmer.persistent_or_refusal(options)?.body(&PersistentMemory::dry_run());
+    let program =
+        programmer.persistent_or_refusal(&options.gpu.exchange_lacks, &options.persistent)?;
+    let mut program = program.body(&PersistentMemory::dry_run());
     if (rows, logits) != (1, 1) {
         return programmer.launches(rows, logits);
     }
@@ -165,8 +177,9 @@ pub fn decode_in_words(
         Decode::Persistent => {
             let dry_run = DryRun::new(options, plan, device)?;
             let programmer = dry_run.programmer(plan, device, &options.tuning);
-            let workgroups = programmer.persistent_or_refusal(options)?.workgroups;
-            Ok(format!("all layers in one dispatch of {workgroups} workgroups"))
+            let lacks = &options.gpu.exchange_lacks;
+            let program = programmer.persistent_or_refusal(lacks, &options.persistent)?;
+            Ok(format!("all layers in one dispatch of {} workgroups", program.workgroups))
         }
     }
 }
