@@ -3,6 +3,8 @@
 
 pub(crate) mod attention;
 pub(crate) mod attention_matrix;
+#[cfg(test)]
+mod devices;
 pub(crate) mod fragments;
 pub(crate) mod matrix;
 pub(crate) mod persistent;
