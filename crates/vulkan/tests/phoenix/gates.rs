@@ -14,12 +14,14 @@ pub struct Gate {
     pub subgroups: u64,
     /// An instruction that must be there.
     pub instruction: Option<&'static str>,
+    /// Most bytes of memory that stands in for a subgroup's registers.
+    pub scratch: u64,
 }
 
 impl Gate {
     /// A gate for all pipelines of a kernel.
     const fn of(kernel: &'static str, subgroups: u64) -> Gate {
-        Gate { kernel, name: "all", applies: |_| true, subgroups, instruction: None }
+        Gate { kernel, name: "all", applies: |_| true, subgroups, instruction: None, scratch: 0 }
     }
 }
 
@@ -27,7 +29,7 @@ pub const DOT: Option<&str> = Some("v_dot4_i32");
 pub const MATRIX: Option<&str> = Some("v_wmma_");
 
 /// The first gate that applies counts.
-pub static GATES: [Gate; 26] = [
+pub static GATES: [Gate; 25] = [
     // These wait for memory all the time.
     Gate::of("embed", 12),
     Gate::of("rope_angles", 12),
@@ -45,8 +47,8 @@ pub static GATES: [Gate; 26] = [
     // Eight rows of six bits with a gate keep 160 registers.
     Gate { name: "integer", applies: integer, instruction: DOT, ..Gate::of("project_rows", 6) },
     Gate { name: "float", ..Gate::of("project_rows", 8) },
-    Gate { name: "integer", applies: integer, instruction: DOT, ..Gate::of("project_tiles", 6) },
-    Gate { name: "float", ..Gate::of("project_tiles", 6) },
+    // Exact mode; integers of many rows go to matrix units.
+    Gate::of("project_tiles", 6),
     Gate { instruction: MATRIX, ..Gate::of("project_matrix", 4) },
     // Sums of 128 columns and what comes next are in registers, the rest in shared memory.
     Gate { instruction: MATRIX, ..Gate::of("attention_matrix", 4) },
@@ -63,8 +65,9 @@ pub static GATES: [Gate; 26] = [
     Gate::of("sample_whole", 8),
     // Shared memory, not registers: a workgroup keeps every head's sums several times over.
     Gate { name: "more heads", ..Gate::of("attention", 4) },
-    // With --prompt-weights on: sums of int8 in registers, as those of half floats.
-    Gate { instruction: MATRIX, ..Gate::of("project_rotated", 4) },
+    // Only with --prompt-weights on, which a processor's graphics never choose by themselves. RADV keeps all sums of a
+    // piece (64 by 64 of a subgroup, four bytes each) in memory; its speed there is not known.
+    Gate { instruction: MATRIX, scratch: 64 * 64 * 4, ..Gate::of("project_rotated", 4) },
     // Operations by themselves, of graphs that no pattern fuses: they wait for memory.
     Gate::of("add", 12),
     Gate::of("gate", 12),
