@@ -11,7 +11,7 @@ pub use test::{BenchOptions, Test, TestKind};
 
 use crate::error::EngineError;
 use crate::load::Engine;
-use ceiling::ceiling;
+use ceiling::{bytes_per_token, ceiling};
 use measured::Measured;
 use pianola_plan::Ceilings;
 use round::{Round, Time, rounds};
@@ -66,6 +66,7 @@ pub fn bench(
     engine.reset();
     for row in &mut rows {
         row.ceiling = ceiling(engine, row.test, options, &ceilings);
+        row.bytes_per_token = bytes_per_token(engine, row.test);
     }
     Ok((rows, ceilings))
 }

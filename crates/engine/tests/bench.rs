@@ -46,6 +46,10 @@ fn a_ceiling_counts_the_keys_and_values_of_its_depth() {
     assert_eq!(names(&rows), ["tg8", "tg8 @ d64", "tg8 @ d256"]);
     // Seconds of a token at a megabyte a second are megabytes.
     let megabytes: Vec<f64> = rows.iter().map(|row| 1.0 / row.ceiling).collect();
+    for (row, megabytes) in rows.iter().zip(&megabytes) {
+        let bytes = row.bytes_per_token.expect("one token a play");
+        assert!((bytes / 1e6 / megabytes - 1.0).abs() < 1e-6, "{bytes} bytes, {megabytes} MB");
+    }
     // Each group of layers keeps a token's keys and values, up to its window.
     let plan = engine.plan();
     let kept = |depth: usize| -> f64 {

@@ -49,6 +49,7 @@ use clap::error::ErrorKind;
 use failure::Failure;
 
 fn main() -> ExitCode {
+    statistics::note_start();
     let arguments = habits::translated(std::env::args_os());
     let cli = match cli::Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,

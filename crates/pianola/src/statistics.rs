@@ -2,8 +2,49 @@
 
 use pianola_engine::{Answer, Engine, Finish};
 use serde_json::{Value, json};
+use std::sync::OnceLock;
+use std::time::Instant;
 
 use crate::console::count;
+
+static STARTED: OnceLock<Instant> = OnceLock::new();
+
+/// Notes when the program was started; called first of all.
+pub fn note_start() {
+    let _ = STARTED.set(Instant::now());
+}
+
+/// Seconds since the program was started.
+fn since_start() -> Option<f64> {
+    STARTED.get().map(|start| start.elapsed().as_secs_f64())
+}
+
+/// What loading cost, and when the first token came.
+pub struct StartStatistics {
+    before_prompt: Option<f64>,
+}
+
+impl StartStatistics {
+    /// Called when the model is loaded and the prompt is about to be processed.
+    pub fn begin() -> StartStatistics {
+        StartStatistics { before_prompt: since_start() }
+    }
+
+    /// For machines. Weights are counted as the file has them; seconds of the first token are from the start
+    /// of the program.
+    pub fn object(&self, engine: &Engine, answer: &Answer) -> Value {
+        let timing = engine.timing();
+        let bytes = engine.plan().weight_bytes();
+        let first = self.before_prompt.map(|before| before + answer.timing.prompt_seconds);
+        json!({
+            "load_seconds": timing.open + timing.text + timing.weights,
+            "load_weights_seconds": timing.weights,
+            "load_bytes": bytes,
+            "load_bytes_per_second": bytes as f64 / timing.weights,
+            "first_token_seconds": first.filter(|_| answer.usage.generated_tokens > 0),
+        })
+    }
+}
 
 /// Name of a reason to stop, for machines.
 pub fn finish_name(finish: Finish) -> &'static str {

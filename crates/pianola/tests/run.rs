@@ -43,6 +43,10 @@ fn run_prints_json() {
     assert_eq!(object["tokens"].as_array().unwrap().len(), 24);
     // <|im_start|> u s e r \n h e l l o <|im_end|> \n <|im_start|> a s s i s t a n t \n
     assert_eq!(object["prompt_tokens"], 1 + 5 + 5 + 2 + 1 + 10);
+    let seconds = |key: &str| object[key].as_f64().unwrap();
+    let least = seconds("load_seconds") + seconds("prompt_seconds");
+    assert!(seconds("first_token_seconds") > least, "{object}");
+    assert!(seconds("load_bytes") > 0.0, "{object}");
     let text = folder.pianola(greedy(&model)).output();
     assert_eq!(
         object["text"].as_str().unwrap().trim_end_matches('\n'),

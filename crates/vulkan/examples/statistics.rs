@@ -4,7 +4,7 @@
 use pianola_formats::TensorType;
 use pianola_model::{RandomWeights, SHAPES};
 use pianola_plan::{Numeric, Placement, Plan, PlanOptions};
-use pianola_vulkan::{Gpu, Selection, VulkanDevice, compile_plan};
+use pianola_vulkan::{Gpu, Selection, VulkanDevice, VulkanOptions, compile_plan};
 use std::error::Error;
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -33,7 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let placement = Placement::single(&graph, VulkanDevice::spec_named("vulkan"));
     let plan = Plan::new(graph, options, placement)?;
     let gpu = Gpu::open(&Selection::Name(device.clone()))?;
-    for kernel in compile_plan(&gpu, &plan)? {
+    for kernel in compile_plan(&VulkanOptions::new(gpu), &plan)? {
         let list = |of: &[u32]| of.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
         let constants: Vec<String> =
             kernel.constants.iter().map(|(name, value)| format!("{name}={value}")).collect();

@@ -1,11 +1,11 @@
 //! Whether a plan fits a GPU, found before anything is allocated.
 
-use crate::describe::{GpuKind, Heap};
+use crate::describe::{GpuDescription, Heap};
 use crate::device::{PromptWeights, VulkanOptions};
 use crate::memory::{Memory, Purpose, Region, block_size, region_size};
 use crate::policy::{Limits, rotated};
 use crate::program::Resources;
-use crate::weights::{Weights, slice_limit};
+use crate::weights::Weights;
 use pianola_plan::{Allocation, DeviceError, DeviceId, HeapShare, Numeric, Plan};
 
 /// Name of a device's own memory.
@@ -44,8 +44,18 @@ impl Budget {
     /// this program needs besides weights, pages and activations.
     pub fn of(options: &VulkanOptions) -> Budget {
         let gpu = &options.gpu;
-        let heaps = Memory::new(gpu.clone(), None).reaching_host(options.host_memory);
-        let heaps = heaps.resident_heaps();
+        let memory = Memory::new(gpu.clone(), None).reaching_host(options.host_memory);
+        let limits = Limits::of_options(options);
+        Budget {
+            limit: options.memory,
+            host: options.host_memory,
+            prompt_weights: options.prompt_weights,
+            ..Budget::of_heaps(&memory.resident_heaps(), gpu.description(), limits)
+        }
+    }
+
+    /// What a device grants of `heaps`, those that weights may lie in, where the user sets nothing.
+    pub fn of_heaps(heaps: &[Heap], description: &GpuDescription, limits: Limits) -> Budget {
         let granted: u64 = heaps.iter().map(|heap| heap.budget).sum();
         let free = |heap: &Heap| FreeHeap {
             bytes: heap.budget.saturating_sub(heap.used),
@@ -55,13 +65,13 @@ impl Budget {
         leave(&mut heaps, granted);
         Budget {
             heaps,
-            limit: options.memory,
-            host: options.host_memory,
-            largest_allocation: gpu.description().largest_allocation,
-            largest_slice: slice_limit(gpu),
-            limits: Limits::of_options(options),
-            prompt_weights: options.prompt_weights,
-            discrete: matches!(gpu.description().kind, GpuKind::Discrete | GpuKind::Virtual),
+            limit: None,
+            host: false,
+            largest_allocation: description.largest_allocation,
+            largest_slice: description.slice_limit(),
+            limits,
+            prompt_weights: PromptWeights::default(),
+            discrete: description.is_card(),
         }
     }
 
@@ -324,7 +334,7 @@ mod tests {
         for (byte_depth, plan, why) in [
             (0, prompts, "no matrix units for int8"),
             (32, plan(512, true), "reproducible"),
-            (32, plan(64, false), "few rows"),
+            (32, plan(32, false), "few rows"),
         ] {
             assert!(!keeps(&of(4096, byte_depth, auto), &plan).unwrap());
             let error = keeps(&of(4096, byte_depth, on), &plan).unwrap_err().to_string();

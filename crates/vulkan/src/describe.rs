@@ -86,6 +86,24 @@ pub struct GpuDescription {
     pub missing: Vec<&'static str>,
 }
 
+impl GpuDescription {
+    /// Invocations of the kernels' subgroups: 32 where the device lets us choose.
+    pub(crate) fn kernel_subgroup(&self) -> u32 {
+        let (default, least, most) = self.subgroup;
+        if (least..=most).contains(&32) { 32 } else { default }
+    }
+
+    /// Most bytes of a slice of a matrix.
+    pub(crate) fn slice_limit(&self) -> u64 {
+        self.largest_binding.min(self.largest_allocation)
+    }
+
+    /// Whether it has memory of its own that is not the processor's.
+    pub(crate) fn is_card(&self) -> bool {
+        matches!(self.kind, GpuKind::Discrete | GpuKind::Virtual)
+    }
+}
+
 /// Names the device a user asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Selection {

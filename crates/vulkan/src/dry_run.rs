@@ -2,7 +2,7 @@
 
 use crate::budget::Budget;
 use crate::constants::{matrix, project_rotated};
-use crate::decode::{Decode, refusal};
+use crate::decode::{Decode, PersistentTrial, refusal};
 use crate::device::VulkanOptions;
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
@@ -10,7 +10,7 @@ use crate::policy::{Limits, persistent};
 use crate::program::{Body, Dispatch, PersistentMemory, PersistentProgram, Programmer, Resources};
 use crate::recording::{check_heads, logit_bucket};
 use crate::tuning::Tuning;
-use crate::weights::{Weights, slice_limit};
+use crate::weights::Weights;
 use pianola_plan::{Allocation, DeviceError, DeviceId, Plan, bucket};
 
 /// Weights and memory that are nowhere, but as large as they would be.
@@ -26,12 +26,22 @@ impl DryRun {
         plan: &Plan,
         device: DeviceId,
     ) -> Result<DryRun, DeviceError> {
+        DryRun::within(&Budget::of(options), Limits::of_options(options), plan, device)
+    }
+
+    /// On a device of these limits that grants this much memory.
+    pub fn within(
+        budget: &Budget,
+        limits: Limits,
+        plan: &Plan,
+        device: DeviceId,
+    ) -> Result<DryRun, DeviceError> {
         check_heads(plan)?;
-        let limits = Limits::of_options(options);
+        let slice = budget.largest_slice;
         let mut nowhere = |allocation: &Allocation| Ok(Region::dry_run(allocation.bytes));
-        let mut weights = Weights::new(plan, device, slice_limit(&options.gpu), &mut nowhere)?;
-        if Budget::of(options).keeps_prompt_weights(plan, device)? {
-            weights.add_prompt_form(plan, device, slice_limit(&options.gpu), &mut nowhere)?;
+        let mut weights = Weights::new(plan, device, slice, &mut nowhere)?;
+        if budget.keeps_prompt_weights(plan, device)? {
+            weights.add_prompt_form(plan, device, slice, &mut nowhere)?;
         }
         let resources = Resources::new(plan, device, &limits, &mut nowhere)?;
         Ok(DryRun { weights, resources, limits })
@@ -115,21 +125,30 @@ impl Programmer<'_> {
 }
 
 impl Programmer<'_> {
-    /// The layers as [`Decode::Persistent`] plays them, if they are played so, as far as can be said before anything is
-    /// recorded.
+    /// The layers as [`Decode::Persistent`] plays them, or the error that says why not, as far as can be said before
+    /// anything is recorded.
+    pub fn persistent_or_refusal(
+        &self,
+        lacks: &[&str],
+        trial: &PersistentTrial,
+    ) -> Result<PersistentProgram, DeviceError> {
+        if !lacks.is_empty() {
+            return Err(refusal(&format!("the device lacks {}", lacks.join(", "))));
+        }
+        self.persistent(trial).map_err(|why| refusal(&why))
+    }
+
+    /// The same, if they are played so.
     fn chosen_persistent(
         &self,
         options: &VulkanOptions,
     ) -> Result<Option<PersistentProgram>, DeviceError> {
-        let lacks = &options.gpu.exchange_lacks;
-        let program = match lacks.is_empty() {
-            true => self.persistent(&options.persistent),
-            false => Err(format!("the device lacks {}", lacks.join(", "))),
-        };
+        let program =
+            || self.persistent_or_refusal(&options.gpu.exchange_lacks, &options.persistent);
         match options.decode {
             Decode::Dispatches => Ok(None),
-            Decode::Auto => Ok(program.ok().filter(|_| persistent::pays(self.hidden()))),
-            Decode::Persistent => program.map(Some).map_err(|why| refusal(&why)),
+            Decode::Auto => Ok(program().ok().filter(|_| persistent::pays(self.hidden()))),
+            Decode::Persistent => program().map(Some),
         }
     }
 }

@@ -262,8 +262,7 @@ impl Gpu {
 
     /// Invocations of the kernels' subgroups: 32 where the device lets us choose.
     pub(crate) fn subgroup(&self) -> u32 {
-        let (default, least, most) = self.description.subgroup;
-        if (least..=most).contains(&32) { 32 } else { default }
+        self.description.kernel_subgroup()
     }
 
     /// How matrices lie in the registers of a subgroup, where kernels can make use of it.

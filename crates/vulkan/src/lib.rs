@@ -52,6 +52,7 @@ mod probe;
 #[allow(unsafe_code)]
 mod profile;
 mod program;
+mod properties;
 #[allow(unsafe_code)]
 mod recording;
 mod rotated;
@@ -84,6 +85,7 @@ pub use instance::Instance;
 pub use measure::atomic_additions;
 pub use measure::measure;
 pub use memory::HeapUse;
+pub use properties::{Properties, description_json, shape_text};
 pub use recording::VulkanRecording;
 #[cfg(feature = "test-hooks")]
 pub use sample::bench::{SampleBench, Sampled};

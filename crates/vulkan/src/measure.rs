@@ -36,7 +36,7 @@ pub fn measure(gpu: &Arc<Gpu>, numeric: Numeric) -> Result<Ceilings, DeviceError
     let invocations = f64::from(groups) * 256.0;
     let mut rate = operations * invocations * f64::from(rounds) / compute_seconds;
     // Fast mode computes prompts on matrix units where there are any.
-    let limits = Limits::of(gpu);
+    let limits = Limits::of(gpu.description(), gpu.fragments());
     if numeric == Numeric::Fast && limits.matrices > 0 {
         rate = rate.max(matrix_rate(&mut lab, sink, &limits)?);
     }
@@ -67,7 +67,7 @@ fn matrix_rate(lab: &mut Lab, sink: Region, limits: &Limits) -> Result<f64, Devi
 /// kernel it compiles: nothing promises it. A driver that does not would compute wrong products,
 /// which a check of this kernel against the reference shows and nothing else would.
 pub(crate) fn fragments(gpu: &Arc<Gpu>) -> Result<Option<Fragments>, DeviceError> {
-    let Limits { subgroup, matrices: side, .. } = Limits::of(gpu);
+    let Limits { subgroup, matrices: side, .. } = Limits::of(gpu.description(), None);
     let elements = side * side;
     // A driver that only compiles has no memory to answer into.
     let has_memory = gpu.memory.memory_heaps_as_slice().iter().any(|heap| heap.size > 0);

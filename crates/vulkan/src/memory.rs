@@ -168,14 +168,19 @@ impl Memory {
     /// Heaps that weights, pages and activations fill, in that order, and what is left of them.
     pub fn resident_heaps(&self) -> Vec<Heap> {
         let budgets = self.budgets();
-        let mut order: Vec<u32> = Vec::new();
+        self.resident_heap_indices().into_iter().map(|heap| budgets[heap]).collect()
+    }
+
+    /// The same by their places in the device's list.
+    pub fn resident_heap_indices(&self) -> Vec<usize> {
+        let mut order: Vec<usize> = Vec::new();
         for index in self.types(Purpose::Resident) {
-            let heap = self.gpu.memory.memory_types[index as usize].heap_index;
+            let heap = self.gpu.memory.memory_types[index as usize].heap_index as usize;
             if !order.contains(&heap) {
                 order.push(heap);
             }
         }
-        order.into_iter().map(|heap| budgets[heap as usize]).collect()
+        order
     }
 
     /// Memory types fit for a purpose, best first.

@@ -14,7 +14,6 @@ use crate::sample::{SampleProgram, SampleRegions};
 use ash::{khr, vk};
 use pianola_plan::{BUCKETS, DeviceError, DeviceId, KernelVariant, Plan, bucket};
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
 
 /// One compiled kernel.
 #[derive(Clone, PartialEq, Debug)]
@@ -47,9 +46,13 @@ impl KernelStatistics {
     }
 }
 
-/// Compiles every pipeline that recordings of `plan` can use on this device, for all row counts,
-/// and queries the driver's statistics of each.
-pub fn compile_plan(gpu: &Arc<Gpu>, plan: &Plan) -> Result<Vec<KernelStatistics>, DeviceError> {
+/// Compiles every pipeline that recordings of `plan` can use on a device with these options, for all row
+/// counts, and queries the driver's statistics of each.
+pub fn compile_plan(
+    options: &VulkanOptions,
+    plan: &Plan,
+) -> Result<Vec<KernelStatistics>, DeviceError> {
+    let gpu = &options.gpu;
     let executable = gpu.executable.as_ref().ok_or_else(|| {
         let name = &gpu.description().name;
         DeviceError::Unsupported(format!("the driver of {name} tells nothing of its pipelines"))
@@ -58,8 +61,7 @@ pub fn compile_plan(gpu: &Arc<Gpu>, plan: &Plan) -> Result<Vec<KernelStatistics>
     let mut compiled = Vec::new();
     // Also more sequences than the plan has: what is compiled ahead for one is right for others.
     let most = BUCKETS[BUCKETS.len() - 1];
-    let options = VulkanOptions::new(gpu.clone());
-    for (variant, uses) in variants(&options, plan, plan.head_device(), most)? {
+    for (variant, uses) in variants(options, plan, plan.head_device(), most)? {
         let flags = vk::PipelineCreateFlags::CAPTURE_STATISTICS_KHR
             | vk::PipelineCreateFlags::CAPTURE_INTERNAL_REPRESENTATIONS_KHR;
         let pipeline = pipelines.compile(&variant, flags)?;

@@ -161,7 +161,7 @@ impl Weights {
 
 /// Most bytes of a slice.
 pub(crate) fn slice_limit(gpu: &Gpu) -> u64 {
-    gpu.description().largest_binding.min(gpu.description().largest_allocation)
+    gpu.description().slice_limit()
 }
 
 /// First row and rows of each slice of a matrix.

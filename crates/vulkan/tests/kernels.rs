@@ -212,8 +212,8 @@ fn single_rows_on_counted_units() {
     }
 }
 
-/// The attention of a single row on such a device, with every type of keys and values and heads of one
-/// vector to 64: a row that begins a sequence, one behind several pages, and one that begins a page.
+/// The attention of single rows on such a device, with every type of keys and values and heads of one
+/// vector to 64: a row that begins a sequence, one behind several pages, one that begins a page, and both at once.
 #[test]
 fn single_rows_attend_on_counted_units() {
     let gpu = gpu::open();
@@ -231,13 +231,15 @@ fn single_rows_attend_on_counted_units() {
         let (mut recording, mut reference_model) = beside_reference(plan, &weights, |plan| {
             VulkanRecording::new(plan, DeviceId(0), &weights, options, &mut |_, _| ())
         });
-        let steps: [&Runs; 6] = [
+        let steps: [&Runs; 8] = [
             &[(1, 0, 1)],
             &[(0, 0, 64)],
             &[(0, 64, 1)],
             &[(0, 65, 64)],
             &[(0, 129, 1)],
             &[(0, 130, 1)],
+            &[(1, 1, 1), (0, 131, 1)],
+            &[(0, 132, 1), (1, 2, 1)],
         ];
         let report = check(&mut recording, &mut reference_model, &steps)
             .unwrap_or_else(|reason| panic!("{kv_type:?}, heads of {head_dim}: {reason}"));

@@ -16,7 +16,7 @@ use pianola_cpu::{Noise, ReferenceModel};
 use pianola_formats::TensorType;
 use pianola_model::RandomWeights;
 use pianola_plan::{DeviceId, Numeric, Placement, Plan, PlanOptions, Probe, RopePairing};
-use pianola_vulkan::{Gpu, PromptWeights, VulkanDevice, VulkanOptions, VulkanRecording};
+use pianola_vulkan::{Gpu, OpLaunch, PromptWeights, VulkanDevice, VulkanOptions, VulkanRecording};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -301,6 +301,33 @@ fn rotated_of_every_size() {
         seen.extend(bench.seen);
     }
     assert_eq!(seen.len(), 4, "{seen:?}");
+}
+
+/// 33 to 64 rows on a large card: columns of a tile are shared by workgroups, whose sums the last one adds up.
+#[test]
+#[ignore = "needs cooperative matrices: scripts/acceptance"]
+fn rotated_of_few_rows() {
+    /// `SLICES` of project_rotated.comp.
+    const SLICES: u32 = 10;
+    let gpu = open();
+    let options = VulkanOptions { parallelism: Some(1 << 17), ..with_prompt_weights(&gpu) };
+    let case = Case { hidden: 1024, feed_forward: 1536, ..usual(TensorType::Q8_0) };
+    let made = plan(&case, VulkanDevice::spec_named("vulkan"));
+    let mut bench = Bench::new(options, made);
+    let launches = bench.recording.launches(50, 1).unwrap();
+    let rotated = launches.iter().filter(|launch| launch.kernel == "project_rotated");
+    let slices = |launch: &OpLaunch| {
+        launch.constants.iter().find(|constant| constant.0 == SLICES).map(|constant| constant.1)
+    };
+    let slices: BTreeSet<Option<u32>> = rotated.map(slices).collect();
+    // Eight chunks, and twelve of down, in slices of four.
+    assert_eq!(slices, BTreeSet::from([Some(2), Some(3)]));
+    // Twice, because workgroups count themselves anew for every product.
+    for runs in [&[(0, 0, 50)], &[(0, 50, 64)], &[(1, 0, 33)]] {
+        let (recording, model) = (&mut bench.recording, &mut bench.reference_model);
+        let report = check_logits(recording, model, &[runs], 1).unwrap();
+        println!("{runs:?}: {:.0} % of the bound", 100.0 * report.worst_share);
+    }
 }
 
 /// Plays of few rows, and exact or reproducible plans, read the weights as they are in the file.

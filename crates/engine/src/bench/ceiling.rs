@@ -50,6 +50,18 @@ pub(super) fn ceiling(
     }
 }
 
+/// Bytes that the kernels of a token move at least, on average over a test that generates one sequence; none of
+/// other tests, whose plays have tokens in common.
+pub(super) fn bytes_per_token(engine: &Engine, test: Test) -> Option<f64> {
+    let Test { kind: TestKind::Generate, tokens, lanes: None, depth } = test else { return None };
+    let start = start_of_generation(depth);
+    let bytes = |context: usize| -> u64 {
+        engine.plan().ops.iter().map(|op| op.cost.work(1, 1, context + 1).bytes).sum()
+    };
+    let all: u64 = (start..start + tokens).map(bytes).sum();
+    (tokens > 0).then(|| all as f64 / tokens as f64)
+}
+
 impl Engine {
     /// Tokens a second at best for the first tokens of one sequence, measured here and now; none
     /// where a device cannot be measured.

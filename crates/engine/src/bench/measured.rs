@@ -19,6 +19,8 @@ pub struct BenchRow {
     pub warm_up: WarmUp,
     /// What the device's bandwidth and arithmetic allow for this work.
     pub ceiling: f64,
+    /// Bytes that the kernels of a token move at least; none where plays have several tokens.
+    pub bytes_per_token: Option<f64>,
     /// Microseconds of a step that the host spent on its own work instead of waiting for the device,
     /// or, where the processor is the device, outside its kernels.
     pub host_microseconds: f64,
@@ -130,6 +132,7 @@ impl Measured {
             repetitions: repetitions.collect(),
             warm_up: WarmUp::default(),
             ceiling: 0.0,
+            bytes_per_token: None,
             host_microseconds: 1e6 * (wall - spent.waited_seconds) / spent.plays as f64,
             busy: None,
             launches: queued.then(|| Launches {

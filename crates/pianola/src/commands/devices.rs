@@ -7,7 +7,10 @@ use clap::Args;
 use pianola_cpu::{CpuDevice, describe};
 use pianola_npu::amdxdna::{DriverError, discover};
 use pianola_plan::{Ceilings, Device, DeviceError, Numeric};
-use pianola_vulkan::{Gpu, GpuDescription, Instance, VulkanDevice, VulkanOptions};
+use pianola_vulkan::{
+    Gpu, GpuDescription, Instance, Properties, VulkanDevice, VulkanOptions, description_json,
+    shape_text,
+};
 use serde_json::{Value, json};
 
 use crate::commands::npu;
@@ -63,12 +66,19 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     match graphics() {
         Ok(devices) => {
             for (description, gpu) in devices {
+                let properties = match &gpu {
+                    Ok(gpu) => Properties::of(gpu).to_json(),
+                    Err(_) => description_json(&description),
+                };
                 let measured = gpu.and_then(|gpu| {
+                    if description.heaps.is_empty() {
+                        return Err("it has no memory".to_string());
+                    }
                     let measured = Measured::of(&VulkanDevice::new(VulkanOptions::new(gpu)));
                     measured.map_err(|failure| failure.message().unwrap_or_default().to_string())
                 });
                 text.push_str(&gpu_text(&description, measured.as_ref()));
-                list.push(gpu_value(&description, measured.as_ref().ok()));
+                list.push(gpu_value(properties, measured.as_ref().ok()));
             }
         }
         // A machine without Vulkan is a machine all the same.
@@ -129,8 +139,6 @@ fn graphics() -> Result<Vec<Found>, DeviceError> {
     let open = |description: GpuDescription| {
         let gpu = if !description.missing.is_empty() {
             Err(format!("it lacks {}", description.missing.join(", ")))
-        } else if description.heaps.is_empty() {
-            Err("it has no memory".to_string())
         } else {
             Gpu::open_described(instance.clone(), description.clone())
                 .map_err(|error| error.to_string())
@@ -138,14 +146,6 @@ fn graphics() -> Result<Vec<Found>, DeviceError> {
         (description, gpu)
     };
     Ok(described.into_iter().map(open).collect())
-}
-
-fn shapes(gpu: &GpuDescription) -> Vec<String> {
-    let shape = |shape: &pianola_vulkan::MatrixShape| {
-        let [rows, columns, depth] = shape.size;
-        format!("{rows}x{columns}x{depth} {} to {}", shape.types[0], shape.types[1])
-    };
-    gpu.matrices.iter().map(shape).collect()
 }
 
 fn gpu_text(gpu: &GpuDescription, measured: Result<&Measured, &String>) -> String {
@@ -168,7 +168,7 @@ fn gpu_text(gpu: &GpuDescription, measured: Result<&Measured, &String>) -> Strin
     let (default, least, most) = gpu.subgroup;
     let matrices = match gpu.matrices.is_empty() {
         true => "none".to_string(),
-        false => shapes(gpu).join(", "),
+        false => gpu.matrices.iter().map(shape_text).collect::<Vec<_>>().join(", "),
     };
     let dot = if gpu.integer_dot { "accelerated" } else { "emulated by the driver" };
     let _ = write!(
@@ -189,34 +189,13 @@ fn gpu_text(gpu: &GpuDescription, measured: Result<&Measured, &String>) -> Strin
     text
 }
 
-fn gpu_value(gpu: &GpuDescription, measured: Option<&Measured>) -> Value {
-    let heap = |heap: &pianola_vulkan::Heap| {
-        json!({
-            "bytes": heap.size,
-            "budget_bytes": heap.budget,
-            "used_bytes": heap.used,
-            "device_local": heap.device_local,
-        })
-    };
-    json!({
-        "device": format!("vulkan:{}", gpu.index),
-        "name": gpu.name,
-        "driver": gpu.driver,
-        "type": gpu.kind.to_string(),
-        "api": [gpu.api.0, gpu.api.1, gpu.api.2],
-        "heaps": gpu.heaps.iter().map(heap).collect::<Vec<_>>(),
-        "subgroup": { "default": gpu.subgroup.0, "least": gpu.subgroup.1, "most": gpu.subgroup.2 },
-        "cooperative_matrices": shapes(gpu),
-        "integer_dot_accelerated": gpu.integer_dot,
-        "shared_memory_bytes": gpu.shared_memory,
-        "largest_binding_bytes": gpu.largest_binding,
-        "largest_allocation_bytes": gpu.largest_allocation,
-        "missing": gpu.missing,
-        "bytes_per_second": measured.map(|measured| measured.bandwidth),
-        "operations_per_second": measured.map(|measured| {
-            json!({ "fast": measured.fast, "exact": measured.exact })
-        }),
-    })
+/// What a device is, and what was measured of it.
+fn gpu_value(mut properties: Value, measured: Option<&Measured>) -> Value {
+    properties["bytes_per_second"] = json!(measured.map(|measured| measured.bandwidth));
+    properties["operations_per_second"] = json!(
+        measured.map(|measured| { json!({ "fast": measured.fast, "exact": measured.exact }) })
+    );
+    properties
 }
 
 /// Measured ceilings, or why there are none.

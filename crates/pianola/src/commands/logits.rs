@@ -14,7 +14,7 @@ use crate::console::{self, Console, count};
 use crate::failure::Failure;
 use crate::input::{self, TokenInput};
 use crate::model;
-use crate::options::{ComputeOptions, ModelOption};
+use crate::options::{ComputeOptions, ModelOption, positive};
 
 /// Most rows of one play.
 const MOST_ROWS: usize = 512;
@@ -47,6 +47,9 @@ pub struct Arguments {
     /// Also print the next N tokens of greedy generation, as JSON on standard output
     #[arg(long, value_name = "N", default_value_t = 0)]
     greedy: usize,
+    /// Tokens of context [default: all that the model allows]
+    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = positive)]
+    context: Option<usize>,
     #[command(flatten)]
     compute: ComputeOptions,
 }
@@ -73,6 +76,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let located = model::locate(arguments.model.name(), console)?;
     let mut options = arguments.compute.load(console)?;
     options.max_logit_rows = arguments.chunk;
+    options.context = arguments.context;
     let mut engine = model::load(&located, options, console)?;
     let tokens = match text {
         Some(text) => engine.text()?.tokenizer.encode_prompt(&text, SpecialTokens::Parse)?,

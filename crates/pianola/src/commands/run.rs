@@ -20,7 +20,7 @@ use crate::options::{
 };
 use crate::profile;
 use crate::sampling::SamplingOptions;
-use crate::statistics::{self, Statistics};
+use crate::statistics::{self, StartStatistics, Statistics};
 
 /// Answer one prompt.
 ///
@@ -146,11 +146,16 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         Some(JsonForm::Object) => Shown::Nothing,
         Some(JsonForm::Lines) => Shown::JsonLines,
     };
+    let start = StartStatistics::begin();
     let (answer, text) = generate(&mut engine, &request, shown, console)?;
     if answer.finish == Finish::Cancelled {
         return Err(interrupted(&answer, arguments, console));
     }
-    let json = arguments.json.map(|_| object(&located, &answer, &text));
+    let json = arguments.json.map(|_| {
+        let mut all = object(&located, &answer, &text);
+        extend(&mut all, start.object(&engine, &answer));
+        all
+    });
     report(&engine, &located.label, &answer, json, console)?;
     if let Some(path) = &arguments.profile {
         profile::finish(&mut engine, path, console)?;
@@ -172,6 +177,13 @@ fn object(located: &Located, answer: &Answer, text: &str) -> Value {
     })
 }
 
+/// Puts the entries of one object into another.
+fn extend(all: &mut Value, more: Value) {
+    if let (Value::Object(all), Value::Object(more)) = (all, more) {
+        all.extend(more);
+    }
+}
+
 /// Says what an answer cost, and prints it where it is for a machine.
 fn report(
     engine: &Engine,
@@ -184,11 +196,9 @@ fn report(
         return Ok(());
     }
     let statistics = Statistics::measure(engine, answer);
-    if let Some(Value::Object(mut all)) = json {
-        if let Value::Object(costs) = statistics.object() {
-            all.extend(costs);
-        }
-        console::print_json_line(&Value::Object(all))?;
+    if let Some(mut all) = json {
+        extend(&mut all, statistics.object());
+        console::print_json_line(&all)?;
     }
     console.notice(&statistics.line(label));
     Ok(())

@@ -161,7 +161,14 @@ mod tests {
         assert_eq!(chosen(&card, &options, 1, 128), cut(2));
         assert_eq!(chosen(&card, &options, 1, 256), cut(1));
         assert_eq!(chosen(&card, &options, 1, 96), None);
-        assert_eq!(chosen(&card, &options, 2, 128), None);
+        // Of several rows, parts have about as many pages, and workgroups are half as large.
+        let lanes = |rows| chosen(&card, &options, rows, 128);
+        let pages = |rows| lanes(rows).map(|cut| (cut.workgroup, cut.least_pages));
+        assert_eq!(
+            [pages(2), pages(8), pages(32)],
+            [Some((128, 2)), Some((128, 8)), Some((128, 16))]
+        );
+        assert_eq!(lanes(65), None);
         assert_eq!(chosen(&limits(1 << 17), &options, 1, 128), None);
         let reproducible = PlanOptions { reproducible: true, ..options };
         assert_eq!(chosen(&card, &reproducible, 1, 128), None);

@@ -3,6 +3,8 @@
 
 pub(crate) mod attention;
 pub(crate) mod attention_matrix;
+#[cfg(test)]
+mod devices;
 pub(crate) mod fragments;
 pub(crate) mod matrix;
 pub(crate) mod persistent;
@@ -11,9 +13,8 @@ pub(crate) mod rows;
 pub(crate) mod single;
 pub(crate) mod submissions;
 
-use crate::describe::GpuKind;
+use crate::describe::{GpuDescription, GpuKind};
 use crate::device::VulkanOptions;
-use crate::gpu::Gpu;
 use fragments::Fragments;
 
 /// What choices depend on.
@@ -39,7 +40,7 @@ pub(crate) struct Limits {
 impl Limits {
     /// Those of a GPU, with what the options say of it.
     pub fn of_options(options: &VulkanOptions) -> Limits {
-        let limits = Limits::of(&options.gpu);
+        let limits = Limits::of(options.gpu.description(), options.gpu.fragments());
         Limits {
             parallelism: options.parallelism.unwrap_or(limits.parallelism),
             units: options.units.unwrap_or(limits.units),
@@ -48,8 +49,8 @@ impl Limits {
         }
     }
 
-    pub fn of(gpu: &Gpu) -> Limits {
-        let description = gpu.description();
+    /// Those of a device by its description and by how matrices were found to lie in its registers.
+    pub fn of(description: &GpuDescription, fragments: Option<Fragments>) -> Limits {
         let shapes = || description.matrices.iter();
         // Graphics chips have 16; Mesa's software driver has 8.
         let side = [16, 8].into_iter().find(|&side| {
@@ -59,7 +60,7 @@ impl Limits {
             shape.types == ["i8", "i32"] && side.is_some_and(|side| shape.size[..2] == [side; 2])
         });
         Limits {
-            subgroup: gpu.subgroup(),
+            subgroup: description.kernel_subgroup(),
             // Vulkan does not report how many units a device has; these are rough sizes of their
             // classes, and tuning finds the rest.
             parallelism: match description.kind {
@@ -78,7 +79,7 @@ impl Limits {
                 .map(|shape| shape.size[2])
                 .find(|depth| [8, 16, 32, 64].contains(depth))
                 .unwrap_or(0),
-            fragments: gpu.fragments(),
+            fragments,
         }
     }
 }

@@ -41,6 +41,7 @@ pub(super) fn object(subject: &Subject, row: &BenchRow, ceilings: &[Ceilings]) -
         "warm_up_rounds": row.warm_up.rounds,
         "warm_up_agreed": row.warm_up.agreed,
         "ceiling_tokens_per_second": row.ceiling,
+        "bytes_per_token": row.bytes_per_token,
         "ceilings": ceilings_of(&subject.engine, ceilings),
         "fraction_of_ceiling": row.fraction(),
         "host_microseconds_per_step": row.host_microseconds,

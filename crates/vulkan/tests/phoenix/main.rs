@@ -5,13 +5,19 @@
 //! to use is held to gates here, so that a kernel which the chip would run badly fails a test
 //! before it meets the chip.
 //!
-//! `PIANOLA_TEST_MESA25` names a folder that `scripts/mesa25` has prepared. `PIANOLA_TEST_PHOENIX_OUT`, if set, names a folder that gets a line for every pipeline
-//! (`raw.json`) and the table (`summary.md`).
+//! `PIANOLA_TEST_MESA25` names a folder that `scripts/mesa25` has prepared. `PIANOLA_TEST_PHOENIX_OUT`, if set, names a folder
+//! that gets a line for every pipeline (`raw.json`) and the table (`summary.md`). What the kernels of this tree come to is kept in
+//! `statistics.md` beside this file, so that a change of a kernel shows what it does to the chip; with
+//! `PIANOLA_WRITE_STATISTICS=1` it is written anew.
 
+mod gates;
+mod models;
+
+use gates::{DOT, GATES, Gate, MATRIX, NEVER_PLAYED};
+use models::models;
 use pianola_formats::TensorType;
-use pianola_model::{RandomWeights, Shape, shape};
-use pianola_plan::{BUCKETS, KvType, Numeric, Placement, Plan, PlanOptions};
-use pianola_vulkan::{Gpu, KernelStatistics, Selection, VulkanDevice, compile_plan};
+use pianola_vulkan::{Gpu, KernelStatistics, Selection, VulkanOptions, compile_plan};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::process::Command;
@@ -27,155 +33,6 @@ const FLAGSHIPS: &str = "gemma3";
 const CHILD: &str = "PIANOLA_TEST_PHOENIX_CHILD";
 /// Name of the test, by which it runs itself again.
 const TEST: &str = "kernels_fit_the_chip";
-
-/// What the pipelines of a kernel must keep to. A SIMD of the chip has 1024 registers for each of
-/// its 32 lanes and holds at most 16 subgroups: all of them with up to 64 registers, 12 with 80,
-/// 8 with 128, 4 with 256. Shared memory (64 KiB for two SIMDs) may allow fewer.
-struct Gate {
-    kernel: &'static str,
-    /// Which of the kernel's pipelines, in words and in code.
-    name: &'static str,
-    applies: fn(&KernelStatistics) -> bool,
-    /// Least subgroups that a SIMD can hold at once.
-    subgroups: u64,
-    /// An instruction that must be there.
-    instruction: Option<&'static str>,
-}
-
-impl Gate {
-    /// A gate for all pipelines of a kernel.
-    const fn of(kernel: &'static str, subgroups: u64) -> Gate {
-        Gate { kernel, name: "all", applies: |_| true, subgroups, instruction: None }
-    }
-}
-
-const DOT: Option<&str> = Some("v_dot4_i32");
-const MATRIX: Option<&str> = Some("v_wmma_");
-
-/// The first gate that applies counts.
-static GATES: [Gate; 19] = [
-    // These wait for memory all the time.
-    Gate::of("embed", 12),
-    Gate::of("rope_angles", 12),
-    // A row of 5376 values and its two norms are held in registers, so that all loads come first.
-    Gate::of("prologue", 8),
-    Gate::of("kv_write", 12),
-    // Generation: as many reads in flight as can be.
-    Gate {
-        name: "integer, one row",
-        applies: |kernel| integer(kernel) && one_row(kernel),
-        instruction: DOT,
-        // Four blocks under way a lane, and in a tail the next row: twice what the bus can use.
-        ..Gate::of("project_rows", 8)
-    },
-    // Eight rows of six bits with a gate keep 160 registers.
-    Gate { name: "integer", applies: integer, instruction: DOT, ..Gate::of("project_rows", 6) },
-    Gate { name: "float", ..Gate::of("project_rows", 8) },
-    Gate { name: "integer", applies: integer, instruction: DOT, ..Gate::of("project_tiles", 6) },
-    Gate { name: "float", ..Gate::of("project_tiles", 6) },
-    Gate { instruction: MATRIX, ..Gate::of("project_matrix", 4) },
-    // Sums of 128 columns and what comes next are in registers, the rest in shared memory.
-    Gate { instruction: MATRIX, ..Gate::of("attention_matrix", 4) },
-    Gate {
-        name: "up to two heads",
-        applies: |kernel| kernel.constant("HEADS").is_some_and(|heads| heads <= 2),
-        ..Gate::of("attention", 8)
-    },
-    Gate::of("sample_cut", 8),
-    Gate::of("sample_best", 8),
-    Gate::of("sample_shape", 8),
-    Gate::of("sample_select", 8),
-    Gate::of("sample_weigh", 8),
-    Gate::of("sample_whole", 8),
-    // Shared memory, not registers: a workgroup keeps every head's sums several times over.
-    Gate { name: "more heads", ..Gate::of("attention", 4) },
-];
-
-fn integer(kernel: &KernelStatistics) -> bool {
-    kernel.constant("INTEGER") == Some(1)
-}
-
-fn one_row(kernel: &KernelStatistics) -> bool {
-    kernel.bodies.contains(&1) || kernel.heads.contains(&1)
-}
-
-/// A model to compile for.
-struct Model {
-    name: String,
-    plan: Plan,
-}
-
-impl Model {
-    /// `type_of` says which type a matrix of that name has.
-    fn new(name: &str, shape: Shape, type_of: impl Fn(&str) -> TensorType) -> Model {
-        Model::with_kv(name, shape, None, type_of)
-    }
-
-    /// The same with keys and values of a type of their own.
-    fn with_kv(
-        name: &str,
-        shape: Shape,
-        kv_type: Option<KvType>,
-        type_of: impl Fn(&str) -> TensorType,
-    ) -> Model {
-        let config = shape.config();
-        let weights = RandomWeights::new(&config, 7, |name, _, columns| {
-            // Not every width is a whole number of 256-blocks: eight bits there, as converters do.
-            let ty = type_of(name);
-            if columns % ty.block_len() == 0 { ty } else { TensorType::Q8_0 }
-        });
-        let graph = pianola_model::graph(&config, &weights, None).unwrap();
-        let options = PlanOptions {
-            numeric: Numeric::Fast,
-            kv_type,
-            max_rows: BUCKETS[BUCKETS.len() - 1],
-            // As `pianola perplexity` wants them.
-            max_logit_rows: 256,
-            context: config.context,
-            sequences: 1,
-            kv_bytes: None,
-            fusion: true,
-            reproducible: false,
-        };
-        let placement = Placement::single(&graph, VulkanDevice::spec_named("vulkan"));
-        let plan = Plan::new(graph, options, placement).unwrap();
-        Model { name: name.to_string(), plan }
-    }
-}
-
-/// Files called Q4_K_M keep embeddings and, in half of the layers, values and down in six bits.
-fn q4_k_m(name: &str) -> TensorType {
-    let layer = name.split('.').find_map(|word| word.parse::<usize>().ok());
-    let fine = name.contains("attn_v.") || name.contains("ffn_down.");
-    match layer {
-        None => TensorType::Q6K,
-        Some(layer) if fine && layer % 2 == 0 => TensorType::Q6K,
-        Some(_) => TensorType::Q4K,
-    }
-}
-
-fn models() -> Vec<Model> {
-    let of = |name: &str| *shape(name).expect("a known shape");
-    let mut models = vec![
-        Model::new("gemma3:1b q8_0", of("gemma3:1b"), |_| TensorType::Q8_0),
-        Model::new("gemma3:4b q4_0", of("gemma3:4b"), |_| TensorType::Q4_0),
-        Model::new("gemma3:4b q4_k", of("gemma3:4b"), |_| TensorType::Q4K),
-        Model::new("gemma3:4b q4_k_m", of("gemma3:4b"), q4_k_m),
-        Model::new("gemma3:27b q4_0", of("gemma3:27b"), |_| TensorType::Q4_0),
-    ];
-    // Heads of 256, 128 and 64 values; four, two and three queries to a key.
-    for name in ["gemma3:1b", "gemma3:27b", "llama3:8b", "smollm2:135m"] {
-        let kv_type = Some(KvType::Q8);
-        let title = format!("{name} q4_0, kv q8_0");
-        models.push(Model::with_kv(&title, of(name), kv_type, |_| TensorType::Q4_0));
-    }
-    // One layer with widths that all types can have.
-    let small = of("llama3:8b").reduced(1, 4096);
-    for &ty in TensorType::ALL {
-        models.push(Model::new(&format!("llama {ty}"), small, move |_| ty));
-    }
-    models
-}
 
 /// A compiled kernel, and the first model that uses it.
 struct Entry {
@@ -211,7 +68,7 @@ impl Entry {
         };
         hold("lanes of a subgroup", u64::from(kernel.subgroup), 32, 32);
         hold("spilled registers", self.spilled(), 0, 0);
-        hold("bytes of scratch", self.get("Scratch size"), 0, 0);
+        hold("bytes of scratch", self.get("Scratch size"), 0, gate.scratch);
         hold("bytes of shared memory", self.get("LDS size"), 0, SHARED_MEMORY);
         hold("subgroups per SIMD", self.get("Subgroups per SIMD"), gate.subgroups, 16);
         hold("bytes of code", self.get("Code size"), 0, INSTRUCTION_CACHE);
@@ -283,7 +140,10 @@ fn compile(gpu: &Arc<Gpu>) -> Vec<Entry> {
             scope.spawn(|| {
                 loop {
                     let Some((index, model)) = next.lock().unwrap().next() else { break };
-                    let compiled = compile_plan(gpu, &model.plan)
+                    let prompt_weights = model.prompt_weights;
+                    let options =
+                        VulkanOptions { prompt_weights, ..VulkanOptions::new(gpu.clone()) };
+                    let compiled = compile_plan(&options, &model.plan)
                         .unwrap_or_else(|error| panic!("{}: {error}", model.name));
                     done.lock().unwrap().push((index, compiled));
                 }
@@ -306,13 +166,13 @@ fn compile(gpu: &Arc<Gpu>) -> Vec<Entry> {
     entries
 }
 
-/// The worst of each gate, then every pipeline of the flagships.
-fn table(gpu: &Gpu, entries: &[Entry]) -> String {
+/// What is kept of all pipelines: the worst of each gate.
+fn summary(gpu: &Gpu, entries: &[Entry]) -> String {
     let description = gpu.description();
     let mut text = format!("device: {}\ndriver: {}\n", description.name, description.driver);
     writeln!(text, "pipelines: {}; compiled, not run\n", entries.len()).unwrap();
-    text += "| kernel | pipelines | count | VGPRs | LDS | spilled | code | subgroups per SIMD | at least |\n";
-    text += "|---|---|---|---|---|---|---|---|---|\n";
+    text += "| kernel | pipelines | count | VGPRs | LDS | spilled | scratch | code | instructions in all | subgroups per SIMD | at least |\n";
+    text += "|---|---|---|---|---|---|---|---|---|---|---|\n";
     for gate in &GATES {
         let same = |entry: &&Entry| {
             entry.gate().is_some_and(|other| (other.kernel, other.name) == (gate.kernel, gate.name))
@@ -323,11 +183,20 @@ fn table(gpu: &Gpu, entries: &[Entry]) -> String {
             continue;
         };
         let spilled = list.iter().map(|entry| entry.spilled()).max();
-        let columns = [most("VGPRs"), most("LDS size"), spilled, most("Code size"), Some(least)];
+        let all = list.iter().map(|entry| entry.get("Instructions")).sum();
+        let (code, all) = (most("Code size"), Some(all));
+        let scratch = most("Scratch size");
+        let columns = [most("VGPRs"), most("LDS size"), spilled, scratch, code, all, Some(least)];
         let columns = columns.map(|value| value.unwrap_or(0).to_string()).join(" | ");
         let (kernel, name, count) = (gate.kernel, gate.name, list.len());
         writeln!(text, "| {kernel} | {name} | {count} | {columns} | {} |", gate.subgroups).unwrap();
     }
+    text
+}
+
+/// Every pipeline of the flagships.
+fn table(entries: &[Entry]) -> String {
+    let mut text = String::new();
     text += "\n| model | kernel | constants | rows | VGPRs | SGPRs | LDS | spilled | subgroups per SIMD | code | instructions | latency | inverse throughput |\n";
     text += "|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
     for entry in entries.iter().filter(|entry| entry.model.starts_with(FLAGSHIPS)) {
@@ -353,7 +222,8 @@ fn gates_hold() {
     let gpu = Gpu::open(&Selection::Name("RADV PHOENIX".to_string())).unwrap();
     assert!(u64::from(gpu.description().shared_memory) <= SHARED_MEMORY);
     let entries = compile(&gpu);
-    let table = table(&gpu, &entries);
+    let summary = summary(&gpu, &entries);
+    let table = summary.clone() + &table(&entries);
     println!("{table}");
     if let Some(folder) = std::env::var_os("PIANOLA_TEST_PHOENIX_OUT") {
         let rows = entries.iter().map(|entry| entry.json() + "\n").collect::<String>();
@@ -371,6 +241,42 @@ fn gates_hold() {
         })
         .collect();
     assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    let unused = GATES.iter().filter(|gate| {
+        let is = |other: &Gate| (other.kernel, other.name) == (gate.kernel, gate.name);
+        !entries.iter().any(|entry| entry.gate().is_some_and(is))
+    });
+    let unused: Vec<String> = unused.map(|gate| format!("{} {}", gate.kernel, gate.name)).collect();
+    assert!(unused.is_empty(), "no model has a pipeline of {}", unused.join(", "));
+    compare_kept(&gpu, &summary);
+}
+
+/// Holds a summary to the one that is kept, if that is by the same driver: another one compiles otherwise.
+fn compare_kept(gpu: &Gpu, summary: &str) {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/phoenix/statistics.md");
+    if std::env::var_os("PIANOLA_WRITE_STATISTICS").is_some() {
+        std::fs::write(&file, summary).unwrap();
+    }
+    let kept = std::fs::read_to_string(&file).unwrap();
+    let driver = format!("driver: {}", gpu.description().driver);
+    if !kept.lines().any(|line| line == driver) {
+        println!("{} is by another driver than {driver}: not compared", file.display());
+        return;
+    }
+    assert_eq!(kept, summary, "if that is meant, PIANOLA_WRITE_STATISTICS=1 writes it down");
+}
+
+/// A kernel of this tree that has neither a gate nor a reason to have none would be forgotten.
+#[test]
+fn every_kernel_has_a_gate_or_is_never_played() {
+    let shaders = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
+    let sources = std::fs::read_dir(shaders).unwrap().map(|entry| entry.unwrap().path());
+    let sources = sources.filter(|path| path.extension().is_some_and(|ending| ending == "comp"));
+    let kernels: BTreeSet<String> =
+        sources.map(|path| path.file_stem().unwrap().to_str().unwrap().to_string()).collect();
+    let gated = GATES.iter().map(|gate| gate.kernel);
+    let stated: BTreeSet<String> =
+        gated.chain(NEVER_PLAYED.map(|never| never.0)).map(str::to_string).collect();
+    assert_eq!(kernels, stated);
 }
 
 #[test]

@@ -1,0 +1,183 @@
+//! Generates the same tokens twice with random weights: their ids and, at every page's end and at the last token, the
+//! bits of the logits have to be equal. Fails where they are not, and where one dispatch a token was given up on the way.
+//! usage: cargo run --release -p pianola-vulkan --example steady SHAPE TYPE DEVICE TOKENS dispatches|persistent
+//!     as in: steady gemma3:1b q8_0 H200 10000 persistent
+//! `--layers=N` loads so many layers only. `--units=N` says that so many workgroups run at once on a driver that does not
+//! count its units (Mesa's software driver: its threads).
+
+use pianola_formats::TensorType;
+use pianola_model::{RandomWeights, SHAPES};
+use pianola_plan::{
+    DeviceId, DeviceSampler, Numeric, PAGE_TOKENS, Placement, Plan, PlanOptions, Recording,
+    SampleRow, Sampling, Step,
+};
+use pianola_vulkan::{
+    Decode, Gpu, PersistentTrial, PromptWeights, Selection, VulkanDevice, VulkanOptions,
+    VulkanRecording,
+};
+use std::error::Error;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Tokens of one submission, as the engine has them. It divides a page.
+const PLAYS: usize = 8;
+/// The token that a run begins with.
+const FIRST: u32 = 5;
+
+/// What a run gave.
+#[derive(PartialEq, Debug)]
+struct Run {
+    tokens: Vec<u32>,
+    /// Of the logits after every page of tokens, and of the last token's.
+    sums: Vec<u64>,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let (options, arguments): (Vec<String>, Vec<String>) =
+        std::env::args().skip(1).partition(|argument| argument.starts_with("--"));
+    let (mut units, mut layers) = (None, usize::MAX);
+    for option in &options {
+        match option.split_once('=') {
+            Some(("--units", count)) => units = Some(count.parse()?),
+            Some(("--layers", count)) => layers = count.parse()?,
+            _ => return Err(format!("{option} is no option").into()),
+        }
+    }
+    let [shape, ty, device, tokens, decode] = &arguments[..] else {
+        return Err(
+            "usage: steady SHAPE TYPE DEVICE TOKENS dispatches|persistent [--layers=N] [--units=N]"
+                .into(),
+        );
+    };
+    let decode = match &decode[..] {
+        "dispatches" => Decode::Dispatches,
+        "persistent" => Decode::Persistent,
+        other => return Err(format!("{other} is neither dispatches nor persistent").into()),
+    };
+    let tokens = tokens.parse::<usize>()?.next_multiple_of(PLAYS);
+    let known = SHAPES.iter().find(|known| known.name == shape).ok_or("no such shape")?;
+    let ty: TensorType = ty.parse()?;
+    let mut config = known.config();
+    config.layers = config.layers.min(layers);
+    config.windows.truncate(config.layers);
+    let weights = RandomWeights::new(&config, 1, |_, _, _| ty);
+    let options = PlanOptions {
+        numeric: Numeric::Fast,
+        max_rows: 64,
+        max_logit_rows: 1,
+        context: (tokens + 1).next_multiple_of(PAGE_TOKENS),
+        sequences: 1,
+        fusion: true,
+        reproducible: false,
+        kv_bytes: None,
+        kv_type: None,
+    };
+    let graph = pianola_model::graph(&config, &weights, None)?;
+    let placement = Placement::single(&graph, VulkanDevice::spec_named("vulkan"));
+    let plan = Arc::new(Plan::new(graph, options, placement)?);
+    let gpu = Gpu::open(&Selection::Name(device.clone()))?;
+    println!(
+        "{} of {}, {} layers",
+        gpu.description().name,
+        gpu.description().driver,
+        config.layers
+    );
+    let options = VulkanOptions {
+        units,
+        decode,
+        persistent: PersistentTrial { resident: units.is_some(), ..PersistentTrial::default() },
+        prompt_weights: PromptWeights::Off,
+        ..VulkanOptions::new(gpu)
+    };
+    let mut recording = VulkanRecording::new(plan, DeviceId(0), &weights, options, &mut |_, _| ())?;
+    for group in 0..recording.plan().graph.kv_groups.len() {
+        let pages = recording.plan().kv_pages[group];
+        for index in 0..recording.plan().options.context / PAGE_TOKENS {
+            recording.map_page(group, 0, index, (index % pages) as u32);
+        }
+    }
+    match recording.persistent_fit() {
+        Some((workgroups, _)) => println!("one dispatch of {workgroups} workgroups a token"),
+        None if decode == Decode::Persistent => return Err("one dispatch was given up".into()),
+        None => println!("by dispatches"),
+    }
+    let first = generate(&mut recording, tokens)?;
+    let second = generate(&mut recording, tokens)?;
+    if let Some(notice) = recording.take_notice() {
+        return Err(format!("it was given up on the way: {notice}").into());
+    }
+    compare(&first, &second)?;
+    let mut different = first.tokens.clone();
+    different.sort_unstable();
+    different.dedup();
+    println!(
+        "{tokens} tokens twice, {} different ones: ids are equal, and so are the logits' bits at {} places",
+        different.len(),
+        first.sums.len()
+    );
+    Ok(())
+}
+
+/// Generates from the first position on, whatever is in the pages.
+fn generate(recording: &mut VulkanRecording, tokens: usize) -> Result<Run, Box<dyn Error>> {
+    let sampling = Sampling::default();
+    let mut run = Run { tokens: vec![FIRST], sums: Vec::new() };
+    let begun = Instant::now();
+    while run.tokens.len() <= tokens {
+        let position = run.tokens.len() - 1;
+        let token = run.tokens[position];
+        let mut step = Step::default();
+        step.push(token, 0, position as u32, true);
+        if position.is_multiple_of(PAGE_TOKENS) && position > 0 {
+            run.sums.push(logits_sum(recording, &step)?);
+        }
+        let uniforms: [f32; PLAYS] = std::array::from_fn(|play| uniform(position + play));
+        let row = SampleRow { history: &[token], ..SampleRow::new(&sampling, &uniforms) };
+        recording.play_sampling(&step, &[Some(row)])?;
+        let sampled = recording.sampled(0, 0).ok_or("nothing was sampled")?;
+        run.tokens.extend_from_slice(sampled);
+    }
+    let mut step = Step::default();
+    step.push(run.tokens[tokens], 0, tokens as u32, true);
+    run.sums.push(logits_sum(recording, &step)?);
+    let seconds = begun.elapsed().as_secs_f64();
+    println!("{tokens} tokens in {seconds:.1} s, {:.1} a second", tokens as f64 / seconds);
+    Ok(run)
+}
+
+/// A sum over the bits of a step's logits, in which their order counts (FNV-1a).
+fn logits_sum(recording: &mut VulkanRecording, step: &Step) -> Result<u64, Box<dyn Error>> {
+    recording.play(step)?;
+    let logits = recording.logits(0, 0);
+    if !logits.iter().all(|logit| logit.is_finite()) {
+        return Err(format!("a logit of row {:?} is no number", step.rows).into());
+    }
+    let add =
+        |sum: u64, logit: &f32| (sum ^ u64::from(logit.to_bits())).wrapping_mul(0x100_0000_01b3);
+    Ok(logits.iter().fold(0xcbf2_9ce4_8422_2325, add))
+}
+
+/// A number in [0, 1) for a position (SplitMix64).
+fn uniform(position: usize) -> f32 {
+    let mut x = (position as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((x ^ (x >> 31)) >> 40) as f32 / (1 << 24) as f32
+}
+
+fn compare(first: &Run, second: &Run) -> Result<(), Box<dyn Error>> {
+    let apart = first.tokens.iter().zip(&second.tokens).position(|(first, second)| first != second);
+    if let Some(at) = apart {
+        return Err(format!(
+            "token {at} is {} once and {} then",
+            first.tokens[at], second.tokens[at]
+        )
+        .into());
+    }
+    let apart = first.sums.iter().zip(&second.sums).position(|(first, second)| first != second);
+    match apart {
+        Some(at) => Err(format!("logits behind token {} differ", (at + 1) * PAGE_TOKENS).into()),
+        None if first != second => Err("one run is longer than the other".into()),
+        None => Ok(()),
+    }
+}
