@@ -258,7 +258,11 @@ macro_rules! kernels {
 
 kernels!(portable, crate::simd::portable::Portable, []);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx2, crate::simd::avx2::Avx2, [#[target_feature(enable = "avx2,fma,f16c")]]);
+kernels!(avx2, crate::simd::avx2::Avx2<crate::simd::avx2::Pairs>,
+    [#[target_feature(enable = "avx2,fma,f16c")]]);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx_vnni, crate::simd::avx2::Avx2<crate::simd::avx2::Vnni>,
+    [#[target_feature(enable = "avx2,fma,f16c,avxvnni")]]);
 #[cfg(target_arch = "x86_64")]
 kernels!(avx512, crate::simd::avx512::Avx512,
     [#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]]);
