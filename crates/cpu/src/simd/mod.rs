@@ -12,6 +12,9 @@ mod amx;
 pub(crate) mod attend;
 #[cfg(target_arch = "x86_64")]
 #[allow(clippy::undocumented_unsafe_blocks)]
+mod attend_bf16;
+#[cfg(target_arch = "x86_64")]
+#[allow(clippy::undocumented_unsafe_blocks)]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -37,7 +40,7 @@ mod softmax;
 pub(crate) mod store;
 mod tile;
 
-use kernels::Kernels;
+use kernels::{Attend, Kernels};
 use matrix_unit::UnitKernels;
 
 /// An instruction set to compute with.
@@ -142,6 +145,15 @@ impl Level {
             #[cfg(feature = "test-hooks")]
             Level::EmulatedUnit => true,
             Level::Reference | Level::Portable | Level::Avx2 => false,
+        }
+    }
+
+    /// Attention of many rows on dot products of bf16, where there are any.
+    pub(crate) fn block_attention(self) -> Option<Attend> {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 | Level::Amx => attend_bf16::available().then_some(attend_bf16::attend),
+            _ => None,
         }
     }
 
