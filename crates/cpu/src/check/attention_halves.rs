@@ -87,9 +87,10 @@ impl HalfRoundings {
             let of_weight = weight * weight * own + step * step / 12.0;
             let mut source = 0.0;
             for d in 0..self.head_dim {
-                // The sum of the weights is that of the rounded ones: one that grows takes from all
-                // others.
-                let moved = of_weight * (values[d] - f64::from(out[d])).powi(2);
+                // Matrix units add up the rounded weights, of which one that grows takes from all others;
+                // processors those before the rounding.
+                let others = if self.precision.stored { 0.0 } else { f64::from(out[d]) };
+                let moved = of_weight * (values[d] - others).powi(2);
                 let of_value =
                     if self.precision.stored { own * (weight * values[d]).powi(2) } else { 0.0 };
                 variance[d] += moved + of_value;
