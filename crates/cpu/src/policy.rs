@@ -19,6 +19,14 @@ pub(crate) fn direct_rows(ty: TensorType) -> usize {
 /// Most rows of a product whose time is that of reading its weights.
 pub(crate) const STREAMING_ROWS: usize = 8;
 
+/// How many bytes ahead software asks for weights that are read once, into the second-level cache; 0 leaves it to
+/// the hardware. Zen 4's prefetcher keeps up with a stream, and requests of software take its buffers. Intel's
+/// (measured on Emerald Rapids) fetches half of what a plain read does, and all of it with requests 8 KiB ahead
+/// (`examples/stream.rs`, `bench/lab/CPU-NOTES.md`).
+pub(crate) fn stream_ahead(vendor: [u8; 12]) -> usize {
+    if &vendor == b"GenuineIntel" { 8 << 10 } else { 0 }
+}
+
 /// How a product is cut: a job is `tiles` tiles of weights against `rows` rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ProductCut {
