@@ -28,12 +28,15 @@ struct Pairs {
 unsafe fn pairs(first: __m512, second: __m512) -> __m512i {
     // SAFETY: works on registers.
     unsafe {
-        let half = _mm512_set1_epi32(0x8000);
-        let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
-        let first = _mm512_add_epi32(_mm512_castps_si512(first), half);
-        let second = _mm512_add_epi32(_mm512_castps_si512(second), half);
-        // (first >> 16) | (second & upper)
-        _mm512_ternarylogic_epi32::<0xf8>(_mm512_srli_epi32::<16>(first), second, upper)
+        // SAFETY: 64 bytes of either type.
+        let both: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(second, first));
+        // Lane by lane a value of the first, then one of the second. Ties have to go to even: of halves one value
+        // in eight is a tie, and away from zero all of them would grow.
+        let lanes = _mm512_set_epi16(
+            31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20,
+            4, 19, 3, 18, 2, 17, 1, 16, 0,
+        );
+        _mm512_permutexvar_epi16(lanes, both)
     }
 }
 
