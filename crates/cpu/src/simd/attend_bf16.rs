@@ -68,8 +68,9 @@ unsafe fn block<const R: usize, const N: usize>(
                 let left = _mm512_set1_epi32(*a.start.add(row * a.stride + k) as i32);
                 for (sum, right) in sums.iter_mut().zip(right) {
                     // SAFETY: 64 bytes of either type.
-                    let (left, right): (__m512bh, __m512bh) =
-                        (std::mem::transmute(left), std::mem::transmute(right));
+                    let left = std::mem::transmute::<__m512i, __m512bh>(left);
+                    // SAFETY: likewise.
+                    let right = std::mem::transmute::<__m512i, __m512bh>(right);
                     *sum = _mm512_dpbf16_ps(*sum, left, right);
                 }
             }
