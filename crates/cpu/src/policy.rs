@@ -1,6 +1,7 @@
 //! Policy: how work is cut for the workers. Pure functions of shapes, apart from the kernels.
 
 use crate::simd::Level;
+use crate::simd::kernels::Attend;
 use crate::simd::matrix_unit::STRIP;
 use crate::simd::rotated::chunk_columns;
 use pianola_formats::TensorType;
@@ -17,6 +18,14 @@ pub(crate) fn direct_rows(ty: TensorType) -> usize {
 
 /// Most rows of a product whose time is that of reading its weights.
 pub(crate) const STREAMING_ROWS: usize = 8;
+
+/// How many bytes ahead software asks for weights that are read once, into the second-level cache; 0 leaves it to
+/// the hardware. Zen 4's prefetcher keeps up with a stream, and requests of software take its buffers. Intel's
+/// (measured on Emerald Rapids) fetches half of what a plain read does, and all of it with requests 8 KiB ahead
+/// (`examples/stream.rs`, `bench/lab/CPU-NOTES.md`).
+pub(crate) fn stream_ahead(vendor: [u8; 12]) -> usize {
+    if &vendor == b"GenuineIntel" { 8 << 10 } else { 0 }
+}
 
 /// How a product is cut: a job is `tiles` tiles of weights against `rows` rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -115,6 +124,21 @@ pub(crate) fn rotation(options: &PlanOptions, level: Level, columns: usize) -> O
         && options.max_rows >= ROTATED_ROWS
         && level.rotates();
     chunk_columns(columns).filter(|_| allowed)
+}
+
+/// Least rows of a step whose attention is computed in bf16: those of [`ROTATED_ROWS`], so that a row's bits
+/// depend on one number of rows only.
+pub(crate) const BLOCK_ATTENTION_ROWS: usize = ROTATED_ROWS;
+
+/// The kernel for attention of [`BLOCK_ATTENTION_ROWS`] rows and more with heads of `head_dim`, where it is another
+/// than that of fewer. A reproducible plan computes all rows alike.
+pub(crate) fn block_attention(
+    options: &PlanOptions,
+    level: Level,
+    head_dim: usize,
+) -> Option<Attend> {
+    let allowed = options.numeric == Numeric::Fast && !options.reproducible;
+    level.block_attention().filter(|_| allowed && head_dim.is_multiple_of(2))
 }
 
 /// How attention is cut: a job is `rows` rows of `heads` of the query heads of one KV head.

@@ -2,8 +2,11 @@
 
 use crate::memory::Memory;
 use crate::pack::BLOCK;
-use crate::policy::{ROTATED_ROWS, UNIT_PANELS, VECTOR_PANELS, refined_rows, rotation};
+use crate::policy::{
+    ROTATED_ROWS, UNIT_PANELS, VECTOR_PANELS, block_attention, refined_rows, rotation,
+};
 use crate::simd::Level;
+use crate::simd::kernels::Attend;
 use crate::simd::matrix_unit::{STRIP, STRIP_BLOCK_BYTES};
 use crate::simd::product::{BlockMeta, FloatRows};
 use crate::simd::rotated::UNSIGNED;
@@ -13,8 +16,8 @@ use crate::stage::{
 };
 use crate::weights::Weight;
 use pianola_plan::{
-    Attend, DeviceId, FusedNorm, Kernel, Node, Numeric, Op, Plan, Project, RowSet, TensorId,
-    WeightId, WeightShape,
+    Attend as PlannedAttend, AttentionSpec, DeviceId, FusedNorm, Kernel, Node, Numeric, Op, Plan,
+    Project, RowSet, TensorId, WeightId, WeightShape,
 };
 
 /// A stage, whether it waits for those before it, and the kernel it belongs to.
@@ -122,7 +125,14 @@ impl Recorder<'_> {
             }
             Op::Attention(spec) => {
                 let (query, output) = (input(0), output());
-                Ok(Stage::Attend(Attention { spec, query, norm: None, rope: None, output }))
+                Ok(Stage::Attend(Attention {
+                    spec,
+                    query,
+                    norm: None,
+                    rope: None,
+                    output,
+                    blocks: self.block_attention(&spec),
+                }))
             }
             Op::Gate { activation } => plain(PlainOp::Gate { up: input(1), activation }),
             Op::Add => plain(PlainOp::Add { other: input(1) }),
@@ -279,12 +289,12 @@ impl Recorder<'_> {
         })
     }
 
-    fn rotation(&self, attend: &Attend) -> Rotation {
+    fn rotation(&self, attend: &PlannedAttend) -> Rotation {
         let pairing = |rope: usize| self.plan.graph.ropes[rope].pairing;
         attend.rope.map(|(rope, angles)| (self.slab(angles), pairing(rope)))
     }
 
-    fn store_kv(&self, attend: &Attend) -> StoreKv {
+    fn store_kv(&self, attend: &PlannedAttend) -> StoreKv {
         StoreKv {
             kv: attend.spec.kv,
             key: self.slab(attend.key),
@@ -294,13 +304,18 @@ impl Recorder<'_> {
         }
     }
 
-    fn attention(&self, attend: &Attend) -> Attention {
+    fn attention(&self, attend: &PlannedAttend) -> Attention {
         Attention {
             spec: attend.spec,
             query: self.slab(attend.query),
             norm: attend.query_norm.map(|norm| self.norm(norm)),
             rope: self.rotation(attend),
             output: self.slab(attend.output),
+            blocks: self.block_attention(&attend.spec),
         }
+    }
+
+    fn block_attention(&self, spec: &AttentionSpec) -> Option<Attend> {
+        block_attention(&self.plan.options, self.level, spec.head_dim)
     }
 }

@@ -6,7 +6,7 @@ use crate::device::{CpuOptions, out_of_memory};
 use crate::kv::KvMemory;
 use crate::measure::{LEAST_BLOCK, measure_with};
 use crate::memory::Memory;
-use crate::policy::rotation;
+use crate::policy::{rotation, stream_ahead};
 use crate::pool::Pool;
 use crate::profile::Profiler;
 use crate::record::{Recorded, Recorder, activation_bytes, widest_input};
@@ -43,6 +43,8 @@ pub struct CpuRecording {
     // Stages point into it.
     _activations: Memory,
     level: Level,
+    /// See `policy::stream_ahead`.
+    ahead: usize,
     /// Progress of each stage in the play.
     progress: Vec<Progress>,
     scratch: Vec<Mutex<WorkerScratch>>,
@@ -129,6 +131,7 @@ impl CpuRecording {
             runs: Vec::with_capacity(plan.options.max_rows),
             slots,
             level: options.level,
+            ahead: stream_ahead(crate::topology::vendor()),
             plan,
             weights,
             kv,
@@ -170,6 +173,7 @@ impl CpuRecording {
             kv: &self.kv,
             kernels: self.level.kernels(),
             workers: self.pool.workers(),
+            ahead: self.ahead,
             #[cfg(feature = "test-hooks")]
             fault: self.fault,
         };

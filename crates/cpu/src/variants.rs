@@ -4,10 +4,14 @@
 //! and, where products take several rows at once, a number of rows.
 
 use crate::pack::BLOCK;
-use crate::policy::{ROTATED_ROWS, UNIT_ROWS, direct_rows, refined_rows, rotation};
+use crate::policy::{
+    BLOCK_ATTENTION_ROWS, ROTATED_ROWS, UNIT_ROWS, block_attention, direct_rows, refined_rows,
+    rotation,
+};
 use crate::simd::Level;
 use pianola_plan::{
-    Attend, DeviceId, Kernel, KernelVariant, KvType, Numeric, Op, Plan, Project, Step,
+    Attend, AttentionSpec, DeviceId, Kernel, KernelVariant, KvType, Numeric, Op, Plan, Project,
+    Step,
 };
 use std::collections::BTreeSet;
 
@@ -21,7 +25,12 @@ pub(crate) fn of_op(plan: &Plan, op: usize, step: &Step, level: Level) -> Vec<Ke
         choices: format!("{level}{choices}"),
     };
     let rows = if plan.is_head(op) { step.logits.len() } else { step.rows.len() };
-    let attends = |ty: KvType| {
+    let attends = |spec: &AttentionSpec| {
+        let ty = plan.graph.kv_groups[spec.kv.group].ty;
+        let blocks = block_attention(&plan.options, level, spec.head_dim);
+        if blocks.is_some() && step.rows.len() >= BLOCK_ATTENTION_ROWS {
+            return variant("attention", format!(", {ty} keys and values, many rows in bf16"));
+        }
         let several = step.rows.len() > step.runs().count();
         let rows = if several { "several rows of a sequence" } else { "one row of a sequence" };
         variant("attention", format!(", {ty} keys and values, {rows}"))
@@ -35,13 +44,13 @@ pub(crate) fn of_op(plan: &Plan, op: usize, step: &Step, level: Level) -> Vec<Ke
         }
         Kernel::Attend(Attend { spec, .. }) => {
             let ty = kv_type(spec.kv.group);
-            vec![stores(ty), attends(ty)]
+            vec![stores(ty), attends(spec)]
         }
         Kernel::Single(node) => {
             let node = &plan.graph.nodes[*node];
             vec![match node.op {
                 Op::KvWrite { kv } => stores(kv_type(kv.group)),
-                Op::Attention(spec) => attends(kv_type(spec.kv.group)),
+                Op::Attention(spec) => attends(&spec),
                 Op::Embed { table, .. } => {
                     variant("embed", format!(", {}", plan.graph.weights[table.0].ty))
                 }

@@ -15,7 +15,9 @@ const ROWS: u32 = 203;
 
 /// Levels with rotated products, by vectors and on a unit.
 fn levels() -> impl Iterator<Item = Level> {
-    [Level::Avx512, Level::Amx, Level::EmulatedUnit].into_iter().filter(|level| level.available())
+    [Level::AvxVnni, Level::Avx512, Level::Amx, Level::EmulatedUnit]
+        .into_iter()
+        .filter(|level| level.available())
 }
 
 fn many_rows(ty: TensorType) -> Case {

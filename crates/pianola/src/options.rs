@@ -86,7 +86,7 @@ pub struct ComputeOptions {
     /// Threads to compute with [default: one for each core]
     #[arg(short, long, value_name = "N", value_parser = threads)]
     pub threads: Option<usize>,
-    /// Instruction set: reference, portable, avx2, avx512 or amx [default: the best there is]
+    /// Instruction set: reference, portable, avx2, avx-vnni, avx512 or amx [default: the best there is]
     #[arg(long, value_name = "LEVEL", value_parser = level)]
     pub simd: Option<Level>,
     /// Compute in 32-bit floats throughout: slower, for comparisons. Default for folders of

@@ -295,6 +295,8 @@ pub enum Rounding {
     Int8Twice,
     /// Weights and inputs both to half floats, each row of the inputs scaled by a power of two.
     Halves,
+    /// Of attention only: queries, keys, weights and values to the eight bits of bf16.
+    Bf16,
     /// Weights and inputs both to int8, once blocks of columns were rotated by a Hadamard matrix.
     Rotated {
         /// Columns of a block.
@@ -323,7 +325,7 @@ pub trait Probe {
     fn read_kv(&mut self, slot: KvSlot, rows: &[Row]) -> Result<[Vec<f32>; 2], DeviceError>;
 
     /// How kernel `op` rounds the inputs of its products with quantised weights, or those of its
-    /// attention, in a play of `step`. An attention knows half floats only.
+    /// attention, in a play of `step`. An attention knows [`Rounding::Halves`] and [`Rounding::Bf16`] only.
     fn rounding(&self, op: usize, step: &Step) -> Rounding;
 
     /// The kernel variants that playing kernel `op` for `step` launches.

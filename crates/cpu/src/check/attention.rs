@@ -5,7 +5,7 @@ use super::error::{EPSILON, NodeError, TensorError, effective_count};
 use super::noise::{rounding, sum_variance};
 use crate::kv::KvPages;
 use crate::reference::hadamard::rotated;
-use pianola_plan::{AttentionSpec, Rounding, Row};
+use pianola_plan::{AttentionSpec, Row};
 
 /// A head's keys and values as they are stored and one row sees them, `[tokens][head_dim]` each.
 pub(super) struct Seen {
@@ -102,7 +102,7 @@ impl NodeError<'_> {
         let queries = rotated(self.input(0), rotation);
         let rows = &self.machine.step.rows;
         let mut error = TensorError { freedom: incoming.freedom.clone(), ..TensorError::default() };
-        let halves = (self.rounding == Rounding::Halves).then(|| HalfRoundings::new(spec));
+        let halves = HalfRoundings::new(self.rounding, spec);
         for (row, source) in rows.iter().enumerate() {
             // Variances that the roundings to half floats bring, one by one.
             let mut sources = Vec::new();

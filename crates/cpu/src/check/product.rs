@@ -196,8 +196,8 @@ fn round_inputs(
     variance: &mut [f64],
 ) {
     match rounding {
-        // Rotated inputs and weights have bounds of their own.
-        Rounding::None | Rounding::Rotated { .. } => {}
+        // Rotated inputs and weights have bounds of their own, and no product has bf16.
+        Rounding::None | Rounding::Bf16 | Rounding::Rotated { .. } => {}
         Rounding::Halves => {
             for (at, &x) in x.iter().enumerate() {
                 off[at] += 2f64.powi(-11) * f64::from(x.abs());

@@ -17,6 +17,8 @@ pub fn rounded(rounding: Rounding, values: &[f32], width: usize) -> Vec<f32> {
         }
         // Inputs have 11 bits and so have weights: one less stands for both.
         Rounding::Halves => values.iter().map(|&value| to_bits(value, 10)).collect(),
+        // Likewise: queries, keys, weights and values have eight.
+        Rounding::Bf16 => values.iter().map(|&value| to_bits(value, 7)).collect(),
         Rounding::Int8 => values.chunks(BLOCK).flat_map(to_int8).collect(),
         Rounding::Int8Twice => {
             let twice = |block: &[f32]| {

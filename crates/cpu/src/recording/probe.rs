@@ -2,10 +2,11 @@
 
 use super::CpuRecording;
 use crate::kv::KvPages;
-use crate::policy::{ROTATED_ROWS, refined_rows, rotation};
+use crate::policy::{BLOCK_ATTENTION_ROWS, ROTATED_ROWS, block_attention, refined_rows, rotation};
 use crate::variants;
 use pianola_plan::{
-    DeviceError, Kernel, KernelVariant, KvSlot, Numeric, Probe, Rounding, Row, Step, TensorId,
+    AttentionSpec, DeviceError, Kernel, KernelVariant, KvSlot, Numeric, Op, Probe, Rounding, Row,
+    Step, TensorId,
 };
 
 impl Probe for CpuRecording {
@@ -46,7 +47,16 @@ impl Probe for CpuRecording {
     }
 
     fn rounding(&self, op: usize, step: &Step) -> Rounding {
-        let Kernel::Project(project) = &self.plan.ops[op].kernel else { return Rounding::None };
+        let project = match &self.plan.ops[op].kernel {
+            Kernel::Project(project) => project,
+            Kernel::Attend(attend) => return self.attention_rounding(&attend.spec, step),
+            Kernel::Single(node) => {
+                return match self.plan.graph.nodes[*node].op {
+                    Op::Attention(spec) => self.attention_rounding(&spec, step),
+                    _ => Rounding::None,
+                };
+            }
+        };
         let columns = self.plan.graph.tensor(project.input).width;
         match self.plan.options.numeric {
             Numeric::Exact => Rounding::None,
@@ -87,5 +97,15 @@ impl Probe for CpuRecording {
     fn poison_kv(&mut self) -> Result<(), DeviceError> {
         self.kv.groups.iter_mut().for_each(KvPages::poison);
         Ok(())
+    }
+}
+
+impl CpuRecording {
+    fn attention_rounding(&self, spec: &AttentionSpec, step: &Step) -> Rounding {
+        let blocks = block_attention(&self.plan.options, self.level, spec.head_dim);
+        match blocks.is_some() && step.rows.len() >= BLOCK_ATTENTION_ROWS {
+            true => Rounding::Bf16,
+            false => Rounding::None,
+        }
     }
 }

@@ -5,6 +5,7 @@ use super::product::{Element, Matrix, Rows, float_block};
 use super::softmax::Softmax;
 use super::store::scales_of;
 use pianola_plan::{KvType, PAGE_TOKENS};
+use std::ops::Range;
 
 /// Queries that attend to one KV head of one sequence together.
 #[derive(Clone, Copy)]
@@ -21,16 +22,39 @@ pub(crate) struct Queries<'a> {
     pub lost_page: Option<usize>,
 }
 
+impl Queries<'_> {
+    /// The first token that a query at `position` sees.
+    fn first_visible(&self, position: u32) -> usize {
+        self.window.map_or(0, |window| (position as usize + 1).saturating_sub(window))
+    }
+
+    /// Tokens that any query sees lie in here.
+    pub fn seen(&self) -> Range<usize> {
+        let firsts = self.positions.iter().map(|&position| self.first_visible(position));
+        let ends = self.positions.iter().map(|&position| position as usize + 1);
+        firsts.min().unwrap_or(0)..ends.max().unwrap_or(0)
+    }
+
+    /// What a query at `position` sees of the page whose tokens begin with `base`.
+    pub fn visible(&self, position: u32, base: usize) -> Range<usize> {
+        let within = |token: usize| token.saturating_sub(base).min(PAGE_TOKENS);
+        within(self.first_visible(position))..within(position as usize + 1)
+    }
+}
+
 /// A worker's room for [`attend`], for up to [`MAX_QUERIES`] queries.
 pub(crate) struct Scratch {
     pub queries: Vec<f32>,
     pub positions: Vec<u32>,
-    scores: Vec<f32>,
+    pub(super) scores: Vec<f32>,
     pub output: Vec<f32>,
-    keys: Vec<f32>,
-    values: Vec<f32>,
-    largest: Vec<f32>,
-    sums: Vec<f32>,
+    pub(super) keys: Vec<f32>,
+    pub(super) values: Vec<f32>,
+    pub(super) largest: Vec<f32>,
+    pub(super) sums: Vec<f32>,
+    /// Queries and weights as pairs of bf16.
+    pub(super) pairs: Vec<u32>,
+    pub(super) weights: Vec<u32>,
 }
 
 /// Up to this many queries, values are converted as they are read instead of a page at a time.
@@ -51,6 +75,23 @@ impl Scratch {
             values: vec![0.0; stride * PAGE_TOKENS],
             largest: vec![0.0; MAX_QUERIES],
             sums: vec![0.0; MAX_QUERIES],
+            pairs: vec![0; MAX_QUERIES * stride / 2],
+            weights: vec![0; MAX_QUERIES * PAGE_TOKENS / 2],
+        }
+    }
+
+    /// Makes ready for `count` queries whose results are `stride` apart.
+    pub(super) fn start(&mut self, count: usize, stride: usize) {
+        self.output[..count * stride].fill(0.0);
+        self.largest[..count].fill(f32::NEG_INFINITY);
+        self.sums[..count].fill(0.0);
+    }
+
+    /// Divides the results by the sums of their weights.
+    pub(super) fn finish(&mut self, count: usize, stride: usize) {
+        for (output, &sum) in self.output.chunks_exact_mut(stride).zip(&self.sums[..count]) {
+            let inverse = 1.0 / sum;
+            output.iter_mut().for_each(|value| *value *= inverse);
         }
     }
 }
@@ -68,16 +109,11 @@ pub(crate) unsafe fn attend<L: Lanes>(
     page_of: &dyn Fn(usize) -> *const u8,
     scratch: &mut Scratch,
 ) {
-    let Queries { positions, head_dim, window, .. } = queries;
+    let Queries { positions, head_dim, .. } = queries;
     let count = positions.len();
     let stride = head_dim.next_multiple_of(16);
-    let first_visible =
-        |position: u32| window.map_or(0, |window| (position as usize + 1).saturating_sub(window));
-    let start = positions.iter().map(|&position| first_visible(position)).min().unwrap_or(0);
-    let end = positions.iter().map(|&position| position as usize + 1).max().unwrap_or(0);
-    scratch.output[..count * stride].fill(0.0);
-    scratch.largest[..count].fill(f32::NEG_INFINITY);
-    scratch.sums[..count].fill(0.0);
+    let Range { start, end } = queries.seen();
+    scratch.start(count, stride);
     for page in start / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS) {
         #[cfg(feature = "test-hooks")]
         if queries.lost_page == Some(page) {
@@ -93,26 +129,20 @@ pub(crate) unsafe fn attend<L: Lanes>(
             stored.scores::<L>(rows, count, head_dim, scores);
             let scales = (ty == KvType::Q8).then(|| scales_of(page_of(page), head_dim));
             for (query, &position) in positions.iter().enumerate() {
-                let visible = first_visible(position).saturating_sub(base).min(PAGE_TOKENS)
-                    ..(position as usize + 1).saturating_sub(base).min(PAGE_TOKENS);
                 let row = scores.from(query, 0).start;
                 let softmax = Softmax {
                     largest: &mut scratch.largest[query],
                     sum: &mut scratch.sums[query],
                     output: &mut scratch.output[query * stride..(query + 1) * stride],
                 };
+                let visible = queries.visible(position, base);
                 softmax.add_page::<L>(row, visible, queries.soft_cap, scales);
             }
             let output = Matrix { start: scratch.output.as_mut_ptr(), stride };
             stored.add_values::<L>(scores, count, head_dim, used, output);
         }
     }
-    for (query, &sum) in scratch.sums[..count].iter().enumerate() {
-        let inverse = 1.0 / sum;
-        for value in &mut scratch.output[query * stride..(query + 1) * stride] {
-            *value *= inverse;
-        }
-    }
+    scratch.finish(count, stride);
 }
 
 /// A head's keys `[head_dim][64]` and values `[64][stride]` of a page, in units of their scales.

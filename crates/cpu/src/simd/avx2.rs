@@ -1,11 +1,64 @@
-//! AVX2: two registers hold the sixteen lanes.
+//! AVX2: two registers hold the sixteen lanes. With AVX-VNNI only the dot products differ.
 
 use super::lanes::Lanes;
 use std::arch::x86_64::*;
+use std::marker::PhantomData;
 
-/// Needs avx2, fma and f16c.
+/// Needs avx2, fma and f16c, and what the dot products `D` need.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx2;
+pub(crate) struct Avx2<D>(PhantomData<D>);
+
+/// Dot products of a register: those of [`Lanes`].
+///
+/// # Safety
+/// As of [`Lanes`].
+pub(crate) unsafe trait Dots: Copy + 'static {
+    unsafe fn dot(sum: __m256i, codes: __m256i, activations: __m256i) -> __m256i;
+    unsafe fn dot_wide(sum: __m256i, codes: __m256i, activations: __m256i) -> __m256i;
+}
+
+/// By multiplications of bytes to pairs of 16 bits.
+#[derive(Clone, Copy)]
+pub(crate) struct Pairs;
+
+// SAFETY: as of `Avx2`.
+unsafe impl Dots for Pairs {
+    #[inline(always)]
+    unsafe fn dot(sum: __m256i, codes: __m256i, activations: __m256i) -> __m256i {
+        unsafe {
+            // Two products of at most 127 * 127 fit 16 bits.
+            let pairs = _mm256_maddubs_epi16(codes, activations);
+            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_wide(sum: __m256i, codes: __m256i, activations: __m256i) -> __m256i {
+        unsafe {
+            // Codes up to 255 would saturate the 16-bit pairs: take their nibbles apart.
+            let nibble = _mm256_set1_epi8(15);
+            let low = Self::dot(sum, _mm256_and_si256(codes, nibble), activations);
+            let high = _mm256_and_si256(_mm256_srli_epi16::<4>(codes), nibble);
+            let pairs = _mm256_maddubs_epi16(high, activations);
+            _mm256_add_epi32(low, _mm256_madd_epi16(pairs, _mm256_set1_epi16(16)))
+        }
+    }
+}
+
+/// By AVX-VNNI. Needs avxvnni.
+#[derive(Clone, Copy)]
+pub(crate) struct Vnni;
+
+// SAFETY: as of `Avx2`.
+unsafe impl Dots for Vnni {
+    #[inline(always)]
+    unsafe fn dot(sum: __m256i, codes: __m256i, activations: __m256i) -> __m256i {
+        unsafe { _mm256_dpbusd_avx_epi32(sum, codes, activations) }
+    }
+    #[inline(always)]
+    unsafe fn dot_wide(sum: __m256i, codes: __m256i, activations: __m256i) -> __m256i {
+        unsafe { Self::dot(sum, codes, activations) }
+    }
+}
 
 type Floats = (__m256, __m256);
 type Integers = (__m256i, __m256i);
@@ -22,7 +75,7 @@ fn zip<A: Copy, B: Copy, U>(a: (A, A), b: (B, B), f: impl Fn(A, B) -> U) -> (U, 
 
 // SAFETY: each method is built of the intrinsics its name says; callers promise the
 // instruction set.
-unsafe impl Lanes for Avx2 {
+unsafe impl<D: Dots> Lanes for Avx2<D> {
     type F = Floats;
     type I = Integers;
     type B = Integers;
@@ -269,21 +322,12 @@ unsafe impl Lanes for Avx2 {
     }
     #[inline(always)]
     unsafe fn dot(sum: Integers, codes: Integers, activations: i32) -> Integers {
-        zip(sum, codes, |sum, codes| unsafe {
-            // Two products of at most 127 * 127 fit 16 bits.
-            let pairs = _mm256_maddubs_epi16(codes, _mm256_set1_epi32(activations));
-            _mm256_add_epi32(sum, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))
-        })
+        zip(sum, codes, |sum, codes| unsafe { D::dot(sum, codes, _mm256_set1_epi32(activations)) })
     }
     #[inline(always)]
     unsafe fn dot_wide(sum: Integers, codes: Integers, activations: i32) -> Integers {
-        unsafe {
-            // Codes up to 255 would saturate the 16-bit pairs: take their nibbles apart.
-            let low = Self::dot(sum, Self::low_nibbles(codes), activations);
-            zip(low, Self::high_nibbles(codes), |low, high| {
-                let pairs = _mm256_maddubs_epi16(high, _mm256_set1_epi32(activations));
-                _mm256_add_epi32(low, _mm256_madd_epi16(pairs, _mm256_set1_epi16(16)))
-            })
-        }
+        zip(sum, codes, |sum, codes| unsafe {
+            D::dot_wide(sum, codes, _mm256_set1_epi32(activations))
+        })
     }
 }

@@ -25,6 +25,9 @@ pub(crate) type FloatProduct = unsafe fn(&Tiles, &FloatRows, usize, usize, *mut 
 /// `(tile, columns, panel [columns][16])`
 pub(crate) type Dequantize = unsafe fn(*const u8, usize, *mut f32);
 
+/// `(queries, type of the pages, the head's part of a page, scratch)`
+pub(crate) type Attend = unsafe fn(Queries<'_>, KvType, &dyn Fn(usize) -> *const u8, &mut Scratch);
+
 /// Kernels compiled for one instruction set.
 ///
 /// # Safety
@@ -48,7 +51,7 @@ pub(crate) struct Kernels {
     pub soft_cap: unsafe fn(*mut f32, f32),
     pub prepare: unsafe fn(*const f32, usize, &HeadPrologue, *mut f32),
     pub store: unsafe fn(*mut u8, KvType, usize, usize, *const f32, *const f32),
-    pub attend: unsafe fn(Queries<'_>, KvType, &dyn Fn(usize) -> *const u8, &mut Scratch),
+    pub attend: Attend,
     /// Repeated integer dot products on registers, for measuring the arithmetic ceiling: runs
     /// `count` rounds of [`PROBE_DOTS`] and returns something that depends on them.
     pub probe_dots: unsafe fn(usize) -> f32,
@@ -258,7 +261,11 @@ macro_rules! kernels {
 
 kernels!(portable, crate::simd::portable::Portable, []);
 #[cfg(target_arch = "x86_64")]
-kernels!(avx2, crate::simd::avx2::Avx2, [#[target_feature(enable = "avx2,fma,f16c")]]);
+kernels!(avx2, crate::simd::avx2::Avx2<crate::simd::avx2::Pairs>,
+    [#[target_feature(enable = "avx2,fma,f16c")]]);
+#[cfg(target_arch = "x86_64")]
+kernels!(avx_vnni, crate::simd::avx2::Avx2<crate::simd::avx2::Vnni>,
+    [#[target_feature(enable = "avx2,fma,f16c,avxvnni")]]);
 #[cfg(target_arch = "x86_64")]
 kernels!(avx512, crate::simd::avx512::Avx512,
     [#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx2,fma,f16c")]]);

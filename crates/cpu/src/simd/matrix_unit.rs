@@ -284,7 +284,7 @@ unsafe fn spoil<L: Lanes>(
     scales: [L::F; 3],
 ) -> [L::F; 3] {
     let (codes, metas) = (std::ptr::null(), std::ptr::null());
-    let rows = super::product::QuantizedRows { codes, metas, columns, fault };
+    let rows = super::product::QuantizedRows { codes, metas, columns, ahead: 0, fault };
     // SAFETY: by this function's promise; the rows are not read.
     unsafe { super::product::spoil::<L>(&rows, block, scales) }
 }

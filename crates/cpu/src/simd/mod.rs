@@ -12,6 +12,9 @@ mod amx;
 pub(crate) mod attend;
 #[cfg(target_arch = "x86_64")]
 #[allow(clippy::undocumented_unsafe_blocks)]
+mod attend_bf16;
+#[cfg(target_arch = "x86_64")]
+#[allow(clippy::undocumented_unsafe_blocks)]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 #[allow(clippy::undocumented_unsafe_blocks)]
@@ -37,7 +40,7 @@ mod softmax;
 pub(crate) mod store;
 mod tile;
 
-use kernels::Kernels;
+use kernels::{Attend, Kernels};
 use matrix_unit::UnitKernels;
 
 /// An instruction set to compute with.
@@ -49,6 +52,8 @@ pub enum Level {
     Portable,
     /// AVX2 with FMA.
     Avx2,
+    /// AVX2 with FMA and the dot products of AVX-VNNI.
+    AvxVnni,
     /// AVX-512 with VNNI.
     Avx512,
     /// AVX-512 with VNNI, and AMX for products of many rows.
@@ -60,8 +65,8 @@ pub enum Level {
 
 impl Level {
     /// All levels, best first.
-    pub const ALL: [Level; 5] =
-        [Level::Amx, Level::Avx512, Level::Avx2, Level::Portable, Level::Reference];
+    pub const ALL: [Level; 6] =
+        [Level::Amx, Level::Avx512, Level::AvxVnni, Level::Avx2, Level::Portable, Level::Reference];
 
     /// Name as on the command line.
     pub fn name(self) -> &'static str {
@@ -69,6 +74,7 @@ impl Level {
             Level::Reference => "reference",
             Level::Portable => "portable",
             Level::Avx2 => "avx2",
+            Level::AvxVnni => "avx-vnni",
             Level::Avx512 => "avx512",
             Level::Amx => "amx",
             #[cfg(feature = "test-hooks")]
@@ -89,6 +95,8 @@ impl Level {
                     && is_x86_feature_detected!("f16c")
             }
             #[cfg(target_arch = "x86_64")]
+            Level::AvxVnni => Level::Avx2.available() && is_x86_feature_detected!("avxvnni"),
+            #[cfg(target_arch = "x86_64")]
             Level::Avx512 => {
                 Level::Avx2.available()
                     && is_x86_feature_detected!("avx512f")
@@ -102,7 +110,7 @@ impl Level {
             #[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
             Level::Amx => false,
             #[cfg(not(target_arch = "x86_64"))]
-            Level::Avx2 | Level::Avx512 | Level::Amx => false,
+            Level::Avx2 | Level::AvxVnni | Level::Avx512 | Level::Amx => false,
         }
     }
 
@@ -119,9 +127,13 @@ impl Level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => &kernels::avx2::KERNELS,
             #[cfg(target_arch = "x86_64")]
+            Level::AvxVnni => &kernels::avx_vnni::KERNELS,
+            #[cfg(target_arch = "x86_64")]
             Level::Avx512 | Level::Amx => &kernels::avx512::KERNELS,
             #[cfg(not(target_arch = "x86_64"))]
-            Level::Avx2 | Level::Avx512 | Level::Amx => &kernels::portable::KERNELS,
+            Level::Avx2 | Level::AvxVnni | Level::Avx512 | Level::Amx => {
+                &kernels::portable::KERNELS
+            }
         }
     }
 
@@ -129,10 +141,19 @@ impl Level {
     /// 127, and computes one in two halves.
     pub(crate) fn rotates(self) -> bool {
         match self {
-            Level::Avx512 | Level::Amx => true,
+            Level::AvxVnni | Level::Avx512 | Level::Amx => true,
             #[cfg(feature = "test-hooks")]
             Level::EmulatedUnit => true,
             Level::Reference | Level::Portable | Level::Avx2 => false,
+        }
+    }
+
+    /// Attention of many rows on dot products of bf16, where there are any.
+    pub(crate) fn block_attention(self) -> Option<Attend> {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 | Level::Amx => attend_bf16::available().then_some(attend_bf16::attend),
+            _ => None,
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::lanes::Lanes;
 use super::tile::{Codes, Scales, Walk};
-use crate::pack::{BLOCK, TILE};
+use crate::pack::{BLOCK, LINE, TILE};
 
 /// Rows of activations, quantised to int8 a block at a time. `columns` apart, one row after
 /// another in each array.
@@ -13,6 +13,8 @@ pub(crate) struct QuantizedRows {
     /// `[rows][columns / 32]`
     pub metas: *const BlockMeta,
     pub columns: usize,
+    /// Weights so many bytes behind those that are read are asked for; 0 leaves that to the hardware.
+    pub ahead: usize,
     /// Planted in the block in the middle.
     #[cfg(feature = "test-hooks")]
     pub fault: Option<pianola_plan::Fault>,
@@ -68,9 +70,8 @@ pub(crate) struct FloatRows {
 }
 
 /// `out[row][lane] = tile row lane . activation row first + row`, `R` rows at once: the codes are
-/// unpacked once and multiplied with each row in turn. Nothing is prefetched: a tile is one stream of
-/// bytes, and requests of software would take buffers from the hardware's prefetcher, which fetches
-/// half as much again.
+/// unpacked once and multiplied with each row in turn. A tile is one stream of bytes; whether software asks
+/// for what comes next is the policy's choice (`stream_ahead`).
 ///
 /// # Safety
 /// `tile` is a whole tile of the type that `C`, `S` and `ZERO` name with `activations.columns`
@@ -98,6 +99,12 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
             let place = walk.step::<C, S>();
             if let Some(at) = place.shared {
                 shared = S::shared::<L>(tile.add(at));
+            }
+            if activations.ahead > 0 {
+                // The codes, and the line of scales that may follow.
+                for line in (0..C::BYTES + LINE).step_by(LINE) {
+                    L::prefetch(tile.wrapping_add(place.codes + activations.ahead + line));
+                }
             }
             let codes = C::load::<L>(tile.add(place.codes));
             let [low_scale, high_scale, min] = S::all::<L>(tile.add(place.own), shared);

@@ -293,7 +293,8 @@ unsafe fn hadamard<L: Lanes, const COUNT: usize>(values: &mut [L::F; COUNT]) {
 unsafe fn spoil<L: Lanes>(source: &PanelSource, block: usize, scales: [L::F; 3]) -> [L::F; 3] {
     let (codes, metas) = (std::ptr::null(), std::ptr::null());
     let Some((fault, columns)) = source.fault else { return scales };
-    let rows = super::product::QuantizedRows { codes, metas, columns, fault: Some(fault) };
+    let rows =
+        super::product::QuantizedRows { codes, metas, columns, ahead: 0, fault: Some(fault) };
     // SAFETY: the rows are not read.
     unsafe { super::product::spoil::<L>(&rows, block, scales) }
 }

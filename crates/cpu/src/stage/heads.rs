@@ -1,8 +1,9 @@
 //! Attention: keys and values stored, then queries against pages.
 
 use super::{Norm, Play, Slab, WorkerScratch};
-use crate::policy::cut_attend;
+use crate::policy::{BLOCK_ATTENTION_ROWS, cut_attend};
 use crate::simd::attend::{MAX_QUERIES, Queries};
+use crate::simd::kernels::Attend;
 use crate::simd::store::HeadPrologue;
 use pianola_plan::{AttentionSpec, KvSlot, PAGE_TOKENS, RopePairing};
 use std::ops::Range;
@@ -71,6 +72,8 @@ pub(crate) struct Attention {
     pub norm: Option<Norm>,
     pub rope: Rotation,
     pub output: Slab,
+    /// The kernel for many rows, where it differs.
+    pub blocks: Option<Attend>,
 }
 
 impl Attention {
@@ -145,7 +148,9 @@ impl Attention {
                 let first = first && pages.is_mapped(sequence, 0);
                 pages.head(sequence, if first { 0 } else { page }, kv.layer, kv_head).cast_const()
             };
-            (play.kernels.attend)(queries, pages.group.ty, &page_of, scratch);
+            let blocks = self.blocks.filter(|_| play.rows.len() >= BLOCK_ATTENTION_ROWS);
+            let attend = blocks.unwrap_or(play.kernels.attend);
+            attend(queries, pages.group.ty, &page_of, scratch);
             scratch.positions = positions;
             let mut from = scratch.output.as_ptr();
             for row in rows {

@@ -91,6 +91,8 @@ pub(crate) struct Play<'a> {
     pub kv: &'a KvMemory,
     pub kernels: &'static Kernels,
     pub workers: usize,
+    /// Weights of few rows are asked for so many bytes ahead, see `policy::stream_ahead`.
+    pub ahead: usize,
     /// Planted in the kernels.
     #[cfg(feature = "test-hooks")]
     pub fault: Option<pianola_plan::Fault>,

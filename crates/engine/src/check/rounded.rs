@@ -38,9 +38,10 @@ impl RoundedModel {
                     let quantised = plan.graph.weights[weight].ty.is_quantized();
                     Some(if quantised { roundings.weights[weight] } else { Rounding::None })
                 }
-                // Weights of tokens become half floats, too: the bit less stands for both.
-                Op::Attention(spec) if roundings.half_attentions.contains(&spec.kv) => {
-                    Some(Rounding::Halves)
+                // Weights of tokens are rounded, too: the bit less stands for both.
+                Op::Attention(spec) => {
+                    let rounded = roundings.attentions.iter().find(|rounded| rounded.0 == spec.kv);
+                    rounded.map(|rounded| rounded.1)
                 }
                 _ => None,
             };
@@ -70,21 +71,21 @@ impl RoundedModel {
 struct Roundings {
     /// For each weight the inputs of its product.
     weights: Vec<Rounding>,
-    /// Layers whose attention rounds to half floats.
-    half_attentions: Vec<KvSlot>,
+    /// Layers whose attention rounds, and how.
+    attentions: Vec<(KvSlot, Rounding)>,
 }
 
 fn roundings(device: &dyn Recording, step: &Step) -> Roundings {
     let plan = device.plan();
     let weights = vec![Rounding::None; plan.graph.weights.len()];
-    let mut roundings = Roundings { weights, half_attentions: Vec::new() };
+    let mut roundings = Roundings { weights, attentions: Vec::new() };
     for (op, planned) in plan.ops.iter().enumerate() {
         let rounding = device.rounding(op, step);
         for &node in &planned.nodes {
             match plan.graph.nodes[node].op {
                 Op::MatMul { weight: WeightId(weight), .. } => roundings.weights[weight] = rounding,
-                Op::Attention(spec) if rounding == Rounding::Halves => {
-                    roundings.half_attentions.push(spec.kv);
+                Op::Attention(spec) if rounding != Rounding::None => {
+                    roundings.attentions.push((spec.kv, rounding));
                 }
                 _ => {}
             }

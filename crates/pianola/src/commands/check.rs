@@ -47,7 +47,7 @@ pub struct Arguments {
     /// processor in every instruction set it has; npu with all products of a model
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = device::parse)]
     device: DeviceChoice,
-    /// On the processor, only this instruction set: portable, avx2, avx512 or amx
+    /// On the processor, only this instruction set: portable, avx2, avx-vnni, avx512 or amx
     #[arg(long, value_name = "LEVEL", value_parser = level)]
     simd: Option<Level>,
     /// Threads of the processor to check [default: one for each core]

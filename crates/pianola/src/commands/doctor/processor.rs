@@ -36,7 +36,7 @@ fn rows(cpuinfo: &str, description: &CpuDescription, quota: Option<f64>) -> Vec<
     }
     let levels: Vec<&str> = description.levels.iter().map(|level| level.name()).collect();
     let best = description.levels.first().copied();
-    let simd = matches!(best, Some(Level::Amx | Level::Avx512 | Level::Avx2));
+    let simd = matches!(best, Some(Level::Amx | Level::Avx512 | Level::AvxVnni | Level::Avx2));
     rows.push(match simd {
         true => Row::fine("kernels", format!("{} (best first)", levels.join(", "))),
         false => Row::warning(

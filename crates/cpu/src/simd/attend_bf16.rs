@@ -1,0 +1,235 @@
+//! Attention of many rows on dot products of bf16: two multiply-adds a lane where f32 has one.
+//!
+//! Queries, keys, weights and values are rounded to eight bits; scores, the softmax and all sums stay f32. Keys
+//! and values of a page are turned into pairs once for all queries of a job.
+
+use super::attend::{Queries, Scratch};
+use super::avx512::Avx512;
+use super::lanes::Lanes;
+use super::softmax::Softmax;
+use super::store::scales_of;
+use pianola_plan::{KvType, PAGE_TOKENS};
+use std::arch::x86_64::*;
+
+/// Whether this processor has the instructions.
+pub(crate) fn available() -> bool {
+    super::Level::Avx512.available() && is_x86_feature_detected!("avx512bf16")
+}
+
+/// Words of a matrix's rows, `stride` apart: two bf16 each, the first in the lower half.
+#[derive(Clone, Copy)]
+struct Pairs {
+    start: *const u32,
+    stride: usize,
+}
+
+/// Two vectors of f32 as pairs, rounded to the nearest bf16.
+#[inline(always)]
+unsafe fn pairs(first: __m512, second: __m512) -> __m512i {
+    // SAFETY: works on registers.
+    unsafe {
+        // SAFETY: 64 bytes of either type.
+        let both: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(second, first));
+        // Lane by lane a value of the first, then one of the second. Ties have to go to even: of halves one value
+        // in eight is a tie, and away from zero all of them would grow.
+        let lanes = _mm512_set_epi16(
+            31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20,
+            4, 19, 3, 18, 2, 17, 1, 16, 0,
+        );
+        _mm512_permutexvar_epi16(lanes, both)
+    }
+}
+
+/// `out[row][..16 * N] (+)= a[row] . b[..16 * N]`, `R` rows and `inner` pairs.
+#[inline(always)]
+unsafe fn block<const R: usize, const N: usize>(
+    a: Pairs,
+    b: Pairs,
+    inner: usize,
+    (out, stride): (*mut f32, usize),
+    add: bool,
+) {
+    // SAFETY: by the promise of `product`.
+    unsafe {
+        let mut sums = [[_mm512_setzero_ps(); N]; R];
+        if add {
+            for (row, sums) in sums.iter_mut().enumerate() {
+                for (column, sum) in sums.iter_mut().enumerate() {
+                    *sum = _mm512_loadu_ps(out.add(row * stride + 16 * column));
+                }
+            }
+        }
+        for k in 0..inner {
+            let mut right = [_mm512_setzero_si512(); N];
+            for (column, right) in right.iter_mut().enumerate() {
+                *right = _mm512_loadu_si512(b.start.add(k * b.stride + 16 * column).cast());
+            }
+            for (row, sums) in sums.iter_mut().enumerate() {
+                let left = _mm512_set1_epi32(*a.start.add(row * a.stride + k) as i32);
+                for (sum, right) in sums.iter_mut().zip(right) {
+                    // SAFETY: 64 bytes of either type.
+                    let left = std::mem::transmute::<__m512i, __m512bh>(left);
+                    // SAFETY: likewise.
+                    let right = std::mem::transmute::<__m512i, __m512bh>(right);
+                    *sum = _mm512_dpbf16_ps(*sum, left, right);
+                }
+            }
+        }
+        for (row, sums) in sums.into_iter().enumerate() {
+            for (column, sum) in sums.into_iter().enumerate() {
+                _mm512_storeu_ps(out.add(row * stride + 16 * column), sum);
+            }
+        }
+    }
+}
+
+/// `out[rows][columns] (+)= a[rows][inner] . b[inner][columns]`, in pairs; `columns` are those of `b`, a multiple
+/// of 16.
+///
+/// # Safety
+/// The matrices have these rows and columns, and the processor the instructions.
+#[inline(always)]
+unsafe fn product(
+    a: Pairs,
+    rows: usize,
+    b: Pairs,
+    inner: usize,
+    out: (*mut f32, usize),
+    add: bool,
+) {
+    let mut column = 0;
+    while column < b.stride {
+        let wide = b.stride - column >= 64;
+        let mut row = 0;
+        while row < rows {
+            // SAFETY: a part of the caller's rows and columns.
+            unsafe {
+                let a = Pairs { start: a.start.add(row * a.stride), ..a };
+                let b = Pairs { start: b.start.add(column), ..b };
+                let out = (out.0.add(row * out.1 + column), out.1);
+                row += match (wide, rows - row) {
+                    (true, 6..) => {
+                        block::<6, 4>(a, b, inner, out, add);
+                        6
+                    }
+                    (true, 4..) => {
+                        block::<4, 4>(a, b, inner, out, add);
+                        4
+                    }
+                    (true, 2..) => {
+                        block::<2, 4>(a, b, inner, out, add);
+                        2
+                    }
+                    (true, _) => {
+                        block::<1, 4>(a, b, inner, out, add);
+                        1
+                    }
+                    (false, _) => {
+                        block::<1, 1>(a, b, inner, out, add);
+                        1
+                    }
+                };
+            }
+        }
+        column += if wide { 64 } else { 16 };
+    }
+}
+
+/// 16 values of a page from index `at` on.
+#[inline(always)]
+unsafe fn load(page: *const u8, ty: KvType, at: usize) -> __m512 {
+    // SAFETY: by the promise of `attend`.
+    unsafe {
+        match ty {
+            KvType::F32 => Avx512::load(page.cast::<f32>().add(at)),
+            KvType::F16 => Avx512::load_f16(page.cast::<u16>().add(at)),
+            KvType::Q8 => Avx512::load_i8(page.add(at)),
+        }
+    }
+}
+
+/// As [`super::attend::attend`], for heads of an even width.
+///
+/// # Safety
+/// As there; and the processor has the instructions ([`available`]).
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512dq,avx512vnni,avx512bf16,avx2,fma,f16c")]
+pub(crate) unsafe fn attend(
+    queries: Queries<'_>,
+    ty: KvType,
+    page_of: &dyn Fn(usize) -> *const u8,
+    scratch: &mut Scratch,
+) {
+    let Queries { positions, head_dim, .. } = queries;
+    let (count, stride) = (positions.len(), head_dim.next_multiple_of(16));
+    let seen = queries.seen();
+    scratch.start(count, stride);
+    let asked = Pairs { start: scratch.pairs.as_ptr(), stride: head_dim / 2 };
+    for (pair, to) in scratch.pairs[..count * head_dim / 2].iter_mut().enumerate() {
+        // SAFETY: the queries have `count * head_dim` values.
+        *to = unsafe {
+            let bits = |at: usize| (*queries.values.add(at)).to_bits().wrapping_add(0x8000);
+            bits(2 * pair) >> 16 | bits(2 * pair + 1) & 0xffff_0000
+        };
+    }
+    for page in seen.start / PAGE_TOKENS..seen.end.div_ceil(PAGE_TOKENS) {
+        #[cfg(feature = "test-hooks")]
+        if queries.lost_page == Some(page) {
+            continue;
+        }
+        let base = page * PAGE_TOKENS;
+        let used = (seen.end - base).min(PAGE_TOKENS);
+        let stored = page_of(page);
+        // SAFETY: by this function's promise; the scratch is for heads of this width.
+        unsafe {
+            let keys = scratch.keys.as_mut_ptr().cast::<u32>();
+            for pair in 0..head_dim / 2 {
+                for token in (0..PAGE_TOKENS).step_by(16) {
+                    let key = |at: usize| load(stored, ty, at * PAGE_TOKENS + token);
+                    let both = pairs(key(2 * pair), key(2 * pair + 1));
+                    _mm512_storeu_si512(keys.add(pair * PAGE_TOKENS + token).cast(), both);
+                }
+            }
+            let scores = scratch.scores.as_mut_ptr();
+            let keys = Pairs { start: keys, stride: PAGE_TOKENS };
+            product(asked, count, keys, head_dim / 2, (scores, PAGE_TOKENS), false);
+            let scales = (ty == KvType::Q8).then(|| scales_of(stored, head_dim));
+            let weights = scratch.weights.as_mut_ptr();
+            for (query, &position) in positions.iter().enumerate() {
+                let row = scores.add(query * PAGE_TOKENS);
+                let softmax = Softmax {
+                    largest: &mut scratch.largest[query],
+                    sum: &mut scratch.sums[query],
+                    output: &mut scratch.output[query * stride..(query + 1) * stride],
+                };
+                let visible = queries.visible(position, base);
+                softmax.add_page::<Avx512>(row, visible, queries.soft_cap, scales);
+                for token in (0..PAGE_TOKENS).step_by(16) {
+                    let halves = _mm512_cvtneps_pbh(_mm512_loadu_ps(row.add(token)));
+                    // SAFETY: 32 bytes of either type.
+                    let halves: __m256i = std::mem::transmute(halves);
+                    let to = weights.add((query * PAGE_TOKENS + token) / 2);
+                    _mm256_storeu_si256(to.cast(), halves);
+                }
+            }
+            let values = scratch.values.as_mut_ptr().cast::<u32>();
+            let first = head_dim * PAGE_TOKENS;
+            for pair in 0..used.div_ceil(2) {
+                for at in (0..stride).step_by(16) {
+                    let value = |token: usize| load(stored, ty, first + token * stride + at);
+                    // What lies behind the last token may be anything.
+                    let second = match 2 * pair + 1 < used {
+                        true => value(2 * pair + 1),
+                        false => _mm512_setzero_ps(),
+                    };
+                    let both = pairs(value(2 * pair), second);
+                    _mm512_storeu_si512(values.add(pair * stride + at).cast(), both);
+                }
+            }
+            let weights = Pairs { start: weights, stride: PAGE_TOKENS / 2 };
+            let values = Pairs { start: values, stride };
+            let output = (scratch.output.as_mut_ptr(), stride);
+            product(weights, count, values, used.div_ceil(2), output, true);
+        }
+    }
+    scratch.finish(count, stride);
+}
