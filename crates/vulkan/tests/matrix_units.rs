@@ -307,7 +307,7 @@ fn rotated_of_every_size() {
 #[test]
 #[ignore = "needs cooperative matrices: scripts/acceptance"]
 fn rotated_of_few_rows() {
-    /// `SLICES` of project_rotated.comp.
+    /// As in project_rotated_slices.comp.
     const SLICES: u32 = 10;
     let gpu = open();
     let options = VulkanOptions { parallelism: Some(1 << 17), ..with_prompt_weights(&gpu) };
@@ -315,7 +315,7 @@ fn rotated_of_few_rows() {
     let made = plan(&case, VulkanDevice::spec_named("vulkan"));
     let mut bench = Bench::new(options, made);
     let launches = bench.recording.launches(50, 1).unwrap();
-    let rotated = launches.iter().filter(|launch| launch.kernel == "project_rotated");
+    let rotated = launches.iter().filter(|launch| launch.kernel == "project_rotated_slices");
     let slices = |launch: &OpLaunch| {
         launch.constants.iter().find(|constant| constant.0 == SLICES).map(|constant| constant.1)
     };
