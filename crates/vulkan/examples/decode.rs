@@ -1,10 +1,10 @@
-//! One token by five dispatches a layer and by one dispatch of all layers, in turn, with random weights: microseconds
-//! of each, and how far their logits are apart.
+//! One token by five dispatches a layer and by two, the products of resident workgroups, in turn, with random weights:
+//! microseconds of each, and how far their logits are apart.
 //! usage: cargo run --release -p pianola-vulkan --example decode SHAPE TYPE LAYERS DEVICE CONTEXT…
 //!     as in: decode gemma3:27b q4_0 8 H200 20 600
-//! LAYERS are as many of the model's as are loaded. A way to run the one dispatch is tried after another: as the policy
-//! has it, with norms loaded late, with fewer registers for weights under way. `--units=N` says that so many workgroups
-//! run at once on a driver that does not count its units (Mesa's software driver: its threads).
+//! LAYERS are as many of the model's as are loaded. One way after another is tried: as the policy has it, with fewer
+//! registers for weights under way. `--units=N` says that so many workgroups run at once on a driver that does not count its
+//! units (Mesa's software driver: its threads).
 
 use pianola_formats::TensorType;
 use pianola_model::{RandomWeights, SHAPES};

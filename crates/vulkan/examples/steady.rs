@@ -1,5 +1,5 @@
 //! Generates the same tokens twice with random weights: their ids and, at every page's end and at the last token, the
-//! bits of the logits have to be equal. Fails where they are not, and where one dispatch a token was given up on the way.
+//! bits of the logits have to be equal. Fails where they are not, and where resident workgroups gave up on the way.
 //! usage: cargo run --release -p pianola-vulkan --example steady SHAPE TYPE DEVICE TOKENS dispatches|persistent
 //!     as in: steady gemma3:1b q8_0 H200 10000 persistent
 //! `--layers=N` loads so many layers only. `--units=N` says that so many workgroups run at once on a driver that does not
@@ -97,8 +97,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     match recording.persistent_fit() {
-        Some((workgroups, _)) => println!("one dispatch of {workgroups} workgroups a token"),
-        None if decode == Decode::Persistent => return Err("one dispatch was given up".into()),
+        Some((workgroups, _)) => println!("{workgroups} resident workgroups"),
+        None if decode == Decode::Persistent => return Err("resident workgroups gave up".into()),
         None => println!("by dispatches"),
     }
     let first = generate(&mut recording, tokens)?;

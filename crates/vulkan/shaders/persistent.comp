@@ -1,5 +1,5 @@
 // persistent: what stands between two attentions of a single row, in one dispatch, for GPUs whose units are counted:
-// output, gate+up and down of a layer, then q+k+v of the next. The first has q+k+v alone, the last ends with down.
+// output, gate+up and down of a layer, then q+k+v of the next. The first q+k+v is project_single's; the last ends with down.
 //
 // There is one workgroup for every unit, and all of them are resident until the last product is done. Every product is
 // project_single's: a workgroup has some of the weight rows, forms the whole input row for itself and streams its
@@ -120,7 +120,7 @@ const uint QUERY_ROWS = 32 * OUT_BLOCKS;
 const uint QKV_BLOCKS = BLOCKS, FEED_BLOCKS = BLOCKS;
 const uint OUT_WIDTH = 32 * OUT_BLOCKS, DOWN_WIDTH = 32 * DOWN_BLOCKS;
 const uint QKV_GATE = 0, OUT_GATE = 0, DOWN_GATE = 0;
-// Columns of q+k+v and of gate+up, and what both give.
+// Columns of q+k+v and of gate+up, and rows of output and down.
 const uint HIDDEN = 32 * BLOCKS;
 
 // Where the words of each kind of row begin.

@@ -75,7 +75,7 @@ pub struct VulkanRecording {
     pub(crate) interrupt: Option<Arc<AtomicBool>>,
     /// One for each arena, where this device computes the logits.
     pub(crate) samplers: Vec<Sampler>,
-    /// All layers of a single row in one dispatch, where that is asked for.
+    /// Single rows by resident workgroups, where these play them.
     persistent: Option<Persistent>,
     /// Command buffers of one submission, kept so that none is allocated again.
     pub(crate) list: Vec<vk::CommandBufferSubmitInfo<'static>>,

@@ -2,7 +2,7 @@
 // chunks of tokens, and the join of what subgroups and parts of the pages have found.
 //
 // The file that includes this includes heads.glsl, epilogue.glsl and fault.glsl before, and declares SPLITS, `heads`,
-// `scale`, `cap` and PARTIAL(at), float `at` of what the parts have found: [head][split] maximum, sum, then
+// `scale`, `cap` and PARTIAL(at), float `at` of what the parts have found: [row][head][split] maximum, sum, then
 // HEAD_DIM values.
 
 const float NOTHING = -3.0e38;

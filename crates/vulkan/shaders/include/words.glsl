@@ -32,8 +32,6 @@ void put_word(uint at, uint number, float value) {
 // Value and number.
 uvec2 get_word(uint at) { return unpackUint2x32(atomicLoad(words[at], gl_ScopeDevice, 0, 0)); }
 
-float get_float(uint at) { return uintBitsToFloat(get_word(at).x); }
-
 // Words of a row lie so that neighbouring invocations, which take four columns each, find them side by side:
 // [4 WORKGROUP columns][column of four][invocation].
 const uint ROW_WORDS = 4 * WORKGROUP;

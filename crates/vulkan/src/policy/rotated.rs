@@ -4,7 +4,7 @@
 use super::{Limits, fragments};
 use crate::constants::project_rotated as id;
 
-/// Most rows of the operand that are few: one tile has them all, and workgroups share its columns.
+/// Most rows of the operand that are few: one or two tiles have them all, and workgroups share their columns.
 const FEW_ROWS: u32 = fragments::MOST_ROWS;
 /// Chunks of a slice, at least.
 const LEAST_CHUNKS: u32 = 4;
@@ -157,7 +157,7 @@ pub(crate) fn slices(limits: &Limits, count: u32, tiles: u32, chunks: u32) -> u3
 
 /// Slices of all tiles of a product that is cut into several, at most, and sums of each.
 pub(crate) fn most_partials(limits: &Limits) -> (u64, u64) {
-    if !has_room(limits) {
+    if !has_room(limits) || least_rows(limits) > FEW_ROWS {
         return (0, 0);
     }
     let shape = choose(limits, 0, FEW_ROWS);

@@ -133,7 +133,7 @@ impl Programmer<'_> {
     }
 
     /// How a fused attention of rows of different sequences is cut, if it has a kernel of its own.
-    pub(super) fn single_cut(&self, spec: &AttentionSpec, body: Body) -> Option<SingleCut> {
+    fn single_cut(&self, spec: &AttentionSpec, body: Body) -> Option<SingleCut> {
         if !self.stores_keys(body) {
             return None;
         }

@@ -293,11 +293,10 @@ impl Programmer<'_> {
             let Kernel::Single(node) = plan.ops[op].kernel else { unreachable!("as found above") };
             this.single(op, node, 1, &mut dispatches).map_err(|error| error.to_string())?;
         }
+        let start = dispatches.len();
         this.project(chain[0], layers[0].qkv, 1, &mut dispatches)
             .map_err(|error| error.to_string())?;
-        if let Some(first) = dispatches.last_mut() {
-            first.barrier = true;
-        }
+        dispatches[start].barrier = true;
         // As in every body: it waits for the play before.
         if let Some(first) = dispatches.first_mut() {
             first.barrier = true;

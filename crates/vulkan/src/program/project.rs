@@ -26,7 +26,7 @@ pub(super) enum ProductKernel {
     Fragments,
     /// `project_matrix`: many rows, on matrix units.
     Matrix,
-    /// `project_rotated`: many rows in int8, on matrix units, with weights in the form for prompts.
+    /// `project_rotated`, of some rows `project_rotated_slices`: many rows in int8, on matrix units, with weights in the form for prompts.
     Rotated,
     /// `project_tiles`: many rows, on any device.
     Tiles,

@@ -15,6 +15,10 @@ use crate::step::write_step;
 use crate::upload::Uploader;
 use pianola_plan::{DeviceError, LogitsTo, Step};
 
+/// What workgroups did that gave up.
+const GAVE_UP: &str = "did not run at once, or took too long: the token was computed again by dispatches, and so are all \
+                                  that follow";
+
 /// What a recording keeps for such plays.
 pub(super) struct Persistent {
     trial: PersistentTrial,
@@ -29,7 +33,7 @@ pub(super) struct Persistent {
     pub notice: Option<String>,
 }
 
-/// Why single rows cannot be played by one dispatch: in words, or an error of the device.
+/// Why single rows cannot be played by resident workgroups: in words, or an error of the device.
 enum Obstacle {
     Words(String),
     Device(DeviceError),
@@ -57,9 +61,13 @@ impl VulkanRecording {
         }
         match self.try_persistent(trial) {
             Ok(()) => Ok(()),
+            // The budget has no place for it: dispatches need none.
+            Err(Obstacle::Device(DeviceError::OutOfMemory { .. })) => Ok(()),
             Err(Obstacle::Device(error)) => Err(error),
             Err(Obstacle::Words(_)) if self.gave_up() => {
-                self.fall_back();
+                let what =
+                    "did not meet in the test at load: single tokens are computed by dispatches";
+                self.leave_to_dispatches(what);
                 Ok(())
             }
             // Registers that the driver does not count, or too many of them.
@@ -146,10 +154,10 @@ impl VulkanRecording {
         Ok(())
     }
 
-    /// Records a slot's body of one row as one dispatch, where that is asked for.
+    /// Records a slot's body of one row with resident workgroups, where these play it.
     pub(super) fn prepare_persistent(&mut self, slot: usize) -> Result<(), DeviceError> {
         let Some(Persistent { trial, memory, .. }) = self.persistent else { return Ok(()) };
-        if self.slots[slot].persistent.is_some() {
+        if self.slots[slot].persistent.is_some() || self.gave_up() {
             return Ok(());
         }
         let program = self.programmer(slot, &self.tuning).persistent(&trial);
@@ -187,13 +195,15 @@ impl VulkanRecording {
         self.persistent.as_ref().is_some_and(given_up)
     }
 
-    /// Leaves single rows to dispatches from now on, and has a notice of it.
+    /// Leaves single rows to dispatches, because workgroups gave up.
     pub(crate) fn fall_back(&mut self) {
+        self.leave_to_dispatches(GAVE_UP);
+    }
+
+    /// Leaves single rows to dispatches from now on, and has a notice that says what workgroups did.
+    fn leave_to_dispatches(&mut self, what: &str) {
         let name = &self.gpu.description().name;
-        let line = format!(
-            "workgroups of {name} did not run at once, or took too long: the token was computed again by dispatches, and \
-             so are all that follow (--decode dispatches avoids this)"
-        );
+        let line = format!("workgroups of {name} {what} (--decode dispatches avoids this)");
         if let Some(persistent) = &mut self.persistent
             && persistent.active
         {
@@ -225,7 +235,7 @@ impl VulkanRecording {
         })
     }
 
-    /// Plays single rows by one dispatch or by several, in a recording that was made ready for both. Returns whether it
+    /// Plays single rows by resident workgroups or by dispatches alone, in a recording that was made ready for both. Returns whether it
     /// was, and still is.
     pub fn set_persistent(&mut self, on: bool) -> Result<bool, DeviceError> {
         self.idle()?;
@@ -249,11 +259,11 @@ fn allocate(
     program: &PersistentProgram,
 ) -> Result<PersistentMemory, DeviceError> {
     let mut resident =
-        |bytes: u64| memory.allocate(Purpose::Resident, bytes, "one dispatch a token");
+        |bytes: u64| memory.allocate(Purpose::Resident, bytes, "resident workgroups");
     Ok(PersistentMemory {
         words: resident(8 * program.words)?,
         control: resident(16)?,
         residual: resident(program.residual_bytes)?,
-        notice: memory.allocate(Purpose::Readback, 16, "one dispatch a token")?,
+        notice: memory.allocate(Purpose::Readback, 16, "resident workgroups")?,
     })
 }

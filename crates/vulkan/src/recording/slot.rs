@@ -26,7 +26,7 @@ pub(crate) struct FrameSlot {
     pub stamped: u64,
     pub transfers: Transfers,
     pub bodies: BTreeMap<Body, Recorded>,
-    /// The body of a play of one row, as one dispatch of all layers.
+    /// The body of a play of one row, with products by resident workgroups.
     pub persistent: Option<Recorded>,
     /// The step that was last played so, and whether it is still to be found out that it was played to the end.
     pub single: Step,
@@ -80,7 +80,7 @@ impl FrameSlot {
 }
 
 impl FrameSlot {
-    /// The recorded body of a play; `persistent`: that of one dispatch.
+    /// The recorded body of a play; `persistent`: that of resident workgroups.
     pub fn body(&self, body: &Body, persistent: bool) -> &Recorded {
         match &self.persistent {
             Some(recorded) if persistent => recorded,

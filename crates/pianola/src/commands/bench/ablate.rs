@@ -33,9 +33,9 @@ pub(super) fn ablate(
         ("and a buffer allocated for every kernel", Ablation::Allocate),
     ];
     let mut rows = Vec::new();
-    // Where single tokens are one dispatch, the same by several first, then that.
+    // Where resident workgroups play single tokens, dispatches alone first, then those.
     let persistent = recording(engine)?.persistent_fit().is_some();
-    let one = ("recorded once, all layers in one dispatch", Ablation::Nothing);
+    let one = ("recorded once, two dispatches a layer", Ablation::Nothing);
     let kinds =
         kinds.map(|kind| (kind, false)).into_iter().chain(persistent.then_some((one, true)));
     for ((name, kind), persistent) in kinds {
