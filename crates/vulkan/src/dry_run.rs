@@ -138,17 +138,26 @@ impl Programmer<'_> {
         self.persistent(trial).map_err(|why| refusal(&why))
     }
 
+    /// The same where it is possible and was measured to be faster: what [`Decode::Auto`] chooses.
+    pub fn persistent_where_it_pays(
+        &self,
+        lacks: &[&str],
+        trial: &PersistentTrial,
+    ) -> Option<PersistentProgram> {
+        let pays = persistent::pays(self.hidden());
+        pays.then(|| self.persistent_or_refusal(lacks, trial).ok()).flatten()
+    }
+
     /// The same, if they are played so.
     fn chosen_persistent(
         &self,
         options: &VulkanOptions,
     ) -> Result<Option<PersistentProgram>, DeviceError> {
-        let program =
-            || self.persistent_or_refusal(&options.gpu.exchange_lacks, &options.persistent);
+        let (lacks, trial) = (&options.gpu.exchange_lacks, &options.persistent);
         match options.decode {
             Decode::Dispatches => Ok(None),
-            Decode::Auto => Ok(program().ok().filter(|_| persistent::pays(self.hidden()))),
-            Decode::Persistent => program().map(Some),
+            Decode::Auto => Ok(self.persistent_where_it_pays(lacks, trial)),
+            Decode::Persistent => self.persistent_or_refusal(lacks, trial).map(Some),
         }
     }
 }

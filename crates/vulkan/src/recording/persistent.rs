@@ -55,8 +55,7 @@ impl VulkanRecording {
     /// Plays single rows so where that is possible and was measured to be faster, else by dispatches.
     pub(super) fn choose_persistent(&mut self, trial: PersistentTrial) -> Result<(), DeviceError> {
         let programmer = self.programmer(0, &self.tuning);
-        let possible = self.gpu.exchange_lacks.is_empty() && programmer.persistent(&trial).is_ok();
-        if !possible || !policy::pays(programmer.hidden()) {
+        if programmer.persistent_where_it_pays(&self.gpu.exchange_lacks, &trial).is_none() {
             return Ok(());
         }
         match self.try_persistent(trial) {
