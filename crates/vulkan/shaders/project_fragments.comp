@@ -16,6 +16,7 @@
 #extension GL_KHR_memory_scope_semantics : require
 #extension GL_KHR_cooperative_matrix : require
 #include "include/common.glsl"
+#include "include/operand.glsl"
 #include "include/weights.glsl"
 // A constant that no compiler knows: NVIDIA's puts masks and other constants into instructions, one each, and would need
 // two for what one can do with a register.
@@ -34,9 +35,35 @@ layout(constant_id = 13) const bool OPERAND_ROWS_FIRST = false;
 layout(constant_id = 15) const bool EARLY = true;
 // Invocations that share a row of a matrix.
 layout(constant_id = 16) const uint SHARERS = 4;
+// Rows that the operand of the product that reads the outputs has room for, where they are left for it as fragments, too.
+layout(constant_id = 17) const uint NEXT_ROWS = 0;
+
+layout(set = 1, binding = 7, std430) writeonly buffer NextOperand { float16_t next_operand[]; };
+layout(set = 1, binding = 8, std430) writeonly buffer NextMetas { uvec2 next_metas[]; };
+
+void put_value(uint token, uint part, uint row, float value);
+#define PUT_VALUE(token, part, row, value) put_value(token, part, row, value)
 
 #define TILE_VECTORS 1
 #include "include/matrix.glsl"
+
+// What an output is multiplied by as a half float. The largest of its row is not known yet, so that it is the same for
+// all rows: half floats then reach to 8 million, where larger ones stay, and are 8e-6 apart around zero.
+const float NEXT_SCALE = 1.0 / 128.0;
+const float LARGEST_HALF = 65504.0;
+
+void put_value(uint token, uint part, uint row, float value) {
+    values[token * output_stride + part_column[part] + row] = value;
+    if (NEXT_ROWS > 0) {
+        const float scaled = value * NEXT_SCALE;
+        // The middle two of four change places, as in halves_of.
+        const uint at = 2 * fragment_word(row / 4, token, NEXT_ROWS) + row % 2 * 2 + row / 2 % 2;
+        next_operand[at] = float16_t(abs(scaled) > LARGEST_HALF ? sign(scaled) * LARGEST_HALF : scaled);
+        if (row == 0) {
+            next_metas[token] = uvec2(floatBitsToUint(1.0 / NEXT_SCALE), 0);
+        }
+    }
+}
 
 // Rows of a matrix that lie side by side in a subgroup, rows that an invocation holds, and columns
 // of each.

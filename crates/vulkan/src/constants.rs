@@ -49,7 +49,7 @@ constants! {
     "project_matrix.comp" project_matrix { STEP = 11 }
     "project_fragments.comp" project_fragments {
         OPERAND_ROWS = 11, WEIGHTS_ROWS_FIRST = 12, OPERAND_ROWS_FIRST = 13, EARLY = 15,
-        SHARERS = 16
+        SHARERS = 16, NEXT_ROWS = 17
     }
     "project_rotated.comp" project_rotated {
         WORKGROUP = 0, GATE = 1, CHUNKS = 2, SIDE = 3, DEPTH = 4, ROWS_EACH = 5, TOKENS_EACH = 6,

@@ -163,11 +163,10 @@ impl Shader {
             Shader::Prologue => &[1; 6],
             Shader::ProjectRows => &[3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
             Shader::ProjectSingle => &[3, 3, 3, 1, 1, 1, 1, 1, 1],
-            Shader::ProjectTiles
-            | Shader::ProjectMatrix
-            | Shader::ProjectFragments
-            | Shader::ProjectRotated => &[3, 3, 3, 1, 1, 1, 1],
-            Shader::ProjectRotatedSlices => &[3, 3, 3, 1, 1, 1, 1, 1, 1],
+            Shader::ProjectTiles | Shader::ProjectMatrix | Shader::ProjectRotated => {
+                &[3, 3, 3, 1, 1, 1, 1]
+            }
+            Shader::ProjectFragments | Shader::ProjectRotatedSlices => &[3, 3, 3, 1, 1, 1, 1, 1, 1],
             Shader::KvWrite => &[1; 6],
             Shader::Attention | Shader::AttentionSingle => &[1; 11],
             Shader::AttentionMatrix => &[1; 9],

@@ -15,7 +15,7 @@ pub(crate) use resources::{Allocate, Resources, page_bytes};
 
 use crate::memory::Region;
 use crate::pipeline::{PUSH_BYTES, Variant};
-use crate::policy::{Limits, REPRODUCIBLE_ROWS, rows};
+use crate::policy::{Limits, REPRODUCIBLE_ROWS, fragments, rows};
 use crate::tuning::{RowsKey, Tuning};
 use crate::weights::Weights;
 use pianola_formats::TensorType;
@@ -59,8 +59,10 @@ enum InputFrom {
     Own,
     /// The kernel before left its outputs as codes: a single row.
     Codes,
-    /// The kernel before left its outputs as fragments: some rows.
+    /// Attention left its outputs as fragments: some rows.
     Fragments,
+    /// The gate before left its outputs as fragments, in a place of their own because it read such itself.
+    GateFragments,
     /// The kernel before formed it in its tail: a single row.
     Tail,
 }
@@ -191,7 +193,23 @@ impl Programmer<'_> {
                 let read = bare && attend.output == project.input;
                 if read && whole && fits { left } else { InputFrom::Own }
             }
-            Kernel::Project(_) if rows != 1 => InputFrom::Own,
+            Kernel::Project(before) if rows != 1 => {
+                let gated = before.gate.is_some_and(|(_, output)| bare && output == project.input);
+                let few = !self.plan.options.reproducible
+                    && left == InputFrom::Fragments
+                    && rows <= fragments::MOST_GATE_ROWS;
+                let alike = |project: &Project| {
+                    self.groups(project).is_ok_and(|groups| {
+                        groups.len() == 1
+                            && groups[0].integer
+                            && !self.is_rotated(project, &groups, rows)
+                    })
+                };
+                match gated && few && alike(before) && alike(project) {
+                    true => InputFrom::GateFragments,
+                    false => InputFrom::Own,
+                }
+            }
             Kernel::Project(before) => {
                 let Some(group) = alone(before) else { return InputFrom::Own };
                 let rows = group.parts[0].2.rows;

@@ -5,6 +5,8 @@
 // SPLIT subgroups then sum different columns of the same outputs.
 //
 // Matrices are [token][row]: sums lie in registers and in shared memory as the output does.
+//
+// A file that does more with an output than to write it defines PUT_VALUE before.
 
 layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint WORKGROUP = 256;
@@ -107,6 +109,10 @@ float biased(uint part, uint row, float sum) {
     return part_bias[part] != NO_BIAS ? sum + vector_floats[part_bias[part] + row] : sum;
 }
 
+#ifndef PUT_VALUE
+#define PUT_VALUE(token, part, row, value) values[token * output_stride + part_column[part] + row] = value
+#endif
+
 // Writes the outputs whose sums are in shared memory: matrix `n` of every piece along its tokens.
 void put_outputs(uint n, uint part, uint first_row, uint first_token) {
     for (uint i = gl_LocalInvocationIndex; i < PIECES * SIDE * OUTPUTS_EACH; i += WORKGROUP) {
@@ -126,7 +132,7 @@ void put_outputs(uint n, uint part, uint first_row, uint first_token) {
             } else {
                 value = biased(part, row, inverse * sum_of(source, matrix_token, column));
             }
-            values[token * output_stride + part_column[part] + row] = cap > 0.0 ? soft_cap(value, cap) : value;
+            PUT_VALUE(token, part, row, cap > 0.0 ? soft_cap(value, cap) : value);
         }
     }
 }

@@ -9,6 +9,11 @@ pub(crate) const LEAST_ROWS: u32 = 3;
 /// Most rows of the operand that it is used for.
 pub(crate) const MOST_ROWS: u32 = 64;
 
+/// Most rows of the operand that a gate leaves for the next product as fragments. A launch less, which forms them, is
+/// a gain of 5 % with 8 rows. With 32 the next product waits for them longer than that launch took: they were
+/// written early, and the gate's weights have driven them out of the cache.
+pub(crate) const MOST_GATE_ROWS: u32 = 16;
+
 /// Where the elements of matrices lie in the registers of a subgroup: neighbouring invocations
 /// share a row, so that an invocation holds the same columns of every so many rows. Which columns
 /// does not matter, as long as they are the same in both operands of a product.

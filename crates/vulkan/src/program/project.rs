@@ -48,8 +48,8 @@ impl Programmer<'_> {
         let input = self.input(op, rows);
         match input {
             InputFrom::Own => {}
-            InputFrom::Fragments => {
-                out.push(self.fragments_product(op, project, &groups[0], rows));
+            InputFrom::Fragments | InputFrom::GateFragments => {
+                out.push(self.fragments_product(op, project, &groups[0], rows, input));
                 return Ok(());
             }
             InputFrom::Codes | InputFrom::Tail => {
@@ -96,7 +96,9 @@ impl Programmer<'_> {
                     let source = if fused { OperandSource::Fused } else { OperandSource::Ready };
                     self.rows_product(op, project, group, count, source, keep)?
                 }
-                ProductKernel::Fragments => self.fragments_product(op, project, group, count),
+                ProductKernel::Fragments => {
+                    self.fragments_product(op, project, group, count, InputFrom::Own)
+                }
                 ProductKernel::Matrix => self.matrix_product(op, project, group, count),
                 ProductKernel::Rotated => self.rotated_product(op, project, group, count),
                 ProductKernel::Tiles => self.tiles_product(op, project, group, count),
@@ -124,7 +126,7 @@ impl Programmer<'_> {
 
     /// Whether the quantised weights of a product of `rows` rows are read in the form for prompts: all of
     /// them or none.
-    fn is_rotated(&self, project: &Project, groups: &[Group<'_>], rows: u32) -> bool {
+    pub(super) fn is_rotated(&self, project: &Project, groups: &[Group<'_>], rows: u32) -> bool {
         let mut integers = groups.iter().filter(|group| group.integer).peekable();
         let many = self.policy_rows(rows) >= rotated_policy::least_rows(&self.limits);
         let plain = !self.is_head(project) && project.soft_cap.is_none();

@@ -99,6 +99,15 @@ impl Resources {
     }
 }
 
+impl Resources {
+    /// Where a gate leaves fragments while it reads some itself: the second halves of both buffers, of which plays of so
+    /// few rows fill less than the first ([`fragments::MOST_GATE_ROWS`](crate::policy::fragments::MOST_GATE_ROWS)).
+    pub fn gate_fragments(&self) -> (Region, Region) {
+        let second = |region: Region| region.slice(region.size / 2, region.size / 2);
+        (second(self.operand), second(self.metas))
+    }
+}
+
 /// Bytes of a layer's KV pages.
 pub(crate) fn page_bytes(plan: &Plan, group: usize) -> u64 {
     (plan.kv_pages[group] * PAGE_TOKENS * plan.graph.kv_groups[group].token_bytes()) as u64

@@ -1,6 +1,6 @@
 //! Products of several rows: `project_tiles`, `project_matrix`, `project_fragments`.
 
-use super::super::{Dispatch, Programmer};
+use super::super::{Dispatch, InputFrom, Programmer};
 use super::Group;
 use super::product::{ProductConstants, gate_code};
 use crate::constants::{matrix as unit, project_fragments, project_tiles as id};
@@ -85,11 +85,25 @@ impl Programmer<'_> {
         project: &Project,
         group: &Group<'_>,
         count: u32,
+        input: InputFrom,
     ) -> Dispatch {
         let gate = project.gate.is_some();
         let shape = fragments::choose(&self.limits, group.rows(), self.policy_rows(count), gate);
         let outputs = if gate { shape.rows_each / 2 } else { shape.rows_each };
-        let (bindings, product, types, workgroups) = self.product_of_many(project, group, outputs);
+        let (mut bindings, product, types, workgroups) =
+            self.product_of_many(project, group, outputs);
+        if input == InputFrom::GateFragments {
+            let (operand, metas) = self.handed(input);
+            let end = bindings.len() - 2;
+            bindings.splice(end.., [operand, metas]);
+        }
+        let next = self.output_for_next(op, count);
+        let (next_operand, next_metas) = self.handed(next);
+        bindings.extend([next_operand, next_metas]);
+        let next_rows = match next {
+            InputFrom::GateFragments => self.fragment_rows(count),
+            _ => 0,
+        };
         let order = self.limits.fragments.expect("the kernel was chosen by it");
         let mut constants = self.unit_specials(project, types, shape.workgroup(&self.limits));
         constants.extend(shape.constants(&self.limits));
@@ -99,6 +113,7 @@ impl Programmer<'_> {
             (project_fragments::OPERAND_ROWS_FIRST, u32::from(order.second_rows_first)),
             (project_fragments::EARLY, u32::from(shape.early)),
             (project_fragments::SHARERS, order.sharers),
+            (project_fragments::NEXT_ROWS, next_rows),
         ]);
         let variant = Variant { shader: Shader::ProjectFragments, constants };
         let groups = [count.div_ceil(shape.tokens_each), workgroups, 1];

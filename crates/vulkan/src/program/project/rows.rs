@@ -124,6 +124,7 @@ impl Programmer<'_> {
     pub(in crate::program) fn handed(&self, input: InputFrom) -> (Region, Region) {
         match input {
             InputFrom::Fragments => (self.resources.operand, self.resources.metas),
+            InputFrom::GateFragments => self.resources.gate_fragments(),
             InputFrom::Tail => self.resources.handed[1],
             InputFrom::Codes | InputFrom::Own => self.resources.handed[0],
         }
