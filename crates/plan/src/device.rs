@@ -306,6 +306,18 @@ pub enum Rounding {
     },
 }
 
+impl Rounding {
+    /// What a kernel that rounds so does with the inputs of one of its products: floats are rounded where they meet matrix
+    /// units, and nowhere else.
+    pub fn of_product(self, quantised: bool) -> Rounding {
+        match self {
+            Rounding::Halves => self,
+            _ if quantised => self,
+            _ => Rounding::None,
+        }
+    }
+}
+
 /// A plan's play that can be looked into: kernel by kernel, tensor by tensor. For checks only; slow.
 pub trait Probe {
     /// Makes ready to play the kernels of `step` one by one.
@@ -324,7 +336,7 @@ pub trait Probe {
     /// rotated where the type wants it (`KvGroup::key_rotation`).
     fn read_kv(&mut self, slot: KvSlot, rows: &[Row]) -> Result<[Vec<f32>; 2], DeviceError>;
 
-    /// How kernel `op` rounds the inputs of its products with quantised weights, or those of its
+    /// How kernel `op` rounds the inputs of its products ([`Rounding::of_product`]), or those of its
     /// attention, in a play of `step`. An attention knows [`Rounding::Halves`] and [`Rounding::Bf16`] only.
     fn rounding(&self, op: usize, step: &Step) -> Rounding;
 

@@ -1,7 +1,7 @@
-// project_matrix: a product of quantised weights with many rows, on the device's matrix units.
+// project_matrix: a product of weights with many rows, on the device's matrix units.
 //
 // A step of the loop brings STEP blocks of 32 columns into shared memory, weights dequantised to
-// half floats; what the next step needs is on its way from memory meanwhile, in registers.
+// half floats, or floats rounded to them; what the next step needs is on its way from memory meanwhile, in registers.
 #version 460
 #extension GL_GOOGLE_include_directive : require
 #extension GL_KHR_memory_scope_semantics : require
@@ -28,6 +28,17 @@ const uint STEP_VECTORS = TOKENS * STEP * 4;
 const uint BLOCK_FETCHES = (STEP_BLOCKS + WORKGROUP - 1) / WORKGROUP;
 const uint VECTOR_FETCHES = (STEP_VECTORS + WORKGROUP - 1) / WORKGROUP;
 
+// Weights are floats: a block is not codes and scales, but vectors of four or eight weights.
+const bool FLOATS = TYPE_A <= BF16;
+const uint BLOCK_VECTORS = TYPE_A == F32 || TYPE_B == F32 ? 8 : 4;
+const uint RAW_FETCHES = FLOATS ? 1 : BLOCK_FETCHES;
+const uint FLOAT_FETCHES = FLOATS ? BLOCK_FETCHES * BLOCK_VECTORS : 1;
+
+// What an invocation has under way.
+Raw raws[RAW_FETCHES];
+uvec4 floats[FLOAT_FETCHES];
+uvec4 vectors[VECTOR_FETCHES];
+
 // Whether a row of the tile belongs to the second part of a gate.
 bool is_up(uint tile_row) { return GATE != 0 && tile_row / SIDE % 2 == 1; }
 
@@ -42,12 +53,53 @@ Raw fetch_block(uint part, uint first_row, uint tile_row, uint block) {
     return load_block(part, false, first_row, tile_row, block);
 }
 
-void fetch(uint part, uint first_row, uint first_token, uint first_block, out Raw raws[BLOCK_FETCHES],
-           out uvec4 vectors[VECTOR_FETCHES]) {
+// Whether weights have TYPE_B: of a gate, those of the second part.
+bool has_second_type(uint part, const bool second) {
+    return TYPE_A != TYPE_B && (GATE != 0 ? second : (flags & (1u << part)) != 0);
+}
+
+// Vector `v` of a block of a row of the tile, of weights that are floats.
+uvec4 load_float_vector(uint part, const bool second, uint first_row, uint tile_row, uint block, const uint v) {
+    const uint row = min(GATE != 0 ? first_row + tile_row / (2 * SIDE) * SIDE + tile_row % SIDE : first_row + tile_row,
+                         part_rows[part] - 1);
+    if (has_second_type(part, second)) {
+        return float_vector(TYPE_B, Matrix(GATE != 0 ? 1 : part, part_rows[part], BLOCKS), row, block, v);
+    }
+    if (GATE != 0 && second) {
+        return float_vector(TYPE_A, Matrix(1, part_rows[part], BLOCKS), row, block, v);
+    }
+    return float_vector(TYPE_A, Matrix(part, part_rows[part], BLOCKS), row, block, v);
+}
+
+// The same of floats, as block `i` of those that this invocation has under way.
+void fetch_floats(const uint i, uint part, uint first_row, uint tile_row, uint block) {
+    const uint inside = BLOCKS % STEP == 0 ? block : min(block, BLOCKS - 1);
+    [[unroll]] for (uint v = 0; v < BLOCK_VECTORS; v++) {
+        uvec4 found;
+        if (is_up(tile_row)) {
+            found = load_float_vector(part, true, first_row, tile_row, inside, v);
+        } else {
+            found = load_float_vector(part, false, first_row, tile_row, inside, v);
+        }
+        floats[i * BLOCK_VECTORS + v] = inside == block ? found : uvec4(0);
+    }
+}
+
+// Eight weights of it as half floats.
+uvec4 float_halves(const uint type, const uint i, const uint k) {
+    const uint at = i * BLOCK_VECTORS;
+    return halves_of_floats(type, floats[type == F32 ? at + 2 * k : at + k], floats[type == F32 ? at + 2 * k + 1 : at]);
+}
+
+void fetch(uint part, uint first_row, uint first_token, uint first_block) {
     [[unroll]] for (uint i = 0; i < BLOCK_FETCHES; i++) {
         const uint at = i * WORKGROUP + gl_LocalInvocationIndex;
         if (STEP_BLOCKS % WORKGROUP == 0 || at < STEP_BLOCKS) {
-            raws[i] = fetch_block(part, first_row, at / STEP, first_block + at % STEP);
+            if (FLOATS) {
+                fetch_floats(i, part, first_row, at / STEP, first_block + at % STEP);
+            } else {
+                raws[i] = fetch_block(part, first_row, at / STEP, first_block + at % STEP);
+            }
         }
     }
     [[unroll]] for (uint i = 0; i < VECTOR_FETCHES; i++) {
@@ -63,13 +115,20 @@ void fetch(uint part, uint first_row, uint first_token, uint first_block, out Ra
     }
 }
 
-void store(uint part, Raw raws[BLOCK_FETCHES], uvec4 vectors[VECTOR_FETCHES]) {
+void store(uint part) {
     [[unroll]] for (uint i = 0; i < BLOCK_FETCHES; i++) {
         const uint at = i * WORKGROUP + gl_LocalInvocationIndex;
         if (STEP_BLOCKS % WORKGROUP == 0 || at < STEP_BLOCKS) {
             const uint tile_row = at / STEP;
             [[unroll]] for (uint k = 0; k < 4; k++) {
-                const uvec4 halves = decode_block(part, is_up(tile_row), raws[i], k);
+                uvec4 halves;
+                if (!FLOATS) {
+                    halves = decode_block(part, is_up(tile_row), raws[i], k);
+                } else if (has_second_type(part, is_up(tile_row))) {
+                    halves = float_halves(TYPE_B, i, k);
+                } else {
+                    halves = float_halves(TYPE_A, i, k);
+                }
                 tile[tile_row * STRIDE + at % STEP * 4 + k] = halves;
             }
         }
@@ -103,16 +162,14 @@ void main() {
         sums[i] = coopmat<float, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseAccumulator>(0.0);
     }
 
-    Raw raws[BLOCK_FETCHES];
-    uvec4 vectors[VECTOR_FETCHES];
-    fetch(part, first_row, first_token, 0, raws, vectors);
+    fetch(part, first_row, first_token, 0);
     for (uint first_block = 0; first_block < BLOCKS; first_block += STEP) {
         barrier();
-        store(part, raws, vectors);
+        store(part);
         barrier();
         // Without a branch, so that the loads may go between the products. The last step's are in vain.
         const uint next = first_block + STEP < BLOCKS ? first_block + STEP : first_block;
-        fetch(part, first_row, first_token, next, raws, vectors);
+        fetch(part, first_row, first_token, next);
         [[unroll]] for (uint k = 0; k < DEPTH / SIDE; k++) {
             const uint column = slice * DEPTH + k * SIDE;
             coopmat<float16_t, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseA> inputs[COUNT];

@@ -162,7 +162,7 @@ fn fragments_of_every_size() {
     let gpu = open();
     for parallelism in [1, 1 << 17] {
         let options = VulkanOptions { parallelism: Some(parallelism), ..gpu::options(&gpu) };
-        let mut bench = Bench::new(options, ragged());
+        let mut bench = Bench::new(options, ragged([TensorType::Q8_0, TensorType::Q4_1]));
         bench.check(
             "project_fragments",
             &[(&[(0, 0, 3)], 3), (&[(0, 3, 20)], 20), (&[(0, 23, 63), (1, 0, 1)], 64)],
@@ -178,8 +178,7 @@ fn fragments_of_every_size() {
 }
 
 /// A model of biases and two types in which no number is a whole number of tiles.
-fn ragged() -> (Plan, RandomWeights) {
-    use TensorType::{Q4_1, Q8_0};
+fn ragged([most, others]: [TensorType; 2]) -> (Plan, RandomWeights) {
     let (hidden, feed_forward) = (288, 416);
     let (kv_heads, group, head_dim) = (3, 1, 32);
     let case = Case {
@@ -190,10 +189,10 @@ fn ragged() -> (Plan, RandomWeights) {
         kv_heads,
         group,
         head_dim,
-        ..usual(Q8_0)
+        ..usual(most)
     };
     let differs = |name: &str| ["attn_v", "ffn_up"].iter().any(|part| name.contains(part));
-    let type_of = |name: &str| if differs(name) { Q4_1 } else { Q8_0 };
+    let type_of = |name: &str| if differs(name) { others } else { most };
     plan_of_types(&case, VulkanDevice::spec_named("vulkan"), type_of)
 }
 
@@ -201,7 +200,7 @@ fn ragged() -> (Plan, RandomWeights) {
 #[ignore = "needs cooperative matrices: scripts/acceptance"]
 fn tiles_of_every_type() {
     let gpu = open();
-    for ty in quantised() {
+    for &ty in TensorType::ALL {
         let made = plan(&square(ty, Numeric::Fast), VulkanDevice::spec_named("vulkan"));
         let mut bench = Bench::new(gpu::options(&gpu), made);
         println!("{ty}");
@@ -216,13 +215,17 @@ fn tiles_of_every_size() {
     let gpu = open();
     let mut seen = BTreeSet::new();
     // With room for nothing more the larger tile is chosen, with room for much the smaller.
-    for parallelism in [1, 1 << 15] {
+    let quantised = [TensorType::Q8_0, TensorType::Q4_1];
+    let floats = [TensorType::F16, TensorType::F32];
+    for (parallelism, types) in
+        [1, 1 << 15].into_iter().flat_map(|room| [quantised, floats].map(|types| (room, types)))
+    {
         let options = VulkanOptions {
             parallelism: Some(parallelism),
             fragments: false,
             ..gpu::options(&gpu)
         };
-        let mut bench = Bench::new(options, ragged());
+        let mut bench = Bench::new(options, ragged(types));
         let kernel = "project_matrix";
         bench.check(kernel, &[(&[(0, 0, 13)], 13), (&[(0, 13, 30)], 30), (&[(1, 0, 50)], 50)]);
         bench.check(kernel, &[(&[(1, 50, 200), (0, 43, 1)], 1), (&[(0, 44, 301)], 1)]);
@@ -236,10 +239,10 @@ fn tiles_of_every_size() {
 #[test]
 #[ignore = "needs cooperative matrices: scripts/acceptance"]
 fn large_tile() {
-    use TensorType::{Q4_0, Q4K, Q6K, Q8_0};
+    use TensorType::{BF16, F16, F32, Q4_0, Q4K, Q6K, Q8_0};
     let gpu = open();
     let options = VulkanOptions { parallelism: Some(1 << 16), ..gpu::options(&gpu) };
-    for (ty, other) in [(Q4_0, Q4_0), (Q8_0, Q8_0), (Q4K, Q6K)] {
+    for (ty, other) in [(Q4_0, Q4_0), (Q8_0, Q8_0), (Q4K, Q6K), (F16, F16), (F32, BF16)] {
         let case = Case {
             feed_forward: 1280,
             kv_heads: 16,

@@ -49,7 +49,7 @@ impl NodeError<'_> {
     fn rounded_inputs(&self, matrix: &PackedMatrix) -> RoundedInputs {
         let columns = matrix.columns;
         let x = self.input(0);
-        let rounding = if matrix.ty.is_quantized() { self.rounding } else { Rounding::None };
+        let rounding = self.rounding.of_product(matrix.ty.is_quantized());
         // Minima and zero points are summed apart from the codes they offset, so the terms that
         // cancel are up to the code range larger than the result.
         let growth = if rounding == Rounding::None { 1.0 } else { 16.0 };

@@ -36,7 +36,7 @@ impl RoundedModel {
             let rounding = match node.op {
                 Op::MatMul { weight: WeightId(weight), .. } => {
                     let quantised = plan.graph.weights[weight].ty.is_quantized();
-                    Some(if quantised { roundings.weights[weight] } else { Rounding::None })
+                    Some(roundings.weights[weight].of_product(quantised))
                 }
                 // Weights of tokens are rounded, too: the bit less stands for both.
                 Op::Attention(spec) => {

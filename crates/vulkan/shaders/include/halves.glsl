@@ -12,6 +12,20 @@
 #define HALF_1024 0x64006400u
 #endif
 
+// Eight floats as half floats, in the same order; `more` is the second half of those of f32.
+uvec4 halves_of_floats(const uint type, uvec4 words, uvec4 more) {
+    if (type == F32) {
+        const vec4 x = uintBitsToFloat(words), y = uintBitsToFloat(more);
+        return uvec4(packHalf2x16(x.xz), packHalf2x16(x.yw), packHalf2x16(y.xz), packHalf2x16(y.yw));
+    }
+    const uvec4 low = words & 0xffffu, high = words >> 16;
+    if (type == F16) {
+        return uvec4(low.x | (low.y << 16), high.x | (high.y << 16), low.z | (low.w << 16), high.z | (high.w << 16));
+    }
+    const vec4 even = uintBitsToFloat(words << 16), odd = uintBitsToFloat(words & 0xffff0000u);
+    return uvec4(packHalf2x16(even.xy), packHalf2x16(odd.xy), packHalf2x16(even.zw), packHalf2x16(odd.zw));
+}
+
 // Weights 8 k to 8 k + 7 of a block, in the order 0 2 1 3 4 6 5 7. Only `scale` and `minimum` were
 // rounded before; they are halves in most types to begin with.
 uvec4 decode_eight(const uint type, Raw raw, const uint k) {

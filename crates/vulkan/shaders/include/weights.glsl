@@ -185,6 +185,12 @@ void decode_scales(const uint type, Raw raw, out vec2 scale, out vec2 minimum) {
     }
 }
 
+// Vector `v` of a block of floats as it lies in memory: four weights of f32, eight of others, which have none behind the fourth.
+uvec4 float_vector(const uint type, Matrix matrix, uint row, uint block, uint v) {
+    const uint count = type == F32 ? 8 : 4;
+    return weight_vectors[matrix.part].data[(row * count + min(v, count - 1)) * matrix.blocks + block];
+}
+
 // Vector `k` (0 to 7) of four weights of a block, dequantised.
 vec4 float_weights(const uint type, Matrix matrix, uint row, uint block, uint k) {
     if (type == F32) {

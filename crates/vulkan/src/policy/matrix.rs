@@ -44,6 +44,13 @@ impl MatrixShape {
         16 * tiles.max(sums)
     }
 
+    /// The same for weights of f32, whose registers on their way are eight times those of four bits: half as much at a time where
+    /// invocations have several blocks.
+    pub fn with_wide_weights(self) -> MatrixShape {
+        let step = if self.split == 1 { (self.step / 2).max(1) } else { self.step };
+        MatrixShape { step, ..self }
+    }
+
     /// The same with as many matrices of another side than 16.
     fn of_side(self, side: u32) -> MatrixShape {
         let scaled = |each: u32| each * side / 16;

@@ -12,7 +12,7 @@ mod single;
 use super::{Body, Dispatch, InputFrom, Programmer};
 use crate::policy::{Limits, fragments, rotated as rotated_policy, single as single_policy};
 use group::Group;
-use pianola_plan::{DeviceError, Kernel, Project, Rounding, RowSet};
+use pianola_plan::{DeviceError, Kernel, Numeric, Project, Rounding, RowSet};
 pub(super) use product::gate_code as product_gate_code;
 use prologue::OperandForm;
 use rows::OperandSource;
@@ -62,9 +62,11 @@ impl Programmer<'_> {
         // The form of the operand that is in memory, for groups that share one.
         let mut ready = None;
         for group in &groups {
-            let kernel = match rotated && group.integer {
-                true => ProductKernel::Rotated,
-                false => self.product_kernel(rows, logits, group.integer),
+            let kernel = match (rotated, group.integer) {
+                (true, true) => ProductKernel::Rotated,
+                // All of a product's inputs are rounded to half floats or none.
+                (true, false) => ProductKernel::Tiles,
+                (false, integer) => self.product_kernel(rows, logits, integer),
             };
             let refined = logits
                 && group.integer
@@ -121,7 +123,8 @@ impl Programmer<'_> {
         if rows * if logits && integer { 2 } else { 1 } <= 8 {
             return ProductKernel::Rows;
         }
-        if integer && matrices > 0 { ProductKernel::Matrix } else { ProductKernel::Tiles }
+        let fast = self.plan.options.numeric == Numeric::Fast;
+        if fast && matrices > 0 { ProductKernel::Matrix } else { ProductKernel::Tiles }
     }
 
     /// Whether the quantised weights of a product of `rows` rows are read in the form for prompts: all of
@@ -133,7 +136,7 @@ impl Programmer<'_> {
         many && plain && integers.peek().is_some() && integers.all(Group::has_prompt_form)
     }
 
-    /// How a kernel of the plan rounds the inputs of its products: those in integers, and those of an
+    /// How a kernel of the plan rounds the inputs of its products: those in integers, those on matrix units, and those of an
     /// attention on matrix units.
     pub fn rounding(&self, op: usize, body: Body) -> Rounding {
         let project = match &self.plan.ops[op].kernel {
@@ -143,10 +146,13 @@ impl Programmer<'_> {
         };
         // A plan that cannot be cut into groups was refused when it was recorded.
         let groups = self.groups(project).unwrap_or_default();
-        if !groups.iter().any(|group| group.integer) {
-            return Rounding::None;
-        }
         let logits = self.is_head(project);
+        if !groups.iter().any(|group| group.integer) {
+            return match self.product_kernel(body.rows, logits, false) {
+                ProductKernel::Matrix => Rounding::Halves,
+                _ => Rounding::None,
+            };
+        }
         let within = self.plan.segments[body.segment].ops.clone();
         let handed = Programmer { within, ..*self }.input(op, body.rows) != InputFrom::Own;
         if !handed && self.is_rotated(project, &groups, body.rows) {

@@ -7,6 +7,7 @@ use crate::constants::{matrix as unit, project_fragments, project_tiles as id};
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
 use crate::policy::{self, fragments, matrix};
+use pianola_formats::TensorType;
 use pianola_plan::Project;
 
 impl Programmer<'_> {
@@ -68,7 +69,10 @@ impl Programmer<'_> {
         count: u32,
     ) -> Dispatch {
         let gate = project.gate.is_some();
+        let widest = group.parts.iter().map(|part| part.1.ty.block_bytes());
+        let wide = !group.integer && widest.max() == Some(TensorType::F32.block_bytes());
         let shape = matrix::choose(&self.limits, group.rows(), self.policy_rows(count), gate);
+        let shape = if wide { shape.with_wide_weights() } else { shape };
         // A gate's tile holds as many rows of each part as it has outputs.
         let outputs = if gate { shape.rows() / 2 } else { shape.rows() };
         let (bindings, product, types, workgroups) = self.product_of_many(project, group, outputs);
