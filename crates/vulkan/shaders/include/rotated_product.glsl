@@ -34,7 +34,7 @@ layout(set = 1, binding = 5, std430) readonly restrict buffer Operand { uvec4 op
 // The scale of a row of the operand is metas[row].x.
 layout(set = 1, binding = 6, std430) readonly restrict buffer Metas { uvec2 metas[]; };
 #ifdef SLICED
-// [tile][slice][subgroup][matrix of its sums][token][row].
+// [tile][slice][subgroup][matrix of its sums][element of an invocation][invocation].
 layout(set = 1, binding = 7, std430) coherent buffer Partials { int partials[]; };
 // Slices of a tile that are done.
 layout(set = 1, binding = 8, std430) coherent buffer Arrivals { uint arrivals[]; };
@@ -186,23 +186,29 @@ void put_outputs(uint n, uint part, uint first_row, uint first_token, Finish fin
 #ifdef SLICED
 // A name, because arrays are of one type only if their lengths are one constant.
 const uint PIECE_MATRICES = COUNT * HEIGHT;
+// Elements of a matrix of sums that an invocation has.
+const uint LENGTH = SIDE * SIDE / (WORKGROUP / PIECES);
 // Chunks of this workgroup.
 #define FIRST_CHUNK (gl_WorkGroupID.z * CHUNKS / SLICES)
 #define CHUNK_END ((gl_WorkGroupID.z + 1) * CHUNKS / SLICES)
 
 shared uint arrived;
 
-// Place of a slice's sums: the first of this subgroup's.
-uint partial_at(uint slice) {
+// Place of an invocation's element `e` of the sums of matrix `i` of a slice.
+uint partial_at(uint slice, uint i, uint e) {
     const uint tile_index = gl_WorkGroupID.y * gl_NumWorkGroups.x + gl_WorkGroupID.x;
-    return ((tile_index * SLICES + slice) * PIECES + gl_SubgroupID) * COUNT * HEIGHT * SIDE * SIDE;
+    const uint matrix = ((tile_index * SLICES + slice) * PIECES + gl_SubgroupID) * PIECE_MATRICES + i;
+    return matrix * SIDE * SIDE + e * (WORKGROUP / PIECES) + gl_SubgroupInvocationID;
 }
 
-// Leaves this slice's sums. Returns true for the last slice of the tile, whose sums are then those of all.
+// Leaves this slice's sums. Returns true for the last slice of the tile, whose sums are then those of all. Elements go one by
+// one, each by the invocation that has it: NVIDIA's driver does not take a matrix that is loaded as a whole for coherent, and
+// reads what was there before.
 bool join_slices(inout SUMS sums[PIECE_MATRICES]) {
-    const uint mine = partial_at(gl_WorkGroupID.z);
     [[unroll]] for (uint i = 0; i < PIECE_MATRICES; i++) {
-        coopMatStore(sums[i], partials, mine + i * SIDE * SIDE, SIDE, gl_CooperativeMatrixLayoutRowMajor);
+        [[unroll]] for (uint e = 0; e < LENGTH; e++) {
+            partials[partial_at(gl_WorkGroupID.z, i, e)] = sums[i][e];
+        }
     }
     memoryBarrierBuffer();
     barrier();
@@ -223,11 +229,10 @@ bool join_slices(inout SUMS sums[PIECE_MATRICES]) {
         if (slice == gl_WorkGroupID.z) {
             continue;
         }
-        const uint other = partial_at(slice);
         [[unroll]] for (uint i = 0; i < PIECE_MATRICES; i++) {
-            SUMS more;
-            coopMatLoad(more, partials, other + i * SIDE * SIDE, SIDE, gl_CooperativeMatrixLayoutRowMajor);
-            sums[i] += more;
+            [[unroll]] for (uint e = 0; e < LENGTH; e++) {
+                sums[i][e] += partials[partial_at(slice, i, e)];
+            }
         }
     }
     return true;
