@@ -6,7 +6,18 @@ use crate::memory::{Memory, Purpose, Region, block_size, region_size};
 use crate::policy::{Limits, rotated};
 use crate::program::Resources;
 use crate::weights::Weights;
-use pianola_plan::{Allocation, DeviceError, DeviceId, HeapShare, Numeric, Plan};
+use pianola_plan::{Allocation, DeviceError, DeviceId, HeapShare, Numeric, Plan, WeightShape};
+
+/// Weights in the matrices of a plan's layers, whatever devices these are on.
+fn layer_weights(plan: &Plan) -> usize {
+    let weights = plan.graph.weights.iter().enumerate();
+    let of_layers = weights.filter(|&(index, _)| plan.weight_layer(index).is_some());
+    let size = |shape: WeightShape| match shape {
+        WeightShape::Matrix { rows, columns } => rows * columns,
+        WeightShape::Vector { .. } => 0,
+    };
+    of_layers.map(|(_, spec)| size(spec.shape)).sum()
+}
 
 /// Name of a device's own memory.
 const DEVICE_LOCAL: &str = "device-local";
@@ -123,7 +134,7 @@ impl Budget {
             (self.limits.byte_depth == 0, "the device has no matrix units for int8"),
             (options.numeric == Numeric::Exact, "exact mode rounds nothing"),
             (options.reproducible, "reproducible plans compute all rows alike"),
-            (options.max_rows < rotated::least_rows(&self.limits) as usize, "plays have few rows"),
+            (options.max_rows < rotated::LEAST_ROWS as usize, "plays have few rows"),
             (!rotated::has_room(&self.limits), "a workgroup has too little shared memory"),
         ];
         let obstacle = obstacles.into_iter().find(|obstacle| obstacle.0);
@@ -139,7 +150,7 @@ impl Budget {
                 // Over the bus they would be read more slowly than the first form is decoded.
                 let own = |heap: &HeapShare| heap.name == DEVICE_LOCAL || heap.taken == 0;
                 let in_own_memory = self.share(&sizes).is_some_and(|heaps| heaps.iter().all(own));
-                Ok(self.discrete && in_own_memory)
+                Ok(self.discrete && in_own_memory && layer_weights(plan) >= rotated::LEAST_WEIGHTS)
             }
         }
     }
@@ -268,9 +279,9 @@ mod tests {
         assert_eq!(budget(&[100], Some(300)).bytes(), 100 * MIB);
     }
 
-    /// A small model in Q8_0, in plays of up to `max_rows` rows.
-    fn plan(max_rows: usize, reproducible: bool) -> Plan {
-        let shape = SHAPES.iter().find(|shape| shape.name == "gemma3:270m").unwrap();
+    /// A model in Q8_0, in plays of up to `max_rows` rows.
+    fn plan(shape: &str, max_rows: usize, reproducible: bool) -> Plan {
+        let shape = SHAPES.iter().find(|known| known.name == shape).unwrap();
         let weights = RandomWeights::new(&shape.config(), 1, |_, _, _| TensorType::Q8_0);
         let graph = pianola_model::graph(&shape.config(), &weights, None).unwrap();
         let placement = Placement::single(&graph, VulkanDevice::spec_named("vulkan"));
@@ -306,7 +317,7 @@ mod tests {
         };
         let keeps = |budget: &Budget, plan: &Plan| budget.keeps_prompt_weights(plan, DeviceId(0));
         let (auto, on) = (PromptWeights::Auto, PromptWeights::On);
-        let prompts = plan(512, false);
+        let prompts = plan("gemma3:1b", 512, false);
         let all = of(4096, 32, auto).allocations(&prompts, DeviceId(0)).unwrap();
         let bytes = |second: bool| -> u64 {
             let kind = |allocation: &&Allocation| {
@@ -314,11 +325,15 @@ mod tests {
             };
             all.iter().filter(kind).map(|allocation| allocation.bytes).sum()
         };
-        // 18 layers of 4 heads, 1 for keys and values, of 256: 640 wide, 2,048 between gate and down. A byte
+        // 26 layers of 4 heads, 1 for keys and values, of 256: 1,152 wide, 6,912 between gate and down. A byte
         // a weight, and a scale a row.
-        let rows = [(1024 + 2 * 256 + 2 * 2048, 640), (640, 1024), (640, 2048)];
+        let rows = [(1024 + 2 * 256 + 2 * 6912, 1152), (1152, 1024), (1152, 6912)];
         let layer: u64 = rows.iter().map(|(rows, columns)| rows * (columns + 4)).sum();
-        assert!(bytes(true).abs_diff(18 * layer) <= 18 * 7 * 256, "{}", bytes(true));
+        assert!(bytes(true).abs_diff(26 * layer) <= 26 * 7 * 256, "{}", bytes(true));
+        // A small model has them only where it is told to.
+        let small = plan("gemma3:270m", 512, false);
+        assert!(!keeps(&of(4096, 32, auto), &small).unwrap());
+        assert!(keeps(&of(4096, 32, on), &small).unwrap());
         // With room for everything else there is no room for it; what it leaves goes to nobody else.
         let rest = bytes(false).div_ceil(MIB) + 64;
         assert!(!keeps(&of(rest, 32, auto), &prompts).unwrap());
@@ -333,8 +348,8 @@ mod tests {
         assert!(!keeps(&Budget { discrete: false, ..of(4096, 32, auto) }, &prompts).unwrap());
         for (byte_depth, plan, why) in [
             (0, prompts, "no matrix units for int8"),
-            (32, plan(512, true), "reproducible"),
-            (32, plan(32, false), "few rows"),
+            (32, plan("gemma3:1b", 512, true), "reproducible"),
+            (32, plan("gemma3:1b", 32, false), "few rows"),
         ] {
             assert!(!keeps(&of(4096, byte_depth, auto), &plan).unwrap());
             let error = keeps(&of(4096, byte_depth, on), &plan).unwrap_err().to_string();

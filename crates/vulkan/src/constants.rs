@@ -55,7 +55,6 @@ constants! {
         WORKGROUP = 0, GATE = 1, CHUNKS = 2, SIDE = 3, DEPTH = 4, ROWS_EACH = 5, TOKENS_EACH = 6,
         ACROSS = 7, ALONG = 8, OPERAND_ROWS = 9
     }
-    "project_rotated_slices.comp" project_rotated_slices { SLICES = 10 }
     "rotate_weights.comp" rotate_weights {
         WORKGROUP = 0, TYPE = 1, WIDTH = 2, PASSES = 3, SUBGROUP = 4, ROTATION = 5
     }
@@ -113,9 +112,6 @@ mod tests {
             Shader::ProjectMatrix => vec![matrix::NAMED, project_matrix::NAMED],
             Shader::ProjectFragments => vec![matrix::NAMED, project_fragments::NAMED],
             Shader::ProjectRotated => vec![project_rotated::NAMED],
-            Shader::ProjectRotatedSlices => {
-                vec![project_rotated::NAMED, project_rotated_slices::NAMED]
-            }
             Shader::RotateWeights => vec![rotate_weights::NAMED],
             Shader::KvWrite => vec![heads::NAMED, fault::NAMED],
             Shader::Attention => vec![heads::NAMED, attention::NAMED, fault::NAMED],

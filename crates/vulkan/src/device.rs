@@ -49,7 +49,7 @@ pub struct VulkanOptions {
 /// many rows in fast mode: about twice as fast as dequantised ones, for a byte a weight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PromptWeights {
-    /// On a card with matrix units for int8, if it has memory left when everything else is placed.
+    /// On a card with matrix units for int8, if it has memory left when everything else is placed and the model is not a small one.
     #[default]
     Auto,
     /// Always; an error where the device or the plan cannot. Matrices whose rows cannot be rotated, or whose

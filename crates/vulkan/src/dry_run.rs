@@ -89,7 +89,7 @@ impl OpLaunch {
             Shader::ProjectMatrix | Shader::ProjectFragments => {
                 Some([[matrix::ROWS_EACH, matrix::ACROSS], [matrix::TOKENS_EACH, matrix::ALONG]])
             }
-            Shader::ProjectRotated | Shader::ProjectRotatedSlices => Some([
+            Shader::ProjectRotated => Some([
                 [project_rotated::ROWS_EACH, project_rotated::ACROSS],
                 [project_rotated::TOKENS_EACH, project_rotated::ALONG],
             ]),

@@ -20,7 +20,6 @@ pub(crate) enum Shader {
     ProjectMatrix,
     ProjectFragments,
     ProjectRotated,
-    ProjectRotatedSlices,
     RotateWeights,
     KvWrite,
     Attention,
@@ -45,7 +44,7 @@ pub(crate) enum Shader {
 }
 
 impl Shader {
-    pub const ALL: [Shader; 31] = [
+    pub const ALL: [Shader; 30] = [
         Shader::Embed,
         Shader::RopeAngles,
         Shader::Prologue,
@@ -55,7 +54,6 @@ impl Shader {
         Shader::ProjectMatrix,
         Shader::ProjectFragments,
         Shader::ProjectRotated,
-        Shader::ProjectRotatedSlices,
         Shader::RotateWeights,
         Shader::KvWrite,
         Shader::Attention,
@@ -91,7 +89,6 @@ impl Shader {
             Shader::ProjectMatrix => "project_matrix",
             Shader::ProjectFragments => "project_fragments",
             Shader::ProjectRotated => "project_rotated",
-            Shader::ProjectRotatedSlices => "project_rotated_slices",
             Shader::RotateWeights => "rotate_weights",
             Shader::KvWrite => "kv_write",
             Shader::Attention => "attention",
@@ -128,9 +125,6 @@ impl Shader {
             Shader::ProjectMatrix => include_bytes!("../spirv/project_matrix.spv"),
             Shader::ProjectFragments => include_bytes!("../spirv/project_fragments.spv"),
             Shader::ProjectRotated => include_bytes!("../spirv/project_rotated.spv"),
-            Shader::ProjectRotatedSlices => {
-                include_bytes!("../spirv/project_rotated_slices.spv")
-            }
             Shader::RotateWeights => include_bytes!("../spirv/rotate_weights.spv"),
             Shader::KvWrite => include_bytes!("../spirv/kv_write.spv"),
             Shader::Attention => include_bytes!("../spirv/attention.spv"),
@@ -166,7 +160,7 @@ impl Shader {
             Shader::ProjectTiles | Shader::ProjectMatrix | Shader::ProjectRotated => {
                 &[3, 3, 3, 1, 1, 1, 1]
             }
-            Shader::ProjectFragments | Shader::ProjectRotatedSlices => &[3, 3, 3, 1, 1, 1, 1, 1, 1],
+            Shader::ProjectFragments => &[3, 3, 3, 1, 1, 1, 1, 1, 1],
             Shader::KvWrite => &[1; 6],
             Shader::Attention | Shader::AttentionSingle => &[1; 11],
             Shader::AttentionMatrix => &[1; 9],

@@ -136,7 +136,7 @@ impl VulkanRecording {
         }
         let mut uploader = Uploader::new(&gpu)?;
         weights.load(&memory, &mut uploader, &plan, source, progress)?;
-        for counters in [resources.arrivals, resources.finished, resources.product_arrivals] {
+        for counters in [resources.arrivals, resources.finished] {
             uploader.copy(&memory, counters, &vec![0; counters.size as usize])?;
         }
         uploader.finish()?;

@@ -202,7 +202,7 @@ fn tiles_of_every_type() {
     let gpu = open();
     for &ty in TensorType::ALL {
         let made = plan(&square(ty, Numeric::Fast), VulkanDevice::spec_named("vulkan"));
-        let mut bench = Bench::new(gpu::options(&gpu), made);
+        let mut bench = Bench::new(without_prompt_weights(&gpu), made);
         println!("{ty}");
         bench.check("project_matrix", &[(&[(0, 0, 100)], 72)]);
     }
@@ -223,7 +223,7 @@ fn tiles_of_every_size() {
         let options = VulkanOptions {
             parallelism: Some(parallelism),
             fragments: false,
-            ..gpu::options(&gpu)
+            ..without_prompt_weights(&gpu)
         };
         let mut bench = Bench::new(options, ragged(types));
         let kernel = "project_matrix";
@@ -241,7 +241,7 @@ fn tiles_of_every_size() {
 fn large_tile() {
     use TensorType::{BF16, F16, F32, Q4_0, Q4K, Q6K, Q8_0};
     let gpu = open();
-    let options = VulkanOptions { parallelism: Some(1 << 16), ..gpu::options(&gpu) };
+    let options = VulkanOptions { parallelism: Some(1 << 16), ..without_prompt_weights(&gpu) };
     for (ty, other) in [(Q4_0, Q4_0), (Q8_0, Q8_0), (Q4K, Q6K), (F16, F16), (F32, BF16)] {
         let case = Case {
             feed_forward: 1280,
@@ -262,6 +262,11 @@ fn large_tile() {
         }
         assert!(bench.seen.len() > 1, "{:?}", bench.seen);
     }
+}
+
+/// Options without weights of their own for prompts, which a card with much memory keeps by itself.
+fn without_prompt_weights(gpu: &Arc<Gpu>) -> VulkanOptions {
+    VulkanOptions { prompt_weights: PromptWeights::Off, ..gpu::options(gpu) }
 }
 
 /// Options with weights of their own for prompts.
@@ -310,33 +315,6 @@ fn rotated_of_every_size() {
         seen.extend(bench.seen);
     }
     assert_eq!(seen.len(), 4, "{seen:?}");
-}
-
-/// 33 to 64 rows on a large card: columns of a tile are shared by workgroups, whose sums the last one adds up.
-#[test]
-#[ignore = "needs cooperative matrices: scripts/acceptance"]
-fn rotated_of_few_rows() {
-    /// As in project_rotated_slices.comp.
-    const SLICES: u32 = 10;
-    let gpu = open();
-    let options = VulkanOptions { parallelism: Some(1 << 17), ..with_prompt_weights(&gpu) };
-    let case = Case { hidden: 1024, feed_forward: 1536, ..usual(TensorType::Q8_0) };
-    let made = plan(&case, VulkanDevice::spec_named("vulkan"));
-    let mut bench = Bench::new(options, made);
-    let launches = bench.recording.launches(50, 1).unwrap();
-    let rotated = launches.iter().filter(|launch| launch.kernel == "project_rotated_slices");
-    let slices = |launch: &OpLaunch| {
-        launch.constants.iter().find(|constant| constant.0 == SLICES).map(|constant| constant.1)
-    };
-    let slices: BTreeSet<Option<u32>> = rotated.map(slices).collect();
-    // Eight chunks, and twelve of down, in slices of four.
-    assert_eq!(slices, BTreeSet::from([Some(2), Some(3)]));
-    // Twice, because workgroups count themselves anew for every product.
-    for runs in [&[(0, 0, 50)], &[(0, 50, 64)], &[(1, 0, 33)]] {
-        let (recording, model) = (&mut bench.recording, &mut bench.reference_model);
-        let report = check_logits(recording, model, &[runs], 1).unwrap();
-        println!("{runs:?}: {:.0} % of the bound", 100.0 * report.worst_share);
-    }
 }
 
 /// Plays of few rows, and exact or reproducible plans, read the weights as they are in the file.

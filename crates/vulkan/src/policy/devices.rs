@@ -301,7 +301,7 @@ fn check(dispatch: &Dispatch, limits: &Limits) {
             };
             shape.shared_memory(limits)
         }
-        Shader::ProjectRotated | Shader::ProjectRotatedSlices => {
+        Shader::ProjectRotated => {
             let shape = rotated::RotatedShape {
                 rows_each: value(project_rotated::ROWS_EACH),
                 tokens_each: value(project_rotated::TOKENS_EACH),

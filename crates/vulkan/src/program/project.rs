@@ -26,7 +26,7 @@ pub(super) enum ProductKernel {
     Fragments,
     /// `project_matrix`: many rows, on matrix units.
     Matrix,
-    /// `project_rotated`, of some rows `project_rotated_slices`: many rows in int8, on matrix units, with weights in the form for prompts.
+    /// `project_rotated`: many rows in int8, on matrix units, with weights in the form for prompts.
     Rotated,
     /// `project_tiles`: many rows, on any device.
     Tiles,
@@ -131,7 +131,7 @@ impl Programmer<'_> {
     /// them or none.
     pub(super) fn is_rotated(&self, project: &Project, groups: &[Group<'_>], rows: u32) -> bool {
         let mut integers = groups.iter().filter(|group| group.integer).peekable();
-        let many = self.policy_rows(rows) >= rotated_policy::least_rows(&self.limits);
+        let many = self.policy_rows(rows) >= rotated_policy::LEAST_ROWS;
         let plain = !self.is_head(project) && project.soft_cap.is_none();
         many && plain && integers.peek().is_some() && integers.all(Group::has_prompt_form)
     }

@@ -1,10 +1,10 @@
 //! Memory that kernels share: listed once, for a recording, a dry run and a budget alike.
 
 use crate::memory::Region;
-use crate::policy::{Limits, attention, rotated};
+use crate::policy::{Limits, attention};
 use pianola_plan::{
-    Allocation, AllocationKind, AttentionSpec, BUCKETS, DeviceError, DeviceId, Kernel, KvSlot,
-    Numeric, Op, PAGE_TOKENS, Plan, PlanOp, bucket,
+    Allocation, AllocationKind, AttentionSpec, BUCKETS, DeviceError, DeviceId, Kernel, KvSlot, Op,
+    PAGE_TOKENS, Plan, PlanOp, bucket,
 };
 
 /// Finds memory for an allocation.
@@ -24,9 +24,6 @@ pub(crate) struct Resources {
     /// What the parts of an attention leave for the last of them.
     pub partials: Region,
     pub arrivals: Region,
-    /// What the slices of a product leave for the last of them.
-    pub product_partials: Region,
-    pub product_arrivals: Region,
     /// Pages of each layer, `[group][layer]`; of no size where another device has them.
     pub pages: Vec<Vec<Region>>,
     /// First entry of each group in the page tables, and entries a sequence.
@@ -59,8 +56,6 @@ impl Resources {
         let metas = shared(scratch.metas, "activations")?;
         let partials = shared(scratch.partials, "attention")?;
         let arrivals = shared(scratch.arrivals, "attention")?;
-        let product_partials = shared(scratch.product_partials, "products")?;
-        let product_arrivals = shared(scratch.product_arrivals, "products")?;
         let mut hand = || {
             let (codes, metas) = scratch.handed;
             Ok::<_, DeviceError>((shared(codes, "activations")?, shared(metas, "activations")?))
@@ -90,8 +85,6 @@ impl Resources {
             finished,
             partials,
             arrivals,
-            product_partials,
-            product_arrivals,
             pages,
             tables: (0..plan.graph.kv_groups.len()).map(table).collect(),
             entries: entries as u32,
@@ -120,8 +113,6 @@ struct Scratch {
     handed: (u64, u64),
     partials: u64,
     arrivals: u64,
-    product_partials: u64,
-    product_arrivals: u64,
 }
 
 impl Scratch {
@@ -148,20 +139,12 @@ impl Scratch {
             })
         });
         let heads = ops().filter_map(|op| attention_of(plan, op)).map(|spec| spec.heads);
-        // Only products with weights for prompts are cut so (`Budget::keeps_prompt_weights`).
-        let cut = limits.byte_depth > 0
-            && options.numeric == Numeric::Fast
-            && !options.reproducible
-            && options.max_rows >= rotated::least_rows(limits) as usize;
-        let (slices, sums) = if cut { rotated::most_partials(limits) } else { (0, 0) };
         Scratch {
             operand: 4 * rows * widest,
             metas: 8 * rows * widest.div_ceil(32),
             handed: (widest, 8 * widest.div_ceil(32)),
             partials: 4 * partials.max().unwrap_or(0),
             arrivals: 4 * (options.max_rows * heads.max().unwrap_or(0)) as u64,
-            product_partials: (4 * slices * sums).max(4),
-            product_arrivals: (4 * slices).max(4),
         }
     }
 }

@@ -82,7 +82,6 @@ pub const NEVER_PLAYED: [(&str, &str); 9] = [
     ("attention_single", "RADV counts no units"),
     ("persistent", "RADV counts no units"),
     ("project_single", "RADV counts no units"),
-    ("project_rotated_slices", "it is for some rows on large cards"),
     ("project_fragments", "RDNA 3 keeps copies of a matrix's rows"),
     ("probe", "it measures ceilings"),
     ("probe_fragments", "it asks how matrices lie in registers"),

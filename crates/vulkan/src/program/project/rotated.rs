@@ -4,7 +4,6 @@ use super::super::{Dispatch, Programmer};
 use super::Group;
 use super::product::gate_code;
 use crate::constants::project_rotated as id;
-use crate::constants::project_rotated_slices::SLICES;
 use crate::pipeline::{Shader, Variant};
 use crate::policy::rotated;
 use crate::weights::Slice;
@@ -34,26 +33,16 @@ impl Programmer<'_> {
         let shape = rotated::choose(&self.limits, group.rows(), count);
         // A gate's tile holds as many rows of each part as it has outputs.
         let outputs = if gate { shape.rows() / 2 } else { shape.rows() };
-        let (mut bindings, product, _, workgroups) = self.product_of_many(project, &group, outputs);
+        let (bindings, product, _, workgroups) = self.product_of_many(project, &group, outputs);
         let chunks = (32 * self.blocks(project)).div_ceil(rotated::CHUNK);
-        let tiles = count.div_ceil(shape.tokens()) * workgroups;
-        let slices = rotated::slices(&self.limits, count, tiles, chunks);
         let mut constants = vec![
             (id::GATE, gate_code(project)),
             (id::CHUNKS, chunks),
             (id::OPERAND_ROWS, rotated::operand_rows(count)),
         ];
         constants.extend(shape.constants(&self.limits));
-        let shader = match slices {
-            1 => Shader::ProjectRotated,
-            _ => {
-                constants.push((SLICES, slices));
-                bindings.extend([self.resources.product_partials, self.resources.product_arrivals]);
-                Shader::ProjectRotatedSlices
-            }
-        };
-        let variant = Variant { shader, constants };
-        let groups = [count.div_ceil(shape.tokens()), workgroups, slices];
+        let variant = Variant { shader: Shader::ProjectRotated, constants };
+        let groups = [count.div_ceil(shape.tokens()), workgroups, 1];
         Dispatch::new(variant, bindings, bytemuck::bytes_of(&product), groups, op)
     }
 }
