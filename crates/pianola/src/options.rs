@@ -67,7 +67,7 @@ pub struct ComputeOptions {
     pub overlap: String,
     /// Whether a GPU keeps quantised weights a second time, rotated and in int8, for prompts: about twice
     /// as fast in fast mode, for a byte a weight. Auto: on a card with matrix units for int8 that has
-    /// memory left; on: an error where a GPU cannot; or off. Without a GPU it has no effect
+    /// memory left, for models of about a billion parameters and more; on: an error where a GPU cannot; or off. Without a GPU it has no effect
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "on", "off"])]
     pub prompt_weights: String,
     /// How a GPU plays the layers of a single token: dispatches, five a layer; persistent, two a layer, with all products between

@@ -78,7 +78,7 @@ pub static GATES: [Gate; 25] = [
 ];
 
 /// Kernels that no play on the chip has, and why.
-pub const NEVER_PLAYED: [(&str, &str); 9] = [
+pub const NEVER_PLAYED: [(&str, &str); 8] = [
     ("attention_single", "RADV counts no units"),
     ("persistent", "RADV counts no units"),
     ("project_single", "RADV counts no units"),
