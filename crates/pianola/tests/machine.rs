@@ -90,7 +90,10 @@ fn bench_measures_lanes_and_a_scenario() {
     let rows = folder.pianola(more(&["-b", "1,3", "--mixed", "--json"])).json();
     let rows = rows.as_array().unwrap();
     let tests: Vec<&str> = rows.iter().map(|row| row["test"].as_str().unwrap()).collect();
-    assert_eq!(tests, ["pp12 x 1", "tg6 x 1", "pp12 x 3", "tg6 x 3"]);
+    assert_eq!(
+        tests,
+        ["pp12 x 1", "tg6 x 1", "pp12+tg6 x 1", "pp12 x 3", "tg6 x 3", "pp12+tg6 x 3"]
+    );
     assert_eq!((&rows[0]["lanes"], &rows[3]["lanes"]), (&1.into(), &3.into()));
     let rows = folder.pianola(more(&["-d", "0,64", "--json"])).json();
     let tests: Vec<&str> =

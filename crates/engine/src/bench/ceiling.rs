@@ -23,6 +23,7 @@ pub(super) fn ceiling(
                 let start = start_of_generation(depth);
                 engine.ceiling(start..start + tokens, 1, ceilings)
             }
+            TestKind::Both { .. } => unreachable!("a test of several requests"),
         };
     };
     let lengths = |lanes: usize| (0..lanes).map(|lane| options.prompt_of(lane, depth));
@@ -46,6 +47,15 @@ pub(super) fn ceiling(
                 engine.plan().busiest_seconds(ceilings, &|cost| cost.work_of(&sequences, lanes))
             };
             (lanes * tokens) as f64 / (0..tokens).map(seconds).sum::<f64>()
+        }
+        // One after the other.
+        TestKind::Both { generate } => {
+            let speed =
+                |kind, tokens| ceiling(engine, Test { kind, tokens, ..test }, options, ceilings);
+            let [prompt, generation] =
+                [speed(TestKind::Prompt, tokens), speed(TestKind::Generate, generate)];
+            let (prompted, generated) = (tokens as f64, generate as f64);
+            (prompted + generated) / (prompted / prompt + generated / generation)
         }
     }
 }

@@ -49,6 +49,21 @@ pub(super) struct Time {
 }
 
 impl Time {
+    /// This and what follows it, in which there are `tokens` tokens.
+    fn and(self, next: Time, tokens: usize) -> Time {
+        let mut spent = self.spent;
+        spent += next.spent;
+        Time {
+            tokens,
+            cached: self.cached + next.cached,
+            seconds: self.seconds + next.seconds,
+            spent,
+            drafted: self.drafted + next.drafted,
+            accepted: self.accepted + next.accepted,
+            at_once: self.at_once.max(next.at_once),
+        }
+    }
+
     /// Tokens a second.
     pub fn speed(&self) -> f64 {
         self.tokens as f64 / self.seconds
@@ -73,6 +88,10 @@ impl Round {
         }
         if !matches!(self.work, RoundWork::Prompt) {
             add(TestKind::Generate, options.generate);
+        }
+        if let (RoundWork::Lanes(_), [_, _]) = (self.work, &tests[..]) {
+            let kind = TestKind::Both { generate: options.generate };
+            tests.push(Test { kind, tokens: options.prompt, lanes, depth: self.depth });
         }
         tests
     }
@@ -105,10 +124,15 @@ impl Round {
                     run_lanes(engine, lanes, &|_| depth, 0)?;
                 }
                 let prompt = |lane: usize| options.prompt_of(lane, depth);
-                let mut times = run_lanes(engine, lanes, &prompt, options.generate)?;
-                times[0].tokens -= times[0].cached.min(lanes * depth);
-                let wanted = [options.prompt > 0, options.generate > 0];
-                Ok(times.into_iter().zip(wanted).filter(|p| p.1).map(|p| p.0).collect())
+                let [mut prompts, generation] =
+                    run_lanes(engine, lanes, &prompt, options.generate)?;
+                prompts.tokens -= prompts.cached.min(lanes * depth);
+                let tokens = prompts.tokens + lanes * options.generate;
+                let both = prompts.and(generation, tokens);
+                let (prompted, generates) = (options.prompt > 0, options.generate > 0);
+                let wanted = [prompted, generates, prompted && generates];
+                let times = [prompts, generation, both].into_iter().zip(wanted);
+                Ok(times.filter(|time| time.1).map(|time| time.0).collect())
             }
         }
     }

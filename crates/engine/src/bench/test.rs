@@ -60,6 +60,12 @@ pub enum TestKind {
     Prompt,
     /// Tokens generated one by one, of one sequence or of several at once.
     Generate,
+    /// Several prompts and what follows them, from the first to the last token: some generate while others' prompts are
+    /// still to come, which counts nowhere else.
+    Both {
+        /// Tokens that each sequence generates.
+        generate: usize,
+    },
 }
 
 /// A test.
@@ -67,7 +73,7 @@ pub enum TestKind {
 pub struct Test {
     /// What it processes.
     pub kind: TestKind,
-    /// Tokens of each sequence; of prompts that differ in length, on average.
+    /// Tokens of each sequence, or of its prompt; of prompts that differ in length, on average.
     pub tokens: usize,
     /// Requests at once; none for a lone sequence, whose tests do not follow one another.
     pub lanes: Option<usize>,
@@ -85,11 +91,11 @@ impl Test {
 
 impl std::fmt::Display for Test {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let kind = match self.kind {
-            TestKind::Prompt => "pp",
-            TestKind::Generate => "tg",
-        };
-        write!(f, "{kind}{}", self.tokens)?;
+        match self.kind {
+            TestKind::Prompt => write!(f, "pp{}", self.tokens)?,
+            TestKind::Generate => write!(f, "tg{}", self.tokens)?,
+            TestKind::Both { generate } => write!(f, "pp{}+tg{generate}", self.tokens)?,
+        }
         if let Some(lanes) = self.lanes {
             write!(f, " x {lanes}")?;
         }
@@ -111,6 +117,8 @@ mod tests {
         assert_eq!(Test { depth: 0, lanes: Some(8), ..test }.to_string(), "tg64 x 8");
         let prompts = Test { kind: TestKind::Prompt, lanes: Some(8), ..test };
         assert_eq!(prompts.to_string(), "pp64 x 8 @ d512");
+        let both = Test { kind: TestKind::Both { generate: 32 }, depth: 0, ..prompts };
+        assert_eq!(both.to_string(), "pp64+tg32 x 8");
     }
 
     #[test]

@@ -23,7 +23,8 @@ use subject::{describe_check, of_file, of_shape};
 /// Measure tokens a second, beside the ceiling of this machine for the same work.
 ///
 /// pp is the processing of a prompt, tg the generation of tokens one by one, from an empty context or,
-/// with -d, behind that many tokens (`tg64 @ d512`). Each test is repeated until two rounds agree
+/// with -d, behind that many tokens (`tg64 @ d512`). With -b, several requests are sent at once: pp ends when all of
+/// them generate, and pp+tg counts all tokens from first to last. Each test is repeated until two rounds agree
 /// before the repetitions that count.
 /// The ceiling follows from the plan's bytes and operations and from bandwidth and arithmetic
 /// measured on the spot. With --shape the weights are random, and the devices are first checked as
