@@ -295,6 +295,8 @@ pub enum Rounding {
     Int8Twice,
     /// Weights and inputs both to half floats, each row of the inputs scaled by a power of two.
     Halves,
+    /// The same with one scale for all rows: inputs are multiples of [`FIXED_HALF_STEP`] besides.
+    FixedHalves,
     /// Of attention only: queries, keys, weights and values to the eight bits of bf16.
     Bf16,
     /// Weights and inputs both to int8, once blocks of columns were rotated by a Hadamard matrix.
@@ -306,12 +308,15 @@ pub enum Rounding {
     },
 }
 
+/// What [`Rounding::FixedHalves`] leaves between two neighbouring inputs at least: the smallest half float, 16 times.
+pub const FIXED_HALF_STEP: f64 = 1.0 / (1 << 20) as f64;
+
 impl Rounding {
     /// What a kernel that rounds so does with the inputs of one of its products: floats are rounded where they meet matrix
     /// units, and nowhere else.
     pub fn of_product(self, quantised: bool) -> Rounding {
         match self {
-            Rounding::Halves => self,
+            Rounding::Halves | Rounding::FixedHalves => self,
             _ if quantised => self,
             _ => Rounding::None,
         }

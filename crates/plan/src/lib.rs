@@ -43,8 +43,8 @@ pub use arena::Arena;
 pub use builder::GraphBuilder;
 pub use cost::{Cost, Work};
 pub use device::{
-    Allocation, AllocationKind, Device, HeapShare, KernelVariant, LogitsTo, Probe, Recording,
-    Rounding, SLOTS, Takeover, WAIT_LIMIT,
+    Allocation, AllocationKind, Device, FIXED_HALF_STEP, HeapShare, KernelVariant, LogitsTo, Probe,
+    Recording, Rounding, SLOTS, Takeover, WAIT_LIMIT,
 };
 pub use error::DeviceError;
 #[cfg(feature = "test-hooks")]

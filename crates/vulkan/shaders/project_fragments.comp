@@ -35,7 +35,7 @@ layout(constant_id = 13) const bool OPERAND_ROWS_FIRST = false;
 layout(constant_id = 15) const bool EARLY = true;
 // Invocations that share a row of a matrix.
 layout(constant_id = 16) const uint SHARERS = 4;
-// Rows that the operand of the product that reads the outputs has room for, where they are left for it as fragments, too.
+// Rows of the next product's operand, where outputs are left for it as fragments; else 0.
 layout(constant_id = 17) const uint NEXT_ROWS = 0;
 
 layout(set = 1, binding = 7, std430) writeonly buffer NextOperand { float16_t next_operand[]; };
@@ -47,11 +47,13 @@ void put_value(uint token, uint part, uint row, float value);
 #define TILE_VECTORS 1
 #include "include/matrix.glsl"
 
-// What an output is multiplied by as a half float. The largest of its row is not known yet, so that it is the same for
-// all rows: half floats then reach to 8 million, where larger ones stay, and are 8e-6 apart around zero.
-const float NEXT_SCALE = 1.0 / 128.0;
+// What an output is multiplied by as a half float. The largest of its row is not known yet, so that it is the same for all
+// rows: half floats then reach to a million, to which larger values are clamped, and are 2^-20 apart around zero
+// (`Rounding::FixedHalves`).
+const float NEXT_SCALE = 1.0 / 16.0;
 const float LARGEST_HALF = 65504.0;
 
+// The plain floats are written in any case: checks read them.
 void put_value(uint token, uint part, uint row, float value) {
     values[token * output_stride + part_column[part] + row] = value;
     if (NEXT_ROWS > 0) {

@@ -71,7 +71,7 @@ uvec4 load_float_vector(uint part, const bool second, uint first_row, uint tile_
     return float_vector(TYPE_A, Matrix(part, part_rows[part], BLOCKS), row, block, v);
 }
 
-// The same of floats, as block `i` of those that this invocation has under way.
+// Asks for a block of floats, as block `i` of those that this invocation has under way.
 void fetch_floats(const uint i, uint part, uint first_row, uint tile_row, uint block) {
     const uint inside = BLOCKS % STEP == 0 ? block : min(block, BLOCKS - 1);
     [[unroll]] for (uint v = 0; v < BLOCK_VECTORS; v++) {
@@ -85,7 +85,7 @@ void fetch_floats(const uint i, uint part, uint first_row, uint tile_row, uint b
     }
 }
 
-// Eight weights of it as half floats.
+// Weights 8 k to 8 k + 7 of block `i` as half floats.
 uvec4 float_halves(const uint type, const uint i, const uint k) {
     const uint at = i * BLOCK_VECTORS;
     return halves_of_floats(type, floats[type == F32 ? at + 2 * k : at + k], floats[type == F32 ? at + 2 * k + 1 : at]);

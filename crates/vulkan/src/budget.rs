@@ -8,17 +8,6 @@ use crate::program::Resources;
 use crate::weights::Weights;
 use pianola_plan::{Allocation, DeviceError, DeviceId, HeapShare, Numeric, Plan, WeightShape};
 
-/// Weights in the matrices of a plan's layers, whatever devices these are on.
-fn layer_weights(plan: &Plan) -> usize {
-    let weights = plan.graph.weights.iter().enumerate();
-    let of_layers = weights.filter(|&(index, _)| plan.weight_layer(index).is_some());
-    let size = |shape: WeightShape| match shape {
-        WeightShape::Matrix { rows, columns } => rows * columns,
-        WeightShape::Vector { .. } => 0,
-    };
-    of_layers.map(|(_, spec)| size(spec.shape)).sum()
-}
-
 /// Name of a device's own memory.
 const DEVICE_LOCAL: &str = "device-local";
 
@@ -203,6 +192,18 @@ fn leave(free: &mut [FreeHeap], granted: u64) {
         heap.bytes -= part;
         left -= part;
     }
+}
+
+/// Weights in the matrices of a plan's layers, whatever devices these are on: how well a model bears rounding does not depend
+/// on them.
+fn layer_weights(plan: &Plan) -> usize {
+    let weights = plan.graph.weights.iter().enumerate();
+    let of_layers = weights.filter(|&(index, _)| plan.weight_layer(index).is_some());
+    let size = |shape: WeightShape| match shape {
+        WeightShape::Matrix { rows, columns } => rows * columns,
+        WeightShape::Vector { .. } => 0,
+    };
+    of_layers.map(|(_, spec)| size(spec.shape)).sum()
 }
 
 #[cfg(test)]

@@ -161,7 +161,7 @@ impl Programmer<'_> {
 
     /// Where kernel `op` finds its input in a play of `rows` rows. A single row is handed on by the
     /// kernel before wherever that is one launch and this one multiplies integers; some rows by
-    /// attention.
+    /// attention, and up to [`fragments::MOST_GATE_ROWS`] by a gate.
     fn input(&self, op: usize, rows: u32) -> InputFrom {
         let rows = self.policy_rows(rows);
         let Kernel::Project(project) = &self.plan.ops[op].kernel else { return InputFrom::Own };
@@ -174,15 +174,14 @@ impl Programmer<'_> {
             Ok(groups) if groups.len() == 1 => groups.into_iter().next(),
             _ => None,
         };
-        let integer = alone(project).is_some_and(|group| group.integer);
-        let left = match self.product_kernel(rows, false, integer) {
+        let Some(group) = alone(project).filter(|group| group.integer && !project.select) else {
+            return InputFrom::Own;
+        };
+        let left = match self.product_kernel(rows, false, &group) {
             ProductKernel::Fragments => InputFrom::Fragments,
             _ if rows == 1 => InputFrom::Codes,
-            _ => InputFrom::Own,
+            _ => return InputFrom::Own,
         };
-        if left == InputFrom::Own || project.select || !integer {
-            return InputFrom::Own;
-        }
         let bare = project.residual.is_none() && project.norm.is_none();
         match &self.plan.ops[op - 1].kernel {
             Kernel::Attend(attend) => {
@@ -195,17 +194,8 @@ impl Programmer<'_> {
             }
             Kernel::Project(before) if rows != 1 => {
                 let gated = before.gate.is_some_and(|(_, output)| bare && output == project.input);
-                let few = !self.plan.options.reproducible
-                    && left == InputFrom::Fragments
-                    && rows <= fragments::MOST_GATE_ROWS;
-                let alike = |project: &Project| {
-                    self.groups(project).is_ok_and(|groups| {
-                        groups.len() == 1
-                            && groups[0].integer
-                            && !self.is_rotated(project, &groups, rows)
-                    })
-                };
-                match gated && few && alike(before) && alike(project) {
+                let few = !self.plan.options.reproducible && rows <= fragments::MOST_GATE_ROWS;
+                match gated && few && alone(before).is_some_and(|group| group.integer) {
                     true => InputFrom::GateFragments,
                     false => InputFrom::Own,
                 }

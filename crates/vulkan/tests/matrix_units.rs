@@ -16,7 +16,7 @@ use pianola_cpu::{Noise, ReferenceModel};
 use pianola_formats::TensorType;
 use pianola_model::RandomWeights;
 use pianola_plan::{DeviceId, Numeric, Placement, Plan, PlanOptions, Probe, RopePairing};
-use pianola_vulkan::{Gpu, OpLaunch, PromptWeights, VulkanDevice, VulkanOptions, VulkanRecording};
+use pianola_vulkan::{Gpu, PromptWeights, VulkanDevice, VulkanOptions, VulkanRecording};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -145,12 +145,15 @@ fn fragments_of_every_type() {
         let mut bench = Bench::new(gpu::options(&gpu), made);
         println!("{ty}");
         bench.check("project_fragments", &[(&[(0, 0, 9), (1, 0, 2)], 1)]);
-        // Attention and gate+up leave their outputs as fragments: nothing forms them.
-        let launches = bench.recording.launches(11, 1).unwrap();
-        let formed = launches.iter().filter(|launch| launch.kernel == "prologue");
-        let names: Vec<&str> =
-            formed.map(|launch| bench.recording.plan().ops[launch.op].name.as_str()).collect();
-        assert!(names.iter().all(|name| !name.ends_with("down")), "{names:?}");
+        // Attention and, for up to 16 rows, gate+up leave their outputs as fragments: nothing forms them.
+        for (rows, down) in [(11, false), (17, true)] {
+            let launches = bench.recording.launches(rows, 1).unwrap();
+            let formed = launches.iter().filter(|launch| launch.kernel == "prologue");
+            let names: Vec<&str> =
+                formed.map(|launch| bench.recording.plan().ops[launch.op].name.as_str()).collect();
+            let forms = |end: &str| names.iter().any(|name| name.ends_with(end));
+            assert_eq!((forms("attn_output"), forms("ffn_down")), (false, down), "{names:?}");
+        }
     }
 }
 
@@ -202,9 +205,28 @@ fn tiles_of_every_type() {
     let gpu = open();
     for &ty in TensorType::ALL {
         let made = plan(&square(ty, Numeric::Fast), VulkanDevice::spec_named("vulkan"));
-        let mut bench = Bench::new(without_prompt_weights(&gpu), made);
+        let mut bench = Bench::new(gpu::options(&gpu), made);
         println!("{ty}");
         bench.check("project_matrix", &[(&[(0, 0, 100)], 72)]);
+    }
+}
+
+/// A gate of quantised weights and floats, which are multiplied as floats without matrix units, in both orders.
+#[test]
+#[ignore = "needs cooperative matrices: scripts/acceptance"]
+fn gates_of_two_kinds() {
+    use TensorType::{F16, Q8_0};
+    let gpu = open();
+    for (gate, up) in [(Q8_0, F16), (F16, Q8_0)] {
+        let type_of = |name: &str| if name.contains("ffn_up") { up } else { gate };
+        let case = square(gate, Numeric::Fast);
+        let made = plan_of_types(&case, VulkanDevice::spec_named("vulkan"), type_of);
+        let mut bench = Bench::new(gpu::options(&gpu), made);
+        for runs in [&[(0, 0, 17)], &[(0, 17, 100)]] {
+            let (recording, model) = (&mut bench.recording, &mut bench.reference_model);
+            let report = check_logits(recording, model, &[runs], 1).unwrap();
+            println!("{gate}, {up}, {runs:?}: {:.0} % of the bound", 100.0 * report.worst_share);
+        }
     }
 }
 
@@ -223,7 +245,7 @@ fn tiles_of_every_size() {
         let options = VulkanOptions {
             parallelism: Some(parallelism),
             fragments: false,
-            ..without_prompt_weights(&gpu)
+            ..gpu::options(&gpu)
         };
         let mut bench = Bench::new(options, ragged(types));
         let kernel = "project_matrix";
@@ -241,7 +263,7 @@ fn tiles_of_every_size() {
 fn large_tile() {
     use TensorType::{BF16, F16, F32, Q4_0, Q4K, Q6K, Q8_0};
     let gpu = open();
-    let options = VulkanOptions { parallelism: Some(1 << 16), ..without_prompt_weights(&gpu) };
+    let options = VulkanOptions { parallelism: Some(1 << 16), ..gpu::options(&gpu) };
     for (ty, other) in [(Q4_0, Q4_0), (Q8_0, Q8_0), (Q4K, Q6K), (F16, F16), (F32, BF16)] {
         let case = Case {
             feed_forward: 1280,
@@ -262,11 +284,6 @@ fn large_tile() {
         }
         assert!(bench.seen.len() > 1, "{:?}", bench.seen);
     }
-}
-
-/// Options without weights of their own for prompts, which a card with much memory keeps by itself.
-fn without_prompt_weights(gpu: &Arc<Gpu>) -> VulkanOptions {
-    VulkanOptions { prompt_weights: PromptWeights::Off, ..gpu::options(gpu) }
 }
 
 /// Options with weights of their own for prompts.

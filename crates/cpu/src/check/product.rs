@@ -7,7 +7,7 @@ use super::rotation::{RotatedProduct, RotatedRounding};
 use crate::pack::{BLOCK, PackedMatrix};
 use crate::reference::matmul::{PART, Terms, sums};
 use pianola_formats::Minimum;
-use pianola_plan::{Rounding, WeightId};
+use pianola_plan::{FIXED_HALF_STEP, Rounding, WeightId};
 
 impl NodeError<'_> {
     /// Values of a product, and what they may be off by.
@@ -54,7 +54,7 @@ impl NodeError<'_> {
         // cancel are up to the code range larger than the result.
         let growth = if rounding == Rounding::None { 1.0 } else { 16.0 };
         let (own, shared) = match rounding {
-            Rounding::Halves => half_roundings(matrix),
+            Rounding::Halves | Rounding::FixedHalves => half_roundings(matrix),
             _ => (0.0, 0.0),
         };
         let relative = growth * EPSILON * columns as f64 + (own + shared) * 2f64.powi(-11);
@@ -97,7 +97,8 @@ impl NodeError<'_> {
             });
             units.push(unit);
         }
-        let cut_off = if rounding == Rounding::Halves { cut_off(columns) } else { 0.0 };
+        let halves = matches!(rounding, Rounding::Halves | Rounding::FixedHalves);
+        let cut_off = if halves { cut_off(columns) } else { 0.0 };
         RoundedInputs { terms, relative, units, freedom, cut_off, rotated }
     }
 }
@@ -202,6 +203,12 @@ fn round_inputs(
             for (at, &x) in x.iter().enumerate() {
                 off[at] += 2f64.powi(-11) * f64::from(x.abs());
                 variance[at] += half_error(x).powi(2);
+            }
+        }
+        Rounding::FixedHalves => {
+            for (at, &x) in x.iter().enumerate() {
+                off[at] += (2f64.powi(-11) * f64::from(x.abs())).max(FIXED_HALF_STEP / 2.0);
+                variance[at] += half_error(x).powi(2).max(FIXED_HALF_STEP.powi(2) / 12.0);
             }
         }
         Rounding::Int8 | Rounding::Int8Twice => {

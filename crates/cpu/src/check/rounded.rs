@@ -4,7 +4,7 @@ use super::noise::int8_error;
 use super::rotation::{RotatedRounding, int8_step};
 use crate::pack::BLOCK;
 use crate::reference::hadamard::hadamard;
-use pianola_plan::Rounding;
+use pianola_plan::{FIXED_HALF_STEP, Rounding};
 
 /// Rows of `width` values, rounded as the inputs of products with quantised weights are.
 pub fn rounded(rounding: Rounding, values: &[f32], width: usize) -> Vec<f32> {
@@ -17,6 +17,13 @@ pub fn rounded(rounding: Rounding, values: &[f32], width: usize) -> Vec<f32> {
         }
         // Inputs have 11 bits and so have weights: one less stands for both.
         Rounding::Halves => values.iter().map(|&value| to_bits(value, 10)).collect(),
+        Rounding::FixedHalves => {
+            let step = FIXED_HALF_STEP as f32;
+            values
+                .iter()
+                .map(|&value| to_bits((value / step).round_ties_even() * step, 10))
+                .collect()
+        }
         // Likewise: queries, keys, weights and values have eight.
         Rounding::Bf16 => values.iter().map(|&value| to_bits(value, 7)).collect(),
         Rounding::Int8 => values.chunks(BLOCK).flat_map(to_int8).collect(),

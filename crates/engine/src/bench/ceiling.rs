@@ -48,7 +48,7 @@ pub(super) fn ceiling(
             };
             (lanes * tokens) as f64 / (0..tokens).map(seconds).sum::<f64>()
         }
-        // One after the other.
+        // One after the other: steps that have both read the weights once, and may be faster than this.
         TestKind::Both { generate } => {
             let speed =
                 |kind, tokens| ceiling(engine, Test { kind, tokens, ..test }, options, ceilings);

@@ -49,7 +49,7 @@ pub(super) struct Time {
 }
 
 impl Time {
-    /// This and what follows it, in which there are `tokens` tokens.
+    /// This and what follows it, `tokens` in all: more than both count, where some were generated beside prompts.
     fn and(self, next: Time, tokens: usize) -> Time {
         let mut spent = self.spent;
         spent += next.spent;

@@ -1,4 +1,4 @@
-// Quantised weights as half floats, for matrix units.
+// Weights as half floats, for matrix units.
 //
 // A code is put into the mantissa of 1024, where its units are the last bit: then no conversion of
 // an integer is needed, and one instruction works on two weights. What is subtracted afterwards is
@@ -12,7 +12,7 @@
 #define HALF_1024 0x64006400u
 #endif
 
-// Eight floats as half floats, in the same order; `more` is the second half of those of f32.
+// Eight floats as half floats, in the order 0 2 1 3 4 6 5 7; `more` is the second half of those of f32.
 uvec4 halves_of_floats(const uint type, uvec4 words, uvec4 more) {
     if (type == F32) {
         const vec4 x = uintBitsToFloat(words), y = uintBitsToFloat(more);

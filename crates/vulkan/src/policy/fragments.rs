@@ -10,7 +10,7 @@ pub(crate) const LEAST_ROWS: u32 = 3;
 pub(crate) const MOST_ROWS: u32 = 64;
 
 /// Most rows of the operand that a gate leaves for the next product as fragments. A launch less, which forms them, is
-/// a gain of 5 % with 8 rows. With 32 the next product waits for them longer than that launch took: they were
+/// a gain of 4 % with 8 rows. With 32 the next product waits for them longer than that launch took: they were
 /// written early, and the gate's weights have driven them out of the cache.
 pub(crate) const MOST_GATE_ROWS: u32 = 16;
 

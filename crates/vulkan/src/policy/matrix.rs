@@ -44,10 +44,11 @@ impl MatrixShape {
         16 * tiles.max(sums)
     }
 
-    /// The same for weights of f32, whose registers on their way are eight times those of four bits: half as much at a time where
-    /// invocations have several blocks.
-    pub fn with_wide_weights(self) -> MatrixShape {
-        let step = if self.split == 1 { (self.step / 2).max(1) } else { self.step };
+    /// The same for weights of f32, which take eight times the registers of four bits on their way: half as much at a time
+    /// where invocations would have several blocks of them.
+    pub fn with_wide_weights(self, limits: &Limits) -> MatrixShape {
+        let several = self.rows() * self.step > self.workgroup(limits);
+        let step = if several && self.split == 1 { (self.step / 2).max(1) } else { self.step };
         MatrixShape { step, ..self }
     }
 
@@ -184,16 +185,23 @@ mod tests {
                 [(1, false), (64, true), (5376, false), (5376, true), (43_008, true)]
             {
                 for count in [9, 16, 32, 64, 128, 256, 512] {
-                    let shape = choose(&limits, rows, count, gate);
-                    assert!(shape.shared_memory(&limits) <= limits.shared_memory, "{shape:?}");
-                    assert!(shape.workgroup(&limits) <= 512, "{shape:?}");
-                    assert!(shape.tokens() <= 16 || shape.tokens() < 2 * count, "{shape:?}");
-                    // A gate's parts alternate within a piece.
-                    let parts = if gate { 2 } else { 1 };
-                    assert!(shape.rows_each.is_multiple_of(parts * limits.matrices), "{shape:?}");
-                    assert!(shape.tokens_each.is_multiple_of(limits.matrices), "{shape:?}");
-                    // Every subgroup of a piece has columns, in whole matrices.
-                    assert!((32 * shape.step / shape.split).is_multiple_of(limits.matrices));
+                    for shape in [choose(&limits, rows, count, gate)]
+                        .into_iter()
+                        .flat_map(|shape| [shape, shape.with_wide_weights(&limits)])
+                    {
+                        assert!(shape.shared_memory(&limits) <= limits.shared_memory, "{shape:?}");
+                        assert!(shape.workgroup(&limits) <= 512, "{shape:?}");
+                        assert!(shape.tokens() <= 16 || shape.tokens() < 2 * count, "{shape:?}");
+                        // A gate's parts alternate within a piece.
+                        let parts = if gate { 2 } else { 1 };
+                        assert!(
+                            shape.rows_each.is_multiple_of(parts * limits.matrices),
+                            "{shape:?}"
+                        );
+                        assert!(shape.tokens_each.is_multiple_of(limits.matrices), "{shape:?}");
+                        // Every subgroup of a piece has columns, in whole matrices.
+                        assert!((32 * shape.step / shape.split).is_multiple_of(limits.matrices));
+                    }
                 }
             }
         }

@@ -64,9 +64,9 @@ impl Programmer<'_> {
         for group in &groups {
             let kernel = match (rotated, group.integer) {
                 (true, true) => ProductKernel::Rotated,
-                // All of a product's inputs are rounded to half floats or none.
+                // `rounding` has one answer for all parts: beside rotated ones floats are not rounded.
                 (true, false) => ProductKernel::Tiles,
-                (false, integer) => self.product_kernel(rows, logits, integer),
+                (false, _) => self.product_kernel(rows, logits, group),
             };
             let refined = logits
                 && group.integer
@@ -111,9 +111,15 @@ impl Programmer<'_> {
         Ok(())
     }
 
-    /// The kernel for a product of `rows` rows, in integers or not.
-    pub(super) fn product_kernel(&self, rows: u32, logits: bool, integer: bool) -> ProductKernel {
+    /// The kernel for the weights of one dispatch and `rows` rows.
+    pub(super) fn product_kernel(
+        &self,
+        rows: u32,
+        logits: bool,
+        group: &Group<'_>,
+    ) -> ProductKernel {
         let rows = self.policy_rows(rows);
+        let integer = group.integer;
         let Limits { matrices, fragments, .. } = self.limits;
         let some = fragments::LEAST_ROWS..=fragments::MOST_ROWS;
         if integer && fragments.is_some() && some.contains(&rows) {
@@ -124,12 +130,16 @@ impl Programmer<'_> {
             return ProductKernel::Rows;
         }
         let fast = self.plan.options.numeric == Numeric::Fast;
-        if fast && matrices > 0 { ProductKernel::Matrix } else { ProductKernel::Tiles }
+        // A gate may have a part of either kind, which only tiles can multiply.
+        match fast && matrices > 0 && (integer || group.is_float()) {
+            true => ProductKernel::Matrix,
+            false => ProductKernel::Tiles,
+        }
     }
 
     /// Whether the quantised weights of a product of `rows` rows are read in the form for prompts: all of
     /// them or none.
-    pub(super) fn is_rotated(&self, project: &Project, groups: &[Group<'_>], rows: u32) -> bool {
+    fn is_rotated(&self, project: &Project, groups: &[Group<'_>], rows: u32) -> bool {
         let mut integers = groups.iter().filter(|group| group.integer).peekable();
         let many = self.policy_rows(rows) >= rotated_policy::LEAST_ROWS;
         let plain = !self.is_head(project) && project.soft_cap.is_none();
@@ -147,19 +157,25 @@ impl Programmer<'_> {
         // A plan that cannot be cut into groups was refused when it was recorded.
         let groups = self.groups(project).unwrap_or_default();
         let logits = self.is_head(project);
-        if !groups.iter().any(|group| group.integer) {
-            return match self.product_kernel(body.rows, logits, false) {
-                ProductKernel::Matrix => Rounding::Halves,
-                _ => Rounding::None,
+        let Some(integer) = groups.iter().find(|group| group.integer) else {
+            let on_matrix_units = |group: &Group<'_>| {
+                self.product_kernel(body.rows, logits, group) == ProductKernel::Matrix
             };
-        }
+            return match !groups.is_empty() && groups.iter().all(on_matrix_units) {
+                true => Rounding::Halves,
+                false => Rounding::None,
+            };
+        };
         let within = self.plan.segments[body.segment].ops.clone();
-        let handed = Programmer { within, ..*self }.input(op, body.rows) != InputFrom::Own;
-        if !handed && self.is_rotated(project, &groups, body.rows) {
+        let input = Programmer { within, ..*self }.input(op, body.rows);
+        if input == InputFrom::GateFragments {
+            return Rounding::FixedHalves;
+        }
+        if input == InputFrom::Own && self.is_rotated(project, &groups, body.rows) {
             let scaled = self.plan.graph.tensor(project.input).width;
             return Rounding::Rotated { block: self.rotation(project) as usize, scaled };
         }
-        match self.product_kernel(body.rows, logits, true) {
+        match self.product_kernel(body.rows, logits, integer) {
             ProductKernel::Fragments | ProductKernel::Matrix => Rounding::Halves,
             ProductKernel::Rotated => unreachable!("it is chosen by the weights"),
             ProductKernel::Rows | ProductKernel::Tiles if logits => Rounding::Int8Twice,

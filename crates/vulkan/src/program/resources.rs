@@ -1,6 +1,7 @@
 //! Memory that kernels share: listed once, for a recording, a dry run and a budget alike.
 
 use crate::memory::Region;
+use crate::policy::fragments::MOST_GATE_ROWS;
 use crate::policy::{Limits, attention};
 use pianola_plan::{
     Allocation, AllocationKind, AttentionSpec, BUCKETS, DeviceError, DeviceId, Kernel, KvSlot, Op,
@@ -90,11 +91,9 @@ impl Resources {
             entries: entries as u32,
         })
     }
-}
 
-impl Resources {
-    /// Where a gate leaves fragments while it reads some itself: the second halves of both buffers, of which plays of so
-    /// few rows fill less than the first ([`fragments::MOST_GATE_ROWS`](crate::policy::fragments::MOST_GATE_ROWS)).
+    /// Where a gate leaves fragments while it reads some itself: in the second halves of both buffers. Fragments of
+    /// [`MOST_GATE_ROWS`] rows fill a quarter of them at most.
     pub fn gate_fragments(&self) -> (Region, Region) {
         let second = |region: Region| region.slice(region.size / 2, region.size / 2);
         (second(self.operand), second(self.metas))
@@ -128,6 +127,7 @@ impl Scratch {
             .max()
             .unwrap_or(0) as u64;
         // Tiles read whole tiles of rows, and fragments come in fours; refined rows are two.
+        const { assert!(4 * MOST_GATE_ROWS <= 64, "fragments of a gate fill a quarter") };
         let rows = (options.max_rows.max(2 * options.max_logit_rows) as u64).next_multiple_of(64);
         let widest = widest.next_multiple_of(128);
         let attention = ops().filter_map(|op| attention_of(plan, op));

@@ -17,6 +17,11 @@ impl Group<'_> {
         self.parts.iter().map(|part| part.2.rows as u32).sum()
     }
 
+    /// Whether all of them are floats.
+    pub fn is_float(&self) -> bool {
+        self.parts.iter().all(|part| !part.1.ty.is_quantized())
+    }
+
     /// Whether all of them are kept in the form for prompts, too.
     pub fn has_prompt_form(&self) -> bool {
         self.parts.iter().all(|part| part.2.prompt_form.is_some())

@@ -72,7 +72,7 @@ impl Programmer<'_> {
         let widest = group.parts.iter().map(|part| part.1.ty.block_bytes());
         let wide = !group.integer && widest.max() == Some(TensorType::F32.block_bytes());
         let shape = matrix::choose(&self.limits, group.rows(), self.policy_rows(count), gate);
-        let shape = if wide { shape.with_wide_weights() } else { shape };
+        let shape = if wide { shape.with_wide_weights(&self.limits) } else { shape };
         // A gate's tile holds as many rows of each part as it has outputs.
         let outputs = if gate { shape.rows() / 2 } else { shape.rows() };
         let (bindings, product, types, workgroups) = self.product_of_many(project, group, outputs);

@@ -120,7 +120,8 @@ impl Programmer<'_> {
 
     /// Where rows are handed from one kernel to the next. A single row's codes and tails have
     /// buffers of their own, because a kernel reads one while it writes the other; attention reads
-    /// neither.
+    /// neither. A gate that leaves fragments reads fragments, which lie in the same buffers before. Where nothing is handed on
+    /// it is a buffer that a binding needs.
     pub(in crate::program) fn handed(&self, input: InputFrom) -> (Region, Region) {
         match input {
             InputFrom::Fragments => (self.resources.operand, self.resources.metas),
