@@ -72,7 +72,14 @@ fn prompts_of_lanes_go_on_from_their_context() {
     let options = BenchOptions { lanes: vec![LANES], depths: vec![DEPTH], ..OPTIONS };
     let before = engine.counters();
     let rows = run(&mut engine, &options);
-    assert_eq!(names(&rows), ["pp40 x 3 @ d128", "tg8 x 3 @ d128"]);
+    assert_eq!(names(&rows), ["pp40 x 3 @ d128", "tg8 x 3 @ d128", "pp40+tg8 x 3 @ d128"]);
+    // All prompts are one step, so that nothing is generated beside them: both take as long as one after the other.
+    for repetition in 0..options.repeat {
+        let speed = |row: usize| rows[row].repetitions[repetition].tokens_per_second;
+        let [prompted, generated] = [options.prompt, options.generate].map(|n| (n * LANES) as f64);
+        let expected = (prompted + generated) / (prompted / speed(0) + generated / speed(1));
+        assert!((speed(2) / expected - 1.0).abs() < 1e-6, "{} of {expected}", speed(2));
+    }
     let after = engine.counters();
     let rounds = rows[0].warm_up.rounds + options.repeat;
     let cached = (after.cached_tokens - before.cached_tokens) as usize;
