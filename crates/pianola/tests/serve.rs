@@ -292,9 +292,9 @@ fn a_client_that_leaves_frees_its_lane() {
 #[test]
 fn what_runs_is_finished_before_the_server_ends() {
     let mut server = Server::smollm2(&[]);
-    let mut streamed = server.chat(80, true);
+    let mut streamed = server.chat(400, true);
     streamed.read_exact(&mut [0; 400]).unwrap();
-    let whole = server.chat(80, false);
+    let whole = server.chat(400, false);
     server.until("two run", || server.gauge("pianola_requests_running") == 2);
     let idle = server.connect();
     server.terminate();
