@@ -1,10 +1,9 @@
-//! One token by five dispatches a layer and by two, the products of resident workgroups, in turn, with random weights:
-//! microseconds of each, and how far their logits are apart.
+//! One token by dispatches with barriers, by kernels that overlap and by resident workgroups, in turn, with random weights: microseconds
+//! of each, and how far their logits are apart.
 //! usage: cargo run --release -p pianola-vulkan --example decode SHAPE TYPE LAYERS DEVICE CONTEXT…
 //!     as in: decode gemma3:27b q4_0 8 H200 20 600
-//! LAYERS are as many of the model's as are loaded. One way after another is tried: as the policy has it, with fewer
-//! registers for weights under way. `--units=N` says that so many workgroups run at once on a driver that does not count its
-//! units (Mesa's software driver: its threads).
+//! LAYERS are as many of the model's as are loaded. `--units=N` says that so many workgroups run at once on a driver that does not
+//! count its units (Mesa's software driver: its threads).
 
 use pianola_formats::TensorType;
 use pianola_model::{RandomWeights, SHAPES};
@@ -66,8 +65,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let policy = PersistentTrial { resident, ..PersistentTrial::default() };
     let options = VulkanOptions {
         units,
-        decode: Decode::Persistent,
-        persistent: policy,
+        decode: Decode::Chained,
         prompt_weights: PromptWeights::Off,
         ..VulkanOptions::new(gpu)
     };
@@ -78,51 +76,60 @@ fn main() -> Result<(), Box<dyn Error>> {
             recording.map_page(group, 0, index, (index % pages) as u32);
         }
     }
-    let trials = [
-        ("policy", policy),
-        ("60 words", PersistentTrial { words: Some(60), ..policy }),
-        ("48 words", PersistentTrial { words: Some(48), ..policy }),
-    ];
-    for (index, (name, trial)) in trials.into_iter().enumerate() {
-        if index > 0 {
-            recording.set_up_persistent(trial)?;
-        }
-        let (workgroups, registers) = recording.persistent_fit().ok_or("it gave up")?;
-        let registers = registers.map_or("?".to_string(), |count| count.to_string());
-        println!("{name}: {workgroups} workgroups, {registers} registers");
-        for &context in &contexts {
-            compare(&mut recording, context, (config.layers, all_layers))?;
-        }
+    let mut ways = vec![Way::Barriers, Way::Chained];
+    match recording.set_up_persistent(policy) {
+        Ok(()) => ways.push(Way::Resident),
+        Err(refused) => println!("{refused}"),
+    }
+    for &context in &contexts {
+        compare(&mut recording, context, &ways, (config.layers, all_layers))?;
     }
     Ok(())
 }
 
-/// Prints the time of a token behind `context` others, both ways, and how far their logits are apart.
+/// How a token is played.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Barriers,
+    Chained,
+    Resident,
+}
+
+impl Way {
+    fn set(self, recording: &mut VulkanRecording) -> Result<(), Box<dyn Error>> {
+        recording.set_chained(self == Way::Chained)?;
+        recording.set_persistent(self == Way::Resident)?;
+        Ok(())
+    }
+}
+
+/// Prints the time of a token behind `context` others in each way, and how far its logits are from those with barriers.
 fn compare(
     recording: &mut VulkanRecording,
     context: u32,
+    ways: &[Way],
     (layers, all): (usize, usize),
 ) -> Result<(), Box<dyn Error>> {
     let mut step = Step::default();
     step.push(5, 0, context, true);
     let mut logits = Vec::new();
-    for persistent in [false, true, true] {
-        recording.set_persistent(persistent)?;
+    for way in ways {
+        way.set(recording)?;
         recording.play(&step)?;
         logits.push(recording.logits(0, 0).to_vec());
     }
     let sampling = Sampling { temperature: 0.0, ..Sampling::default() };
     let uniforms = [0.5; PLAYS];
     let row = SampleRow { history: &[5], ..SampleRow::new(&sampling, &uniforms) };
-    let mut best = [f64::INFINITY; 2];
+    let mut best = vec![f64::INFINITY; ways.len()];
     let begun = Instant::now();
     let mut round = 0;
     // Times of a software driver say nothing.
     let software = recording.gpu().description().kind == GpuKind::Software;
     let (rounds, awake) = if software { (1, Duration::ZERO) } else { (ROUNDS, AWAKE) };
     while round < rounds || begun.elapsed() < awake {
-        for (best, persistent) in best.iter_mut().zip([false, true]) {
-            recording.set_persistent(persistent)?;
+        for (best, way) in best.iter_mut().zip(ways) {
+            way.set(recording)?;
             let start = Instant::now();
             recording.play_sampling(&step, &[Some(row)])?;
             *best = best.min(start.elapsed().as_secs_f64() / PLAYS as f64);
@@ -130,21 +137,21 @@ fn compare(
         round += 1;
     }
     let largest = logits[0].iter().fold(0f32, |most, x| most.max(x.abs()));
-    let apart = |a: &[f32], b: &[f32]| {
-        let apart = a.iter().zip(b).map(|(a, b)| (a - b).abs());
-        apart.map(|x| if x.is_nan() { f32::INFINITY } else { x }).fold(0f32, f32::max) / largest
-    };
-    let saved = (best[0] - best[1]) / layers as f64;
-    println!(
-        "    at {context}: {:.1} us a token of {layers} layers by dispatches, {:.1} by one: {:.2} us a layer saved, {:.0} us in all \
-         {all}; logits apart by {:e} of the largest, twice by one dispatch by {:e}{}",
-        1e6 * best[0],
-        1e6 * best[1],
-        1e6 * saved,
-        1e6 * saved * all as f64,
-        apart(&logits[0], &logits[1]),
-        apart(&logits[1], &logits[2]),
-        if recording.take_notice().is_some() { "; IT GAVE UP" } else { "" },
-    );
-    Ok(())
+    println!("at {context}, us a token of {layers} layers:");
+    for ((way, seconds), found) in ways.iter().zip(&best).zip(&logits) {
+        let apart = found.iter().zip(&logits[0]).map(|(a, b)| (a - b).abs());
+        let apart = apart.map(|x| if x.is_nan() { f32::INFINITY } else { x }).fold(0f32, f32::max);
+        let saved = (best[0] - seconds) / layers as f64;
+        println!(
+            "    {way:?}: {:.1}, {:.2} a layer less, {:.0} in all {all}; logits apart by {:e} of the largest",
+            1e6 * seconds,
+            1e6 * saved,
+            1e6 * saved * all as f64,
+            apart / largest,
+        );
+    }
+    match recording.take_notice() {
+        Some(notice) => Err(notice.into()),
+        None => Ok(()),
+    }
 }

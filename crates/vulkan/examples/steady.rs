@@ -1,7 +1,7 @@
 //! Generates the same tokens twice with random weights: their ids and, at every page's end and at the last token, the
 //! bits of the logits have to be equal. Fails where they are not, and where resident workgroups gave up on the way.
-//! usage: cargo run --release -p pianola-vulkan --example steady SHAPE TYPE DEVICE TOKENS dispatches|persistent
-//!     as in: steady gemma3:1b q8_0 H200 10000 persistent
+//! usage: cargo run --release -p pianola-vulkan --example steady SHAPE TYPE DEVICE TOKENS dispatches|chained|persistent
+//!     as in: steady gemma3:1b q8_0 H200 10000 chained
 //! `--layers=N` loads so many layers only. `--units=N` says that so many workgroups run at once on a driver that does not
 //! count its units (Mesa's software driver: its threads).
 
@@ -45,14 +45,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let [shape, ty, device, tokens, decode] = &arguments[..] else {
         return Err(
-            "usage: steady SHAPE TYPE DEVICE TOKENS dispatches|persistent [--layers=N] [--units=N]"
+            "usage: steady SHAPE TYPE DEVICE TOKENS dispatches|chained|persistent [--layers=N] [--units=N]"
                 .into(),
         );
     };
     let decode = match &decode[..] {
         "dispatches" => Decode::Dispatches,
+        "chained" => Decode::Chained,
         "persistent" => Decode::Persistent,
-        other => return Err(format!("{other} is neither dispatches nor persistent").into()),
+        other => return Err(format!("{other} is none of dispatches, chained, persistent").into()),
     };
     let tokens = tokens.parse::<usize>()?.next_multiple_of(PLAYS);
     let known = SHAPES.iter().find(|known| known.name == shape).ok_or("no such shape")?;
@@ -97,6 +98,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         }
     }
     match recording.persistent_fit() {
+        _ if recording.is_chained() => println!("kernels overlap"),
+        None if decode == Decode::Chained => return Err("kernels did not overlap".into()),
         Some((workgroups, _)) => println!("{workgroups} resident workgroups"),
         None if decode == Decode::Persistent => return Err("resident workgroups gave up".into()),
         None => println!("by dispatches"),

@@ -9,6 +9,7 @@
 // parts found. There are at least three subgroups.
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#define CHAIN_BINDING 11
 #include "include/common.glsl"
 #include "include/epilogue.glsl"
 #include "include/fault.glsl"
@@ -27,7 +28,7 @@ layout(constant_id = 13) const bool SINGLE = true;
 // Rows that the operand of the product that reads the result has room for, where that is fragments.
 layout(constant_id = 12) const uint FRAGMENT_ROWS = 0;
 
-layout(set = 1, binding = 6, std430) writeonly buffer Output { float results[]; };
+layout(set = 1, binding = 6, std430) HANDED_ON writeonly buffer Output { float results[]; };
 // [row][head][split]: maximum, sum, then HEAD_DIM values.
 layout(set = 1, binding = 7, std430) coherent buffer Partials { float partials[]; };
 layout(set = 1, binding = 8, std430) coherent buffer Arrivals { uint arrivals[]; };
@@ -43,6 +44,7 @@ layout(push_constant) uniform Constants {
     float scale;
     // 0: none.
     float cap;
+    CHAIN_LINK
 };
 
 #define PARTIAL(at) partials[at]
@@ -50,7 +52,7 @@ layout(push_constant) uniform Constants {
 
 shared uint arrived;
 
-void main() {
+void attend() {
     const uint head = gl_WorkGroupID.x;
     const uint split = gl_WorkGroupID.y;
     const uint row = SINGLE ? 0 : gl_WorkGroupID.z;
@@ -79,6 +81,9 @@ void main() {
         }
     }
     load_chunk(page_base(source, min(chunk, known) / PAGE_TOKENS, kv_head), chunk, first, end);
+#ifdef CHAINED
+    await_link(chain_link);
+#endif
     const uint key_start = row * heads.key_stride + heads.key_column + kv_head * HEAD_DIM;
     const uint query_start = row * heads.query_stride + heads.query_column + head * HEAD_DIM;
     const uint value_start = row * heads.value_stride + heads.value_column + kv_head * HEAD_DIM;
@@ -117,20 +122,33 @@ void main() {
             partials[mine] = softmax.x;
             partials[mine + 1] = softmax.y;
         }
+#ifdef CHAINED
+        workgroup_barrier();
+        if (gl_LocalInvocationIndex == 0) {
+            arrived = atomicAdd(arrivals[row * query_heads + head], 1, gl_ScopeDevice, gl_StorageSemanticsBuffer,
+                                gl_SemanticsAcquireRelease);
+#else
         memoryBarrierBuffer();
         barrier();
         if (gl_LocalInvocationIndex == 0) {
             arrived = atomicAdd(arrivals[row * query_heads + head], 1);
+#endif
             if (arrived == splits - 1) {
                 // For the next play.
                 arrivals[row * query_heads + head] = 0;
             }
         }
+#ifdef CHAINED
+        workgroup_barrier();
+#else
         barrier();
+#endif
         if (arrived != splits - 1) {
             return;
         }
+#ifndef CHAINED
         memoryBarrierBuffer();
+#endif
         leave_parts(start, FAULT == LOST_SPLIT && head == 0 ? splits - 1 : splits);
         barrier();
         softmax = join_softmax();
@@ -157,4 +175,11 @@ void main() {
     if (head == 0 && gl_LocalInvocationIndex == 0) {
         next_metas[row] = uvec2(floatBitsToUint(1.0), 0);
     }
+}
+
+void main() {
+    attend();
+#ifdef CHAINED
+    leave_link(chain_link);
+#endif
 }

@@ -12,6 +12,7 @@
 // not wait for it.
 #version 460
 #extension GL_GOOGLE_include_directive : require
+#define CHAIN_BINDING 9
 #include "include/common.glsl"
 #include "include/operand.glsl"
 #include "include/weights.glsl"
@@ -41,10 +42,10 @@ layout(constant_id = 16) const uint WORKGROUPS = 1;
 
 layout(set = 1, binding = 3, std430) readonly buffer Vectors { vec4 vectors[]; };
 layout(set = 1, binding = 4, std430) readonly buffer VectorFloats { float vector_floats[]; };
-layout(set = 1, binding = 5, std430) writeonly buffer Output { float values[]; };
-layout(set = 1, binding = 6, std430) readonly buffer Base { vec4 base[]; };
-layout(set = 1, binding = 7, std430) readonly buffer Delta { vec4 delta[]; };
-layout(set = 1, binding = 8, std430) writeonly buffer Residual { vec4 residual[]; };
+layout(set = 1, binding = 5, std430) HANDED_ON writeonly buffer Output { float values[]; };
+layout(set = 1, binding = 6, std430) HANDED_ON readonly buffer Base { vec4 base[]; };
+layout(set = 1, binding = 7, std430) HANDED_ON readonly buffer Delta { vec4 delta[]; };
+layout(set = 1, binding = 8, std430) HANDED_ON writeonly buffer Residual { vec4 residual[]; };
 
 #include "include/prologue.glsl"
 
@@ -65,6 +66,7 @@ layout(push_constant) uniform Constants {
     uint output_stride;
     float cap;
     Prologue constants;
+    CHAIN_LINK
 };
 
 // Passes over a row that are loaded at once where nothing needs the whole row.
@@ -95,7 +97,11 @@ void load_row() {
     if (BARE) {
         load_passes(0);
     } else {
+#ifdef CHAINED
+        load_some(constants, 0, true, false, parts);
+#else
         load_parts(constants, 0, parts);
+#endif
     }
 }
 
@@ -141,6 +147,13 @@ float form_codes() {
 #define PUT_OUTPUT(part, row, value) values[part_column[part] + row] = value
 #include "include/product_output.glsl"
 
+void fetch_first(bool is_a, uint part, Item item) {
+    if (is_a) {
+        fetch_all(TYPE_A, part, item);
+    } else {
+        fetch_all(TYPE_B, part, item);
+    }
+}
 
 void main() {
     const uint workgroup = gl_WorkGroupID.x;
@@ -158,12 +171,23 @@ void main() {
     const bool is_a = GATE != 0 || TYPE_A == TYPE_B || (flags & (1u << part)) == 0;
 
     const Item item = item_at(first, min(gl_SubgroupID, max(items, 1) - 1), 0);
-    load_row();
-    if (is_a) {
-        fetch_all(TYPE_A, part, item);
-    } else {
-        fetch_all(TYPE_B, part, item);
+#ifdef CHAINED
+    // The subgroup that asks whether the row has come has no weights under way: it would get the answer behind them.
+    if (gl_SubgroupID != 0) {
+        fetch_first(is_a, part, item);
     }
+    if (!BARE) {
+        load_some(constants, 0, false, true, parts);
+    }
+    await_link(chain_link);
+    load_row();
+    if (gl_SubgroupID == 0) {
+        fetch_first(is_a, part, item);
+    }
+#else
+    load_row();
+    fetch_first(is_a, part, item);
+#endif
     const float factor = form_codes();
     if (is_a) {
         stream(TYPE_A, part, first, items, factor);
@@ -183,4 +207,7 @@ void main() {
             put_output(part, first * GROUP_ROWS + at, factor, sums[0], sums[PARTS_AT_ONCE - 1]);
         }
     }
+#ifdef CHAINED
+    leave_link(chain_link);
+#endif
 }

@@ -1,12 +1,12 @@
 //! Whether a plan fits a GPU, found before anything is allocated.
 
 use crate::describe::{GpuDescription, Heap};
-use crate::device::{PromptWeights, VulkanOptions};
+use crate::device::VulkanOptions;
 use crate::memory::{Memory, Purpose, Region, block_size, region_size};
 use crate::policy::{Limits, rotated};
 use crate::program::Resources;
 use crate::weights::Weights;
-use pianola_plan::{Allocation, DeviceError, DeviceId, HeapShare, Numeric, Plan, WeightShape};
+use pianola_plan::{Allocation, DeviceError, DeviceId, HeapShare, Numeric, Plan, PromptWeights};
 
 /// Name of a device's own memory.
 const DEVICE_LOCAL: &str = "device-local";
@@ -133,13 +133,18 @@ impl Budget {
             (PromptWeights::On, Some((_, why))) => Err(DeviceError::Unsupported(format!(
                 "prompts cannot have weights of their own here: {why}; leave the choice to the program"
             ))),
+            // What follows is asked of those only that would gain.
+            (PromptWeights::Auto, None)
+                if !self.discrete || layer_weights(plan) < rotated::LEAST_WEIGHTS =>
+            {
+                Ok(false)
+            }
             (PromptWeights::Auto, None) => {
                 let all = self.listed(plan, device, true)?;
                 let sizes: Vec<u64> = all.iter().map(|allocation| allocation.bytes).collect();
                 // Over the bus they would be read more slowly than the first form is decoded.
                 let own = |heap: &HeapShare| heap.name == DEVICE_LOCAL || heap.taken == 0;
-                let in_own_memory = self.share(&sizes).is_some_and(|heaps| heaps.iter().all(own));
-                Ok(self.discrete && in_own_memory && layer_weights(plan) >= rotated::LEAST_WEIGHTS)
+                Ok(self.share(&sizes).is_some_and(|heaps| heaps.iter().all(own)))
             }
         }
     }
@@ -194,16 +199,11 @@ fn leave(free: &mut [FreeHeap], granted: u64) {
     }
 }
 
-/// Weights in the matrices of a plan's layers, whatever devices these are on: how well a model bears rounding does not depend
-/// on them.
-fn layer_weights(plan: &Plan) -> usize {
+/// Weights of a plan's layers, whatever devices these are on: how well a model bears rounding does not depend on them.
+fn layer_weights(plan: &Plan) -> u64 {
     let weights = plan.graph.weights.iter().enumerate();
     let of_layers = weights.filter(|&(index, _)| plan.weight_layer(index).is_some());
-    let size = |shape: WeightShape| match shape {
-        WeightShape::Matrix { rows, columns } => rows * columns,
-        WeightShape::Vector { .. } => 0,
-    };
-    of_layers.map(|(_, spec)| size(spec.shape)).sum()
+    of_layers.map(|(_, spec)| spec.elements()).sum()
 }
 
 #[cfg(test)]

@@ -14,6 +14,9 @@ const SETS: u32 = 512;
 /// Buffers in one pool; no kernel binds more than 20.
 const DESCRIPTORS: u32 = SETS * 20;
 
+/// Most bytes that a command can carry.
+pub(crate) const MOST_UPDATED: usize = 65_536;
+
 /// A dispatch with everything found that a command needs.
 pub(crate) struct Launch {
     pipeline: vk::Pipeline,
@@ -251,7 +254,7 @@ impl Recorder {
     /// Makes all writes of kernels so far visible to the kernels and copies that follow.
     pub fn barrier(&self, commands: vk::CommandBuffer) {
         let compute = vk::PipelineStageFlags2::COMPUTE_SHADER;
-        let copy = vk::PipelineStageFlags2::COPY;
+        let copy = vk::PipelineStageFlags2::ALL_TRANSFER;
         let barrier = [vk::MemoryBarrier2::default()
             .src_stage_mask(compute | copy)
             .src_access_mask(
@@ -267,6 +270,13 @@ impl Recorder {
         let dependency = vk::DependencyInfo::default().memory_barriers(&barrier);
         // SAFETY: the command buffer is being recorded.
         unsafe { self.gpu.raw.cmd_pipeline_barrier2(commands, &dependency) };
+    }
+
+    /// Writes some bytes into a region, behind the barrier before and ahead of the next one.
+    pub fn update(&self, commands: vk::CommandBuffer, to: Region, bytes: &[u8]) {
+        assert!(bytes.len() as u64 <= to.size && bytes.len() <= MOST_UPDATED);
+        // SAFETY: being recorded; the bytes are whole words, and lie inside the region's buffer.
+        unsafe { self.gpu.raw.cmd_update_buffer(commands, to.buffer, to.offset, bytes) };
     }
 
     /// Fills regions with bytes of all ones, NaN in every float, after the commands before and

@@ -105,7 +105,8 @@ mod tests {
             Shader::RopeAngles => vec![],
             Shader::Prologue => vec![prologue::NAMED, prologue_input::NAMED],
             Shader::ProjectRows => vec![project_rows::NAMED, prologue_input::NAMED, fault::NAMED],
-            Shader::ProjectSingle => {
+            Shader::ChainProbe => vec![],
+            Shader::ProjectSingle | Shader::ProjectSingleChained => {
                 vec![project_single::NAMED, prologue_input::NAMED, fault::NAMED]
             }
             Shader::ProjectTiles => vec![project_tiles::NAMED, fault::NAMED],
@@ -115,7 +116,9 @@ mod tests {
             Shader::RotateWeights => vec![rotate_weights::NAMED],
             Shader::KvWrite => vec![heads::NAMED, fault::NAMED],
             Shader::Attention => vec![heads::NAMED, attention::NAMED, fault::NAMED],
-            Shader::AttentionSingle => vec![heads::NAMED, attention_single::NAMED, fault::NAMED],
+            Shader::AttentionSingle | Shader::AttentionSingleChained => {
+                vec![heads::NAMED, attention_single::NAMED, fault::NAMED]
+            }
             Shader::AttentionMatrix => vec![heads::NAMED, attention_matrix::NAMED],
             Shader::Persistent => {
                 vec![persistent::NAMED, prologue_input::NAMED, fault::NAMED]

@@ -1,7 +1,7 @@
 //! A GPU as a device: what it is, what it would allocate, and recording on it.
 
 use crate::budget::Budget;
-use crate::decode::{Decode, PersistentTrial};
+use crate::decode::{ChainTrial, Decode, PersistentTrial};
 use crate::gpu::Gpu;
 use crate::measure::measure;
 use crate::recording::VulkanRecording;
@@ -10,7 +10,7 @@ use crate::tuning::Tuning;
 use pianola_formats::TensorSource;
 use pianola_plan::{
     Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, HeapShare, KernelVariant,
-    Numeric, Plan, Recording,
+    Numeric, Plan, PromptWeights, Recording,
 };
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -35,28 +35,17 @@ pub struct VulkanOptions {
     /// Whether `project_fragments` is used where the device allows it; without it
     /// `project_matrix` takes its place.
     pub fragments: bool,
-    /// Whether prompts have weights of their own.
+    /// Whether prompts have weights of their own. Auto: on a card with matrix units for int8, if it has memory left when
+    /// everything else is placed and the model is not a small one.
     pub prompt_weights: PromptWeights,
     /// How single rows are played.
     pub decode: Decode,
     /// How [`Decode::Persistent`] is tried.
     pub persistent: PersistentTrial,
+    /// How [`Decode::Chained`] is tried.
+    pub chain: ChainTrial,
     /// The file that keeps compiled pipelines between starts.
     pub pipeline_file: Option<PathBuf>,
-}
-
-/// Whether quantised weights are kept in a second form, rotated and rounded to int8, for the products of
-/// many rows in fast mode: about twice as fast as dequantised ones, for a byte a weight.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub enum PromptWeights {
-    /// On a card with matrix units for int8, if it has memory left when everything else is placed and the model is not a small one.
-    #[default]
-    Auto,
-    /// Always; an error where the device or the plan cannot. Matrices whose rows cannot be rotated, or whose
-    /// second form exceeds a binding, are read in their first form.
-    On,
-    /// Never.
-    Off,
 }
 
 impl VulkanOptions {
@@ -73,6 +62,7 @@ impl VulkanOptions {
             prompt_weights: PromptWeights::default(),
             decode: Decode::default(),
             persistent: PersistentTrial::default(),
+            chain: ChainTrial::default(),
             pipeline_file: None,
         }
     }

@@ -1,13 +1,17 @@
 //! Programs without memory: what would be launched, before anything is loaded.
 
 use crate::budget::Budget;
+use crate::commands::MOST_UPDATED;
 use crate::constants::{matrix, project_rotated};
-use crate::decode::{Decode, PersistentTrial, refusal};
+use crate::decode::{Decode, PersistentTrial, chain_refusal, refusal};
 use crate::device::VulkanOptions;
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
-use crate::policy::{Limits, persistent};
-use crate::program::{Body, Dispatch, PersistentMemory, PersistentProgram, Programmer, Resources};
+use crate::policy::Limits;
+use crate::program::{
+    Body, ChainMemory, ChainedProgram, Dispatch, PersistentMemory, PersistentProgram, Programmer,
+    Resources,
+};
 use crate::recording::{check_heads, logit_bucket};
 use crate::tuning::Tuning;
 use crate::weights::Weights;
@@ -138,27 +142,49 @@ impl Programmer<'_> {
         self.persistent(trial).map_err(|why| refusal(&why))
     }
 
-    /// The same where it is possible and was measured to be faster: what [`Decode::Auto`] chooses.
-    pub fn persistent_where_it_pays(
-        &self,
-        lacks: &[&str],
-        trial: &PersistentTrial,
-    ) -> Option<PersistentProgram> {
-        let pays = persistent::pays(self.hidden());
-        pays.then(|| self.persistent_or_refusal(lacks, trial).ok()).flatten()
+    /// The body of one row as [`Decode::Chained`] plays it, or the error that says why not, as far as can be said before anything is
+    /// recorded.
+    pub fn chain_or_refusal(&self, lacks: &[&str]) -> Result<ChainedProgram, DeviceError> {
+        if !lacks.is_empty() {
+            return Err(chain_refusal(&format!("the device lacks {}", lacks.join(", "))));
+        }
+        if self.plan.segments.len() != 1 {
+            return Err(chain_refusal("several devices share the model"));
+        }
+        let body = self.body(Body::single(0))?;
+        let program =
+            ChainedProgram::of(&body).filter(|program| program.count_bytes().len() <= MOST_UPDATED);
+        program.ok_or_else(|| {
+            chain_refusal(
+                "its kernels of one row cannot wait for one another (these are for fast mode, without --reproducible, with quantised \
+                 weights, on cards that count their units)",
+            )
+        })
     }
 
-    /// The same, if they are played so.
-    fn chosen_persistent(
+    /// The body of one row as it is played, if otherwise than by dispatches with barriers, and how that is said.
+    fn chosen_single(
         &self,
         options: &VulkanOptions,
-    ) -> Result<Option<PersistentProgram>, DeviceError> {
-        let (lacks, trial) = (&options.gpu.exchange_lacks, &options.persistent);
-        match options.decode {
-            Decode::Dispatches => Ok(None),
-            Decode::Auto => Ok(self.persistent_where_it_pays(lacks, trial)),
-            Decode::Persistent => self.persistent_or_refusal(lacks, trial).map(Some),
-        }
+    ) -> Result<Option<(Vec<Dispatch>, String)>, DeviceError> {
+        let lacks = &options.gpu.exchange_lacks;
+        let chain = |program: ChainedProgram| {
+            let words =
+                "by dispatches that overlap: each kernel waits for the one before by itself";
+            (program.dispatches(&ChainMemory::dry_run()), words.to_string())
+        };
+        Ok(match options.decode {
+            Decode::Dispatches => None,
+            Decode::Auto => self.chain_or_refusal(lacks).ok().map(chain),
+            Decode::Chained => Some(chain(self.chain_or_refusal(lacks)?)),
+            Decode::Persistent => {
+                let program = self.persistent_or_refusal(lacks, &options.persistent)?;
+                let workgroups = program.workgroups;
+                let words =
+                    format!("two dispatches a layer, products by {workgroups} resident workgroups");
+                Some((program.body(&PersistentMemory::dry_run()), words))
+            }
+        })
     }
 }
 
@@ -175,15 +201,13 @@ pub fn launches(
     let tuning = Tuning::default();
     let programmer = dry_run.programmer(plan, device, &tuning);
     // Refused also where other steps are asked about: it would be when the plan is recorded.
-    let Some(program) = programmer.chosen_persistent(options)? else {
-        return programmer.launches(rows, logits);
-    };
-    if (rows, logits) != (1, 1) {
-        return programmer.launches(rows, logits);
+    match programmer.chosen_single(options)? {
+        Some((mut program, _)) if (rows, logits) == (1, 1) => {
+            program.extend(programmer.head(0, 1)?);
+            Ok(program.iter().map(OpLaunch::of).collect())
+        }
+        _ => programmer.launches(rows, logits),
     }
-    let mut program = program.body(&PersistentMemory::dry_run());
-    program.extend(programmer.head(0, 1)?);
-    Ok(program.iter().map(OpLaunch::of).collect())
 }
 
 /// How single rows of device `device`'s part of a plan are played, in words. Whether workgroups fit by their
@@ -195,13 +219,6 @@ pub fn decode_in_words(
 ) -> Result<String, DeviceError> {
     let dry_run = DryRun::new(options, plan, device)?;
     let programmer = dry_run.programmer(plan, device, &options.tuning);
-    Ok(match programmer.chosen_persistent(options)? {
-        None => "by dispatches".to_string(),
-        Some(program) => {
-            format!(
-                "two dispatches a layer, products by {} resident workgroups",
-                program.workgroups
-            )
-        }
-    })
+    let chosen = programmer.chosen_single(options)?;
+    Ok(chosen.map_or("by dispatches".to_string(), |(_, words)| words))
 }

@@ -75,9 +75,9 @@ mod upload;
 mod weights;
 
 pub use ablate::Ablation;
-pub use decode::{Decode, PersistentTrial};
+pub use decode::{ChainTrial, Decode, PersistentTrial};
 pub use describe::{GpuDescription, GpuKind, Heap, MatrixShape, Selection, describe, select};
-pub use device::{PromptWeights, VulkanDevice, VulkanOptions};
+pub use device::{VulkanDevice, VulkanOptions};
 pub use dry_run::{OpLaunch, decode_in_words, launches};
 pub use gpu::Gpu;
 pub use instance::Instance;
@@ -85,6 +85,7 @@ pub use instance::Instance;
 pub use measure::atomic_additions;
 pub use measure::measure;
 pub use memory::HeapUse;
+pub use pianola_plan::PromptWeights;
 pub use properties::{Properties, description_json, shape_text};
 pub use recording::VulkanRecording;
 #[cfg(feature = "test-hooks")]

@@ -16,6 +16,7 @@ pub(crate) enum Shader {
     Prologue,
     ProjectRows,
     ProjectSingle,
+    ProjectSingleChained,
     ProjectTiles,
     ProjectMatrix,
     ProjectFragments,
@@ -24,7 +25,9 @@ pub(crate) enum Shader {
     KvWrite,
     Attention,
     AttentionSingle,
+    AttentionSingleChained,
     AttentionMatrix,
+    ChainProbe,
     Persistent,
     RmsNorm,
     Rope,
@@ -44,12 +47,13 @@ pub(crate) enum Shader {
 }
 
 impl Shader {
-    pub const ALL: [Shader; 30] = [
+    pub const ALL: [Shader; 33] = [
         Shader::Embed,
         Shader::RopeAngles,
         Shader::Prologue,
         Shader::ProjectRows,
         Shader::ProjectSingle,
+        Shader::ProjectSingleChained,
         Shader::ProjectTiles,
         Shader::ProjectMatrix,
         Shader::ProjectFragments,
@@ -58,7 +62,9 @@ impl Shader {
         Shader::KvWrite,
         Shader::Attention,
         Shader::AttentionSingle,
+        Shader::AttentionSingleChained,
         Shader::AttentionMatrix,
+        Shader::ChainProbe,
         Shader::Persistent,
         Shader::RmsNorm,
         Shader::Rope,
@@ -85,6 +91,7 @@ impl Shader {
             Shader::Prologue => "prologue",
             Shader::ProjectRows => "project_rows",
             Shader::ProjectSingle => "project_single",
+            Shader::ProjectSingleChained => "project_single_chained",
             Shader::ProjectTiles => "project_tiles",
             Shader::ProjectMatrix => "project_matrix",
             Shader::ProjectFragments => "project_fragments",
@@ -93,7 +100,9 @@ impl Shader {
             Shader::KvWrite => "kv_write",
             Shader::Attention => "attention",
             Shader::AttentionSingle => "attention_single",
+            Shader::AttentionSingleChained => "attention_single_chained",
             Shader::AttentionMatrix => "attention_matrix",
+            Shader::ChainProbe => "chain_probe",
             Shader::Persistent => "persistent",
             Shader::RmsNorm => "rms_norm",
             Shader::Rope => "rope",
@@ -113,6 +122,15 @@ impl Shader {
         }
     }
 
+    /// The same kernel with a wait of its own instead of a barrier before it (`include/chain.glsl`), if there is one.
+    pub fn chained(self) -> Option<Shader> {
+        match self {
+            Shader::ProjectSingle => Some(Shader::ProjectSingleChained),
+            Shader::AttentionSingle => Some(Shader::AttentionSingleChained),
+            _ => None,
+        }
+    }
+
     /// Compiled code.
     pub fn code(self) -> &'static [u8] {
         match self {
@@ -121,6 +139,9 @@ impl Shader {
             Shader::Prologue => include_bytes!("../spirv/prologue.spv"),
             Shader::ProjectRows => include_bytes!("../spirv/project_rows.spv"),
             Shader::ProjectSingle => include_bytes!("../spirv/project_single.spv"),
+            Shader::ProjectSingleChained => {
+                include_bytes!("../spirv/project_single_chained.spv")
+            }
             Shader::ProjectTiles => include_bytes!("../spirv/project_tiles.spv"),
             Shader::ProjectMatrix => include_bytes!("../spirv/project_matrix.spv"),
             Shader::ProjectFragments => include_bytes!("../spirv/project_fragments.spv"),
@@ -129,7 +150,11 @@ impl Shader {
             Shader::KvWrite => include_bytes!("../spirv/kv_write.spv"),
             Shader::Attention => include_bytes!("../spirv/attention.spv"),
             Shader::AttentionSingle => include_bytes!("../spirv/attention_single.spv"),
+            Shader::AttentionSingleChained => {
+                include_bytes!("../spirv/attention_single_chained.spv")
+            }
             Shader::AttentionMatrix => include_bytes!("../spirv/attention_matrix.spv"),
+            Shader::ChainProbe => include_bytes!("../spirv/chain_probe.spv"),
             Shader::Persistent => include_bytes!("../spirv/persistent.spv"),
             Shader::RmsNorm => include_bytes!("../spirv/rms_norm.spv"),
             Shader::Rope => include_bytes!("../spirv/rope.spv"),
@@ -157,13 +182,16 @@ impl Shader {
             Shader::Prologue => &[1; 6],
             Shader::ProjectRows => &[3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
             Shader::ProjectSingle => &[3, 3, 3, 1, 1, 1, 1, 1, 1],
+            Shader::ProjectSingleChained => &[3, 3, 3, 1, 1, 1, 1, 1, 1, 1, 1],
             Shader::ProjectTiles | Shader::ProjectMatrix | Shader::ProjectRotated => {
                 &[3, 3, 3, 1, 1, 1, 1]
             }
             Shader::ProjectFragments => &[3, 3, 3, 1, 1, 1, 1, 1, 1],
             Shader::KvWrite => &[1; 6],
             Shader::Attention | Shader::AttentionSingle => &[1; 11],
+            Shader::AttentionSingleChained => &[1; 13],
             Shader::AttentionMatrix => &[1; 9],
+            Shader::ChainProbe => &[1; 2],
             Shader::Persistent => &[7, 7, 7, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
             Shader::RmsNorm | Shader::Rope | Shader::Gate | Shader::Add => &[1; 3],
             Shader::SelectRows | Shader::SoftCap => &[1; 2],

@@ -5,11 +5,13 @@
 //! that a prompt's chunk without logits reads no head.
 
 mod attend;
+mod chain;
 mod persistent;
 mod plain;
 mod project;
 mod resources;
 
+pub(crate) use chain::{ChainMemory, ChainedProgram, HEADER as CHAIN_HEADER};
 pub(crate) use persistent::{PersistentMemory, PersistentProgram};
 pub(crate) use resources::{Allocate, Resources, page_bytes};
 

@@ -1,12 +1,15 @@
 //! A plan recorded for a GPU: weights resident, command buffers made once, a play one submission.
 
+mod chain;
 mod check;
 mod persistent;
 mod play;
+mod settle;
 mod slot;
 
 pub(crate) use check::check_heads;
 pub(crate) use play::info;
+pub(crate) use settle::PlayedBy;
 pub(crate) use slot::{FrameSlot, Recorded};
 
 use crate::ablate::{Ablated, Ablation};
@@ -30,6 +33,7 @@ use crate::tuning::Tuning;
 use crate::upload::Uploader;
 use crate::weights::{Weights, slice_limit};
 use ash::vk;
+use chain::Chain;
 use check::check_bindings;
 use persistent::Persistent;
 use pianola_formats::TensorSource;
@@ -77,6 +81,10 @@ pub struct VulkanRecording {
     pub(crate) samplers: Vec<Sampler>,
     /// Single rows by resident workgroups, where these play them.
     persistent: Option<Persistent>,
+    /// Single rows by chained kernels, where these play them.
+    chain: Option<Chain>,
+    /// What the user is to be told, once.
+    notice: Option<String>,
     /// Command buffers of one submission, kept so that none is allocated again.
     pub(crate) list: Vec<vk::CommandBufferSubmitInfo<'static>>,
     // Last: everything above points into it.
@@ -181,6 +189,8 @@ impl VulkanRecording {
             interrupt: None,
             samplers,
             persistent: None,
+            chain: None,
+            notice: None,
             list: Vec::with_capacity(16),
             memory,
         };
@@ -188,7 +198,8 @@ impl VulkanRecording {
         match options.decode {
             Decode::Dispatches => {}
             Decode::Persistent => recording.set_up_persistent(options.persistent)?,
-            Decode::Auto => recording.choose_persistent(options.persistent)?,
+            Decode::Chained => recording.set_up_chain(options.chain)?,
+            Decode::Auto => recording.choose_chain(options.chain)?,
         }
         Ok(recording)
     }
@@ -381,7 +392,7 @@ impl Recording for VulkanRecording {
     }
 
     fn take_notice(&mut self) -> Option<String> {
-        self.persistent.as_mut().and_then(|persistent| persistent.notice.take())
+        self.notice.take()
     }
 
     fn statistics(&self) -> PlayStatistics {

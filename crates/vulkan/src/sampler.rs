@@ -4,7 +4,7 @@ mod record;
 mod report;
 
 use crate::memory::{Memory, Purpose, Region};
-use crate::recording::{VulkanRecording, info, logit_bucket};
+use crate::recording::{PlayedBy, VulkanRecording, info, logit_bucket};
 use crate::sample::whole::{Stage, WholeRegions};
 use crate::sample::{
     MOST_PLAYS, MOST_ROWS, Outcome, Paths, SampleBuffers, SampleProgram, SampleRegions, SampleRoom,
@@ -200,11 +200,11 @@ impl DeviceSampler for VulkanRecording {
         let plays = self.check_sampling(step, rows)?;
         self.settle_all()?;
         self.ready(0, slot, step)?;
-        let persistent = self.plays_persistent(slot, step);
+        let by = self.played_by(slot, step);
         self.play_samples(slot, step, rows, plays)?;
-        if persistent && self.gave_up() {
+        if by != PlayedBy::Dispatches && self.gave_up() {
             // From the same state: step and rows are written anew, and so are keys and values.
-            self.fall_back();
+            self.fall_back()?;
             self.play_samples(slot, step, rows, plays)?;
         }
         self.sampler_mut_of(slot).collect(rows.len());

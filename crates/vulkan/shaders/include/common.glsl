@@ -42,3 +42,5 @@ layout(set = 0, binding = 0, std430) readonly buffer StepBuffer {
 layout(set = 0, binding = 1, std430) readonly buffer PageTables {
     uint page_tables[];
 };
+
+#include "chain.glsl"

@@ -53,9 +53,9 @@ struct Heads {
 };
 
 #ifndef HEADS_BY_ADDRESS
-layout(set = 1, binding = 0, std430) readonly buffer Queries { float queries[]; };
-layout(set = 1, binding = 1, std430) readonly buffer Keys { float keys[]; };
-layout(set = 1, binding = 2, std430) readonly buffer Values { float values[]; };
+layout(set = 1, binding = 0, std430) HANDED_ON readonly buffer Queries { float queries[]; };
+layout(set = 1, binding = 1, std430) HANDED_ON readonly buffer Keys { float keys[]; };
+layout(set = 1, binding = 2, std430) HANDED_ON readonly buffer Values { float values[]; };
 layout(set = 1, binding = 3, std430) readonly buffer Angles { float angles[]; };
 layout(set = 1, binding = 4, std430) readonly buffer Vectors { float vectors[]; };
 layout(set = 1, binding = 5, std430) KV_ACCESS buffer Pages { uvec4 pages[]; };

@@ -53,25 +53,32 @@ struct RowParts {
 };
 
 #ifndef ROWS_FROM_ELSEWHERE
-// Loads what `row` is formed from: all of it before the first wait.
-void load_parts(Prologue constants, uint row, out RowParts parts[PASSES]) {
+// Loads the rows that `row` is formed from, the norms' weights, or both.
+void load_some(Prologue constants, uint row, const bool rows, const bool norms, inout RowParts parts[PASSES]) {
     const uint source = SELECT ? play.logit_rows[row] : row;
     const uint base_row = source * constants.base_stride;
     const uint delta_row = source * constants.delta_stride;
     [[unroll]] for (uint pass = 0; pass < PASSES; pass++) {
         const uint v = pass * WORKGROUP + gl_LocalInvocationIndex;
         const bool inside = v < WIDTH / 4;
-        parts[pass].base = inside ? base[base_row + v] : vec4(0.0);
-        if (SUM != 0) {
+        if (rows) {
+            parts[pass].base = inside ? base[base_row + v] : vec4(0.0);
+        }
+        if (SUM != 0 && rows) {
             parts[pass].delta = inside ? delta[delta_row + v] : vec4(0.0);
         }
-        if (SUM == 2) {
+        if (SUM == 2 && norms) {
             parts[pass].delta_norm = inside ? vectors[constants.delta_norm + v] : vec4(0.0);
         }
-        if (NORM) {
+        if (NORM && norms) {
             parts[pass].norm = inside ? vectors[constants.norm + v] : vec4(0.0);
         }
     }
+}
+
+// Loads what `row` is formed from: all of it before the first wait.
+void load_parts(Prologue constants, uint row, out RowParts parts[PASSES]) {
+    load_some(constants, row, true, true, parts);
 }
 #endif
 

@@ -185,10 +185,8 @@ mod tests {
                 [(1, false), (64, true), (5376, false), (5376, true), (43_008, true)]
             {
                 for count in [9, 16, 32, 64, 128, 256, 512] {
-                    for shape in [choose(&limits, rows, count, gate)]
-                        .into_iter()
-                        .flat_map(|shape| [shape, shape.with_wide_weights(&limits)])
-                    {
+                    let chosen = choose(&limits, rows, count, gate);
+                    for shape in [chosen, chosen.with_wide_weights(&limits)] {
                         assert!(shape.shared_memory(&limits) <= limits.shared_memory, "{shape:?}");
                         assert!(shape.workgroup(&limits) <= 512, "{shape:?}");
                         assert!(shape.tokens() <= 16 || shape.tokens() < 2 * count, "{shape:?}");

@@ -3,6 +3,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod attention_matrix;
+pub(crate) mod chain;
 #[cfg(test)]
 mod devices;
 pub(crate) mod fragments;
@@ -104,4 +105,14 @@ pub(crate) fn prologue_workgroup(limits: &Limits, width: u32) -> u32 {
     // `include/prologue.glsl` has room for the sums of 64 subgroups.
     let large = limits.parallelism >= 1 << 16 && limits.subgroup >= 16;
     if large && width >= 4096 { 2 * usual } else { usual }
+}
+/// How often a workgroup asks for what another leaves, at most, on a card: an answer takes about 0.7 µs, so that this is
+/// some 50 ms, far more than a layer and far less than a driver waits.
+const SPINS: u32 = 1 << 16;
+/// The same on a software driver, whose threads the system may keep from running.
+const SOFTWARE_SPINS: u32 = 1 << 26;
+
+/// How often a workgroup asks for what another leaves, at most.
+pub(crate) fn spins(software: bool) -> u32 {
+    if software { SOFTWARE_SPINS } else { SPINS }
 }

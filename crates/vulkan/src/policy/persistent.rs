@@ -1,22 +1,12 @@
-//! Whether all workgroups of `Shader::Persistent` are resident at once, and whether it pays.
+//! Whether all workgroups of `Shader::Persistent` are resident at once.
 
 use super::{Limits, single};
 
 /// Registers of a unit on the cards that count their units (NVIDIA's multiprocessors, since 2012).
 const UNIT_REGISTERS: u64 = 65_536;
-/// How often a word is asked for at most, on a card: an answer takes about 0.7 µs, so that this is some 50 ms, far
-/// more than a layer and far less than a driver waits.
-const SPINS: u32 = 1 << 16;
-/// The same on a software driver, whose threads the system may keep from running.
-const SOFTWARE_SPINS: u32 = 1 << 26;
 /// How often workgroups meet in the test at load.
 const EXCHANGES: u32 = 1000;
 const SOFTWARE_EXCHANGES: u32 = 50;
-
-/// How often a word is asked for, at most.
-pub(crate) fn spins(software: bool) -> u32 {
-    if software { SOFTWARE_SPINS } else { SPINS }
-}
 
 /// How often workgroups meet in the test at load.
 pub(crate) fn exchanges(software: bool) -> u32 {
@@ -55,23 +45,9 @@ pub(crate) fn check_shared_memory(limits: &Limits, bytes: u32) -> Result<(), Str
     }
 }
 
-/// Whether it is faster than dispatches for rows of `hidden` values: where an invocation holds four of them at
-/// most. Wider rows are arrays that compilers put into memory, with weights that were asked for ahead
-/// (`bench/lab/NOTES.md`).
-pub(crate) fn pays(hidden: u32) -> bool {
-    hidden <= 4 * single::WORKGROUP
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn it_pays_for_rows_of_four_values_an_invocation() {
-        // Gemma 3 1B, Llama 3.2 1B; Gemma 3 4B.
-        assert!(pays(1152) && pays(2048));
-        assert!(!pays(2560));
-    }
 
     #[test]
     fn a_workgroup_fits_a_unit_by_its_registers() {

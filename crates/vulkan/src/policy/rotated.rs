@@ -9,7 +9,7 @@ pub(crate) const LEAST_ROWS: u32 = fragments::MOST_ROWS + 1;
 /// Fewest weights of a model's layers that a card keeps in this form by itself. What it rounds shows more the smaller a model
 /// is, whose prompts take little time anyway: on an H200 the perplexity of Gemma 3 270M rose by 0.54 %, that of Qwen2.5-Coder 1.5B
 /// fell by 0.16 % (`bench/runs/2026-11-18-h200-quality`).
-pub(crate) const LEAST_WEIGHTS: usize = 500_000_000;
+pub(crate) const LEAST_WEIGHTS: u64 = 500_000_000;
 
 /// Columns of a row that lie side by side in both sides of a product.
 pub(crate) const CHUNK: u32 = 128;

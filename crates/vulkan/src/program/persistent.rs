@@ -386,16 +386,6 @@ impl Programmer<'_> {
         })
     }
 
-    /// Values of the residual stream; 0 where there is none.
-    pub fn hidden(&self) -> u32 {
-        let projects = self.plan.ops.iter().filter_map(|op| match &op.kernel {
-            Kernel::Project(project) => project.residual,
-            _ => None,
-        });
-        let width = |tensor| self.plan.graph.tensor(tensor).width as u32;
-        projects.map(|residual| width(residual.base)).next().unwrap_or(0)
-    }
-
     /// Whether a kernel reads nothing but the step: embedding and angles.
     fn is_of_the_step_alone(&self, op: usize) -> bool {
         match self.plan.ops[op].kernel {

@@ -99,7 +99,7 @@ impl Programmer<'_> {
                     self.rows_product(op, project, group, count, source, keep)?
                 }
                 ProductKernel::Fragments => {
-                    self.fragments_product(op, project, group, count, InputFrom::Own)
+                    self.fragments_product(op, project, group, count, input)
                 }
                 ProductKernel::Matrix => self.matrix_product(op, project, group, count),
                 ProductKernel::Rotated => self.rotated_product(op, project, group, count),

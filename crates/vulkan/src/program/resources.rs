@@ -1,5 +1,6 @@
 //! Memory that kernels share: listed once, for a recording, a dry run and a budget alike.
 
+use super::ChainedProgram;
 use crate::memory::Region;
 use crate::policy::fragments::MOST_GATE_ROWS;
 use crate::policy::{Limits, attention};
@@ -25,6 +26,8 @@ pub(crate) struct Resources {
     /// What the parts of an attention leave for the last of them.
     pub partials: Region,
     pub arrivals: Region,
+    /// What chained kernels wait by.
+    pub chain: Region,
     /// Pages of each layer, `[group][layer]`; of no size where another device has them.
     pub pages: Vec<Vec<Region>>,
     /// First entry of each group in the page tables, and entries a sequence.
@@ -57,6 +60,7 @@ impl Resources {
         let metas = shared(scratch.metas, "activations")?;
         let partials = shared(scratch.partials, "attention")?;
         let arrivals = shared(scratch.arrivals, "attention")?;
+        let chain = shared(scratch.chain, "activations")?;
         let mut hand = || {
             let (codes, metas) = scratch.handed;
             Ok::<_, DeviceError>((shared(codes, "activations")?, shared(metas, "activations")?))
@@ -86,6 +90,7 @@ impl Resources {
             finished,
             partials,
             arrivals,
+            chain,
             pages,
             tables: (0..plan.graph.kv_groups.len()).map(table).collect(),
             entries: entries as u32,
@@ -112,6 +117,7 @@ struct Scratch {
     handed: (u64, u64),
     partials: u64,
     arrivals: u64,
+    chain: u64,
 }
 
 impl Scratch {
@@ -145,6 +151,7 @@ impl Scratch {
             handed: (widest, 8 * widest.div_ceil(32)),
             partials: 4 * partials.max().unwrap_or(0),
             arrivals: 4 * (options.max_rows * heads.max().unwrap_or(0)) as u64,
+            chain: ChainedProgram::most_bytes(ops().count()),
         }
     }
 }

@@ -88,6 +88,7 @@ impl VulkanRecording {
         }
         if body == Body::single(body.segment) {
             self.prepare_persistent(slot)?;
+            self.prepare_chain(slot)?;
         }
         let wanted = logit_bucket(logits, &self.plan);
         self.prepare_moves(slot, body, wanted)?;
@@ -188,7 +189,7 @@ impl VulkanRecording {
     ) -> Result<(), DeviceError> {
         let mut list = std::mem::take(&mut self.list);
         list.clear();
-        self.note_persistent(slot, step);
+        self.note_unsettled(slot, step);
         let result = self.fill(segment, slot, step, &mut list).and_then(|()| {
             let wanted = step.logits.len();
             let head = self.plan.is_head(self.plan.segments[segment].ops.end - 1);
@@ -231,12 +232,12 @@ impl VulkanRecording {
     ) -> Result<(), DeviceError> {
         let played = Body::of(segment, step);
         list.extend(self.moves(segment, slot, step)[0].map(info));
-        let persistent = self.plays_persistent(slot, step);
-        let recorded = self.slots[slot].body(&played, persistent);
+        let by = self.played_by(slot, step);
+        let recorded = self.slots[slot].body(&played, by);
         self.statistics.dispatches += u64::from(recorded.dispatches);
         let parts = recorded.commands.len();
         for part in 0..parts {
-            list.push(info(self.slots[slot].body(&played, persistent).commands[part]));
+            list.push(info(self.slots[slot].body(&played, by).commands[part]));
             if part + 1 < parts {
                 self.submit_list(None, list)?;
                 list.clear();

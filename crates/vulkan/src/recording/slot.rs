@@ -1,5 +1,6 @@
 //! What a recording keeps for each slot, and the memory that the host reads logits from.
 
+use super::settle::PlayedBy;
 use crate::gpu::Gpu;
 use crate::memory::{Memory, Purpose, Region};
 use crate::program::Body;
@@ -28,6 +29,8 @@ pub(crate) struct FrameSlot {
     pub bodies: BTreeMap<Body, Recorded>,
     /// The body of a play of one row, with products by resident workgroups.
     pub persistent: Option<Recorded>,
+    /// The body of a play of one row by chained kernels.
+    pub chained: Option<Recorded>,
     /// The step that was last played so, and whether it is still to be found out that it was played to the end.
     pub single: Step,
     pub unsettled: bool,
@@ -69,6 +72,7 @@ impl FrameSlot {
             transfers,
             bodies: BTreeMap::new(),
             persistent: None,
+            chained: None,
             single: Step::default(),
             unsettled: false,
             replayed: false,
@@ -80,12 +84,14 @@ impl FrameSlot {
 }
 
 impl FrameSlot {
-    /// The recorded body of a play; `persistent`: that of resident workgroups.
-    pub fn body(&self, body: &Body, persistent: bool) -> &Recorded {
-        match &self.persistent {
-            Some(recorded) if persistent => recorded,
-            _ => &self.bodies[body],
-        }
+    /// The recorded body of a play.
+    pub fn body(&self, body: &Body, by: PlayedBy) -> &Recorded {
+        let other = match by {
+            PlayedBy::Dispatches => None,
+            PlayedBy::Chain => self.chained.as_ref(),
+            PlayedBy::Persistent => self.persistent.as_ref(),
+        };
+        other.unwrap_or_else(|| &self.bodies[body])
     }
 }
 

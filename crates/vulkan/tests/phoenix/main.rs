@@ -268,11 +268,11 @@ fn compare_kept(gpu: &Gpu, summary: &str) {
 /// A kernel of this tree that has neither a gate nor a reason to have none would be forgotten.
 #[test]
 fn every_kernel_has_a_gate_or_is_never_played() {
-    let shaders = Path::new(env!("CARGO_MANIFEST_DIR")).join("shaders");
-    let sources = std::fs::read_dir(shaders).unwrap().map(|entry| entry.unwrap().path());
-    let sources = sources.filter(|path| path.extension().is_some_and(|ending| ending == "comp"));
+    let compiled = Path::new(env!("CARGO_MANIFEST_DIR")).join("spirv");
+    let files = std::fs::read_dir(compiled).unwrap().map(|entry| entry.unwrap().path());
+    let files = files.filter(|path| path.extension().is_some_and(|ending| ending == "spv"));
     let kernels: BTreeSet<String> =
-        sources.map(|path| path.file_stem().unwrap().to_str().unwrap().to_string()).collect();
+        files.map(|path| path.file_stem().unwrap().to_str().unwrap().to_string()).collect();
     let gated = GATES.iter().map(|gate| gate.kernel);
     let stated: BTreeSet<String> =
         gated.chain(NEVER_PLAYED.map(|never| never.0)).map(str::to_string).collect();

@@ -33,14 +33,20 @@ pub(super) fn ablate(
         ("and a buffer allocated for every kernel", Ablation::Allocate),
     ];
     let mut rows = Vec::new();
-    // Where resident workgroups play single tokens, dispatches alone first, then those.
+    // Where single tokens are played otherwise than by dispatches with barriers, these come first.
+    let chained = recording(engine)?.is_chained();
     let persistent = recording(engine)?.persistent_fit().is_some();
-    let one = ("recorded once, two dispatches a layer", Ablation::Nothing);
-    let kinds =
-        kinds.map(|kind| (kind, false)).into_iter().chain(persistent.then_some((one, true)));
-    for ((name, kind), persistent) in kinds {
+    let other = match (chained, persistent) {
+        (true, _) => Some("recorded once, kernels overlap"),
+        (_, true) => Some("recorded once, two dispatches a layer"),
+        _ => None,
+    };
+    let other = other.map(|name| ((name, Ablation::Nothing), true));
+    for ((name, kind), on) in kinds.map(|kind| (kind, false)).into_iter().chain(other) {
         set_ablation(engine, Some(kind))?;
-        recording(engine)?.set_persistent(persistent).map_err(pianola_engine::EngineError::from)?;
+        let recording = recording(engine)?;
+        recording.set_chained(on && chained).map_err(pianola_engine::EngineError::from)?;
+        recording.set_persistent(on && persistent).map_err(pianola_engine::EngineError::from)?;
         let options =
             BenchOptions { prompt: 0, lanes: Vec::new(), depths: vec![0], ..options.clone() };
         let (found, _) = pianola_engine::bench(

@@ -69,8 +69,7 @@ impl Programmer<'_> {
         count: u32,
     ) -> Dispatch {
         let gate = project.gate.is_some();
-        let widest = group.parts.iter().map(|part| part.1.ty.block_bytes());
-        let wide = !group.integer && widest.max() == Some(TensorType::F32.block_bytes());
+        let wide = group.parts.iter().any(|part| part.1.ty == TensorType::F32);
         let shape = matrix::choose(&self.limits, group.rows(), self.policy_rows(count), gate);
         let shape = if wide { shape.with_wide_weights(&self.limits) } else { shape };
         // A gate's tile holds as many rows of each part as it has outputs.
@@ -94,16 +93,16 @@ impl Programmer<'_> {
         let gate = project.gate.is_some();
         let shape = fragments::choose(&self.limits, group.rows(), self.policy_rows(count), gate);
         let outputs = if gate { shape.rows_each / 2 } else { shape.rows_each };
-        let (mut bindings, product, types, workgroups) =
-            self.product_of_many(project, group, outputs);
-        if input == InputFrom::GateFragments {
-            let (operand, metas) = self.handed(input);
-            let end = bindings.len() - 2;
-            bindings.splice(end.., [operand, metas]);
-        }
+        let (mut bindings, product, types, workgroups) = self.product(project, group, outputs);
+        // A prologue leaves them where attention does.
+        let (operand, metas) = match input {
+            InputFrom::GateFragments => self.handed(input),
+            _ => self.handed(InputFrom::Fragments),
+        };
         let next = self.output_for_next(op, count);
         let (next_operand, next_metas) = self.handed(next);
-        bindings.extend([next_operand, next_metas]);
+        bindings.extend([self.weights.vectors, self.output(project)]);
+        bindings.extend([operand, metas, next_operand, next_metas]);
         let next_rows = match next {
             InputFrom::GateFragments => self.fragment_rows(count),
             _ => 0,

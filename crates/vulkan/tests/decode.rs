@@ -1,6 +1,7 @@
-//! All products between two attentions of a single row in one dispatch, beside the five dispatches a layer that otherwise
-//! play it: on Mesa's software driver, which runs as many workgroups at once as it has threads. Debian 12's (22.3) crashes
-//! in this kernel, so that `scripts/acceptance` runs these on a newer one.
+//! Single rows by kernels that wait for one another, and by one dispatch for all products between two attentions, beside
+//! dispatches with barriers: on Mesa's software driver. It runs as many workgroups of a dispatch at once as it has threads, and one
+//! dispatch after another. Debian 12's (22.3) crashes in the kernel of all products and computes chained attention wrong, so that
+//! `scripts/acceptance` runs these tests on a newer one.
 
 #[path = "../../../tests/support/case.rs"]
 mod case;
@@ -11,7 +12,9 @@ use case::{Case, map_pages, plan, plan_of_types, usual};
 use pianola_formats::TensorType;
 use pianola_model::RandomWeights;
 use pianola_plan::{DeviceId, DeviceSampler, Numeric, Plan, Recording, SampleRow, Sampling, Step};
-use pianola_vulkan::{Decode, Gpu, PersistentTrial, VulkanDevice, VulkanOptions, VulkanRecording};
+use pianola_vulkan::{
+    ChainTrial, Decode, Gpu, PersistentTrial, VulkanDevice, VulkanOptions, VulkanRecording,
+};
 use std::sync::Arc;
 
 /// Workgroups that run at once wherever the tests run.
@@ -49,6 +52,11 @@ fn generate(recording: &mut VulkanRecording) -> Vec<Vec<f32>> {
         }
     }
     found
+}
+
+/// Fails where logits differ in a bit.
+fn assert_same(found: &[Vec<f32>], expected: &[Vec<f32>], name: &str) {
+    assert!(found == expected, "{name}: apart by {:e}", difference(expected, found));
 }
 
 /// The largest difference, relative to the largest logit of a row.
@@ -97,6 +105,54 @@ fn made() -> Vec<(&'static str, Made)> {
     ]
 }
 
+/// Kernels that wait for a workgroup that never comes.
+const ABSENT: ChainTrial = ChainTrial { absent: true, most_asked: Some(2000) };
+
+fn record_chained(gpu: &Arc<Gpu>, made: &Made, chain: ChainTrial) -> VulkanRecording {
+    let decode = Decode::Chained;
+    let options = VulkanOptions { units: Some(WORKGROUPS), decode, chain, ..gpu::options(gpu) };
+    let plan = Arc::new(made.0.clone());
+    let mut recording =
+        VulkanRecording::new(plan, DeviceId(0), &made.1, options, &mut |_, _| ()).unwrap();
+    map_pages(&mut recording);
+    recording
+}
+
+#[test]
+#[ignore = "needs a newer software driver than Debian 12's: scripts/acceptance"]
+fn chained_kernels_give_the_logits_of_those_with_barriers_bit_by_bit() {
+    let gpu = gpu::open();
+    for (name, made) in made() {
+        let mut dispatches = record(&gpu, &made, Decode::Dispatches, PersistentTrial::default());
+        assert!(!dispatches.is_chained());
+        let expected = generate(&mut dispatches);
+        let mut chained = record_chained(&gpu, &made, ChainTrial::default());
+        assert!(chained.is_chained());
+        assert_same(&generate(&mut chained), &expected, name);
+        assert_eq!(chained.take_notice(), None);
+        // Again by the same recording, and with barriers by the same recording.
+        assert_same(&generate(&mut chained), &expected, name);
+        assert!(chained.set_chained(false).unwrap() && !chained.is_chained());
+        assert_same(&generate(&mut chained), &expected, name);
+    }
+}
+
+#[test]
+#[ignore = "needs a newer software driver than Debian 12's: scripts/acceptance"]
+fn a_chain_that_is_given_up_is_played_again_with_barriers() {
+    let gpu = gpu::open();
+    let (_, made) = made().remove(0);
+    let mut dispatches = record(&gpu, &made, Decode::Dispatches, PersistentTrial::default());
+    let expected = generate(&mut dispatches);
+    let mut chained = record_chained(&gpu, &made, ABSENT);
+    assert!(chained.is_chained());
+    assert_same(&generate(&mut chained), &expected, "again with barriers");
+    let notice = chained.take_notice().expect("told once");
+    assert!(notice.contains("by dispatches"), "{notice}");
+    assert_eq!(chained.take_notice(), None);
+    assert!(!chained.is_chained() && !chained.set_chained(true).unwrap());
+}
+
 #[test]
 #[ignore = "needs a newer software driver than Debian 12's: scripts/acceptance"]
 fn one_dispatch_gives_the_logits_of_many_bit_by_bit() {
@@ -110,11 +166,11 @@ fn one_dispatch_gives_the_logits_of_many_bit_by_bit() {
         let found = generate(&mut persistent);
         assert_eq!(persistent.take_notice(), None);
         println!("{name}: apart by {:e}", difference(&expected, &found));
-        assert_eq!(found, expected, "{name}");
+        assert_same(&found, &expected, name);
         // Again by the same recording, and by dispatches of the same recording.
-        assert_eq!(generate(&mut persistent), expected, "{name}");
+        assert_same(&generate(&mut persistent), &expected, name);
         assert!(persistent.set_persistent(false).unwrap());
-        assert_eq!(generate(&mut persistent), expected, "{name}");
+        assert_same(&generate(&mut persistent), &expected, name);
     }
 }
 
@@ -146,7 +202,7 @@ fn a_step_that_is_given_up_is_played_again_by_dispatches() {
         PersistentTrial { absent: Some(1), spins: Some(2000), ..PersistentTrial::default() };
     let mut persistent = record(&gpu, &made, Decode::Persistent, trial);
     assert!(persistent.persistent_fit().is_some());
-    assert_eq!(generate(&mut persistent), expected);
+    assert_same(&generate(&mut persistent), &expected, "again by dispatches");
     let notice = persistent.take_notice().expect("told once");
     assert!(notice.contains("by dispatches"), "{notice}");
     assert_eq!(persistent.take_notice(), None);
@@ -170,6 +226,12 @@ fn tokens_are_sampled_alike() {
     let mut dispatches = record(&gpu, &made, Decode::Dispatches, PersistentTrial::default());
     let expected = sample(&mut dispatches);
     assert_eq!(expected.len(), 6);
+    for (trial, notices) in [(ChainTrial::default(), 0), (ABSENT, 1)] {
+        let mut chained = record_chained(&gpu, &made, trial);
+        assert_eq!(sample(&mut chained), expected);
+        assert_eq!(sample(&mut chained), expected);
+        assert_eq!(usize::from(chained.take_notice().is_some()), notices);
+    }
     let whole = PersistentTrial::default();
     let absent = PersistentTrial { absent: Some(0), spins: Some(2000), ..whole };
     for (trial, notices) in [(whole, 0), (absent, 1)] {
@@ -180,17 +242,20 @@ fn tokens_are_sampled_alike() {
     }
 }
 
-/// `auto` plays narrow rows so, where units are counted, and wide ones not.
+/// `auto` chains where units are counted, in fast mode.
 #[test]
-#[ignore = "needs a newer software driver than Debian 12's: scripts/acceptance"]
-fn narrow_rows_are_played_so_by_themselves() {
+fn single_rows_are_chained_by_themselves() {
     let gpu = gpu::open();
     let spec = || VulkanDevice::spec_named("vulkan");
-    let narrow = plan(&usual(TensorType::Q8_0), spec());
-    let wide = plan(&Case { hidden: 2304, ..usual(TensorType::Q8_0) }, spec());
-    for (made, expected) in [(narrow, Some(WORKGROUPS)), (wide, None)] {
-        let chosen = record(&gpu, &made, Decode::Auto, PersistentTrial::default());
-        assert_eq!(chosen.persistent_fit().map(|fit| fit.0), expected);
+    let fast = plan(&usual(TensorType::Q8_0), spec());
+    let exact = plan(&Case { numeric: Numeric::Exact, ..usual(TensorType::Q8_0) }, spec());
+    for (made, units, chained) in [(&fast, 2, true), (&fast, 0, false), (&exact, 2, false)] {
+        let options = VulkanOptions { units: Some(units), ..gpu::options(&gpu) };
+        let plan = Arc::new(made.0.clone());
+        let chosen =
+            VulkanRecording::new(plan, DeviceId(0), &made.1, options, &mut |_, _| ()).unwrap();
+        assert_eq!(chosen.is_chained(), chained);
+        assert_eq!(chosen.persistent_fit(), None);
     }
 }
 
@@ -199,12 +264,13 @@ fn narrow_rows_are_played_so_by_themselves() {
 fn what_does_not_fit_is_refused_in_words() {
     let gpu = gpu::open();
     let spec = || VulkanDevice::spec_named("vulkan");
-    let refusal = |made: &Made, units: Option<u32>| {
-        let options = VulkanOptions { units, decode: Decode::Persistent, ..gpu::options(&gpu) };
+    let refused_as = |made: &Made, units: Option<u32>, decode: Decode| {
+        let options = VulkanOptions { units, decode, ..gpu::options(&gpu) };
         let plan = Arc::new(made.0.clone());
         let refused = VulkanRecording::new(plan, DeviceId(0), &made.1, options, &mut |_, _| ());
         refused.err().expect("refused").to_string()
     };
+    let refusal = |made: &Made, units| refused_as(made, units, Decode::Persistent);
     let fast = plan(&usual(TensorType::Q8_0), spec());
     let message = refusal(&fast, None);
     assert!(message.contains("does not count the device's units"), "{message}");
@@ -212,6 +278,11 @@ fn what_does_not_fit_is_refused_in_words() {
     let exact = plan(&Case { numeric: Numeric::Exact, ..usual(TensorType::Q8_0) }, spec());
     let message = refusal(&exact, Some(2));
     assert!(message.contains("exact"), "{message}");
+    for (made, units) in [(&fast, None), (&exact, Some(2))] {
+        let message = refused_as(made, units, Decode::Chained);
+        assert!(message.contains("cards that count their units"), "{message}");
+        assert!(message.contains("--decode dispatches"), "{message}");
+    }
     let message = refusal(&fast, Some(4096));
     assert!(message.contains("too small to give 4096 workgroups"), "{message}");
 }
