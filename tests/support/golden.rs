@@ -17,7 +17,7 @@ pub fn folder(case: &str) -> PathBuf {
 pub fn options(golden: &Path, level: Level) -> LoadOptions {
     let tokens = |name: &str| npy::read_tokens(golden.join(name)).unwrap().len();
     LoadOptions {
-        devices: LoadOptions::devices(vec![], CpuOptions { level, threads: 2 }),
+        devices: LoadOptions::devices(vec![], CpuOptions::bare(level, 2)),
         numeric: Some(Numeric::Exact),
         context: Some(tokens("tokens.npy") + tokens("greedy.npy")),
         max_logit_rows: 64,

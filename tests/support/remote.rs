@@ -73,7 +73,7 @@ impl Device for RemoteDevice {
         source: &dyn TensorSource,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Box<dyn Recording>, DeviceError> {
-        let options = CpuOptions { level: Level::Portable, threads: 1 };
+        let options = CpuOptions::bare(Level::Portable, 1);
         let inner = CpuRecording::new(plan.clone(), id, source, options, progress)?;
         Ok(Box::new(RemoteRecording::new(plan.clone(), inner, self.failing.clone())))
     }

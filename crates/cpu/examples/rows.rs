@@ -1,8 +1,10 @@
 //! What a step costs by threads and instruction set: some layers of a known shape with random weights,
 //! scaled to all of them, without the head. All settings take turns in one process.
-//! usage: cargo run --release -p pianola-cpu --example rows SHAPE TYPE LAYERS SETTING,… ROWS…
+//! usage: cargo run --release -p pianola-cpu --example rows SHAPE TYPE LAYERS SETTING,… ROWS[@DEPTH]…
 //! `rows gemma3:12b q4_0 6 avx512:1,amx:16 1 512` is a token, and a prompt of 512, each twice;
-//! `rows smollm2:135m q4_1 4 avx512:1:reproducible,avx512:1 256` a prompt without and with rotated weights.
+//! `rows smollm2:135m q4_1 4 avx512:1:reproducible,avx512:1,avx512:1:kept 256` a prompt without rotated weights, with
+//! weights that are rotated as they are read, and with such that are kept; `rows qwen2.5:1.5b q4_k 4 avx512:1 1@4096` a
+//! token behind 4,096 others.
 
 #![allow(unsafe_code, reason = "the clock of a thread")]
 
@@ -10,7 +12,8 @@ use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level};
 use pianola_formats::TensorType;
 use pianola_model::{Config, RandomWeights, SHAPES};
 use pianola_plan::{
-    DeviceId, Numeric, PAGE_TOKENS, Placement, Plan, PlanOptions, Probe, Recording, Step,
+    DeviceId, Numeric, PAGE_TOKENS, Placement, Plan, PlanOptions, Probe, PromptWeights, Recording,
+    Step,
 };
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -23,15 +26,21 @@ const COUNTED: Duration = Duration::from_millis(700);
 const LEAST_PLAYS: usize = 5;
 /// Rows of the embedding: enough to look tokens up in.
 const VOCABULARY: usize = 1024;
+const MOST_ROWS: usize = 512;
+const CONTEXT: usize = 8192;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [shape, ty, layers, settings, steps @ ..] = &arguments[..] else {
-        return Err("usage: rows SHAPE TYPE LAYERS LEVEL:THREADS[:reproducible],… ROWS…".into());
+        return Err(
+            "usage: rows SHAPE TYPE LAYERS LEVEL:THREADS[:reproducible|:kept],… ROWS[@DEPTH]…"
+                .into(),
+        );
     };
     let known = SHAPES.iter().find(|known| known.name == shape).ok_or("no such shape")?;
     let ty: TensorType = ty.parse()?;
-    let steps: Vec<u32> = steps.iter().map(|rows| rows.parse()).collect::<Result<_, _>>()?;
+    let steps = steps.iter().map(|step| StepSize::parse(step));
+    let steps = steps.collect::<Result<Vec<StepSize>, Box<dyn Error>>>()?;
     let mut config = known.config();
     let scale = config.layers as f64 / layers.parse::<f64>()?;
     config.layers = layers.parse()?;
@@ -41,10 +50,32 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut settings = (settings.split(','))
         .map(|name| Setting::new(name, &config, &weights))
         .collect::<Result<Vec<Setting>, Box<dyn Error>>>()?;
-    for &rows in &steps {
-        measure(&mut settings, rows, scale)?;
+    for &size in &steps {
+        measure(&mut settings, size, scale)?;
     }
     Ok(())
+}
+
+/// Rows of a step, and how many tokens they come behind.
+#[derive(Clone, Copy)]
+struct StepSize {
+    rows: u32,
+    depth: u32,
+}
+
+impl StepSize {
+    fn parse(text: &str) -> Result<StepSize, Box<dyn Error>> {
+        let (rows, depth) = text.split_once('@').unwrap_or((text, "0"));
+        let size = StepSize { rows: rows.parse()?, depth: depth.parse()? };
+        let fits = size.rows as usize <= MOST_ROWS && (size.rows + size.depth) as usize <= CONTEXT;
+        if fits { Ok(size) } else { Err("too many rows, or too deep".into()) }
+    }
+
+    fn step(self) -> Step {
+        let mut step = Step::default();
+        (0..self.rows).for_each(|row| step.push(row % 1000, 0, self.depth + row, false));
+        step
+    }
 }
 
 /// A recording, and what it took for a step.
@@ -67,25 +98,27 @@ impl Setting {
         let level = Level::ALL.into_iter().find(|known| words.clone().next() == Some(known.name()));
         let level = level.ok_or("no such level")?;
         let threads = words.nth(1).ok_or("a setting is LEVEL:THREADS")?.parse()?;
+        let word = words.next().unwrap_or_default();
+        let prompt_weights = match word {
+            "" | "reproducible" => PromptWeights::Off,
+            "kept" => PromptWeights::On,
+            _ => return Err("a setting is LEVEL:THREADS[:reproducible|:kept]".into()),
+        };
         let options = PlanOptions {
             numeric: Numeric::Fast,
-            max_rows: 512,
+            max_rows: MOST_ROWS,
             max_logit_rows: 1,
-            context: 1024,
+            context: CONTEXT,
             sequences: 1,
             fusion: true,
-            reproducible: match words.next() {
-                None => false,
-                Some("reproducible") => true,
-                Some(_) => return Err("a setting is LEVEL:THREADS[:reproducible]".into()),
-            },
+            reproducible: word == "reproducible",
             kv_bytes: None,
             kv_type: None,
         };
         let graph = pianola_model::graph(config, weights, None)?;
         let placement = Placement::single(&graph, CpuDevice::spec());
         let plan = Arc::new(Plan::new(graph, options, placement)?);
-        let cpu = CpuOptions { level, threads };
+        let cpu = CpuOptions { level, threads, prompt_weights };
         let mut recording =
             CpuRecording::new(plan.clone(), DeviceId(0), weights, cpu, &mut |_, _| ())?;
         for group in 0..plan.graph.kv_groups.len() {
@@ -149,9 +182,15 @@ fn thread_seconds() -> f64 {
     time[0] as f64 + 1e-9 * time[1] as f64
 }
 
-fn measure(settings: &mut [Setting], rows: u32, scale: f64) -> Result<(), Box<dyn Error>> {
-    let mut step = Step::default();
-    (0..rows).for_each(|row| step.push(row % 1000, 0, row, false));
+fn measure(settings: &mut [Setting], size: StepSize, scale: f64) -> Result<(), Box<dyn Error>> {
+    let (step, StepSize { rows, depth }) = (size.step(), size);
+    // What was never written would be read from one page of zeros.
+    for start in (0..depth).step_by(MOST_ROWS) {
+        let before = StepSize { rows: (depth - start).min(MOST_ROWS as u32), depth: start };
+        for setting in settings.iter_mut() {
+            setting.recording.play(&before.step())?;
+        }
+    }
     let count = settings.len() as u32;
     let begun = Instant::now();
     while begun.elapsed() < AWAKE * count {
@@ -175,7 +214,7 @@ fn measure(settings: &mut [Setting], rows: u32, scale: f64) -> Result<(), Box<dy
         let (median, best) = (setting.seconds[setting.seconds.len() / 2], setting.seconds[0]);
         let (first_median, first_best) = *first.get_or_insert((median, best));
         println!(
-            "{} {rows} rows: {:.1} tokens/s of all layers; a play {:.2} ms, best {:.2}; \
+            "{} {rows} rows behind {depth}: {:.1} tokens/s of all layers; a play {:.2} ms, best {:.2}; \
              {:.2} times as fast as the first by medians, {:.2} by the best",
             setting.name,
             f64::from(rows) / (median * scale),

@@ -1,14 +1,15 @@
 //! The CPU as a device: what it is, what it would allocate, and recording on it.
 
+use crate::kept;
 use crate::record::activation_bytes;
 use crate::recording::CpuRecording;
 use crate::simd::Level;
-use crate::variants;
+use crate::variants::{self, KernelChoice};
 use crate::weights::packed_bytes;
 use pianola_formats::TensorSource;
 use pianola_plan::{
     Allocation, AllocationKind, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, HeapShare,
-    KernelVariant, KvSlot, Numeric, Plan, Recording, WeightShape,
+    KernelVariant, KvSlot, Numeric, Plan, PromptWeights, Recording, WeightShape,
 };
 use std::sync::Arc;
 
@@ -19,12 +20,26 @@ pub struct CpuOptions {
     pub level: Level,
     /// Workers, at least one.
     pub threads: usize,
+    /// Whether weights are kept in rotated form beside the file's. Auto: in plans on the processor alone, where the
+    /// form is small or the plan has many sequences, and memory is plenty (`policy.rs`).
+    pub prompt_weights: PromptWeights,
+}
+
+impl CpuOptions {
+    /// An instruction set and workers, without weights in rotated form.
+    pub const fn bare(level: Level, threads: usize) -> CpuOptions {
+        CpuOptions { level, threads, prompt_weights: PromptWeights::Off }
+    }
 }
 
 impl Default for CpuOptions {
     /// The best instruction set, and a worker for each core.
     fn default() -> Self {
-        CpuOptions { level: Level::best(), threads: crate::topology::cores() }
+        CpuOptions {
+            level: Level::best(),
+            threads: crate::topology::cores(),
+            prompt_weights: PromptWeights::Auto,
+        }
     }
 }
 
@@ -55,9 +70,14 @@ impl Device for CpuDevice {
     }
 
     fn description(&self) -> String {
-        let CpuOptions { level, threads } = self.options;
+        let CpuOptions { level, threads, prompt_weights } = self.options;
         let word = if threads == 1 { "thread" } else { "threads" };
-        format!("cpu ({level}, {threads} {word})")
+        let forms = match prompt_weights {
+            PromptWeights::Off if level.rotates() => ", weights in one form",
+            PromptWeights::On => ", weights in two forms",
+            PromptWeights::Auto | PromptWeights::Off => "",
+        };
+        format!("cpu ({level}, {threads} {word}{forms})")
     }
 
     /// What the system has available now.
@@ -66,7 +86,9 @@ impl Device for CpuDevice {
     }
 
     fn allocations(&self, plan: &Plan, id: DeviceId) -> Result<Vec<Allocation>, DeviceError> {
-        Ok(allocations(plan, id))
+        let mut all = allocations_of_file(plan, id);
+        all.extend(kept::allocations(plan, id, self.options)?);
+        Ok(all)
     }
 
     /// An eighth of what is available is left to others.
@@ -89,7 +111,8 @@ impl Device for CpuDevice {
     }
 
     fn variants(&self, plan: &Plan, id: DeviceId) -> Result<Vec<KernelVariant>, DeviceError> {
-        Ok(variants::of_plan(plan, id, self.options.level))
+        let kept = kept::is_kept(plan, id, self.options)?;
+        Ok(variants::of_plan(plan, id, KernelChoice { level: self.options.level, kept }))
     }
 
     fn as_any(&self) -> &dyn std::any::Any {
@@ -101,8 +124,8 @@ impl Device for CpuDevice {
     }
 }
 
-/// What a recording allocates: weights, pages, arenas and activations.
-fn allocations(plan: &Plan, id: DeviceId) -> Vec<Allocation> {
+/// What a recording allocates whose weights are the file's alone: weights, pages, arenas and activations.
+pub(crate) fn allocations_of_file(plan: &Plan, id: DeviceId) -> Vec<Allocation> {
     let allocation = |kind: AllocationKind, what: &str, bytes: u64, layer: Option<usize>| {
         Allocation { kind, what: what.to_string(), bytes, layer }
     };

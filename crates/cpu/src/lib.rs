@@ -20,6 +20,8 @@ mod device;
 #[macro_use]
 mod fault;
 #[allow(unsafe_code)]
+mod kept;
+#[allow(unsafe_code)]
 mod kv;
 #[allow(unsafe_code)]
 mod measure;

@@ -3,7 +3,8 @@
 use crate::simd::Level;
 use crate::simd::kernels::Attend;
 use crate::simd::matrix_unit::STRIP;
-use crate::simd::rotated::chunk_columns;
+use crate::simd::rotated::{UNSIGNED, chunk_columns};
+use crate::topology::Processor;
 use pianola_formats::TensorType;
 use pianola_plan::{Numeric, PlanOptions};
 
@@ -21,10 +22,14 @@ pub(crate) const STREAMING_ROWS: usize = 8;
 
 /// How many bytes ahead software asks for weights that are read once, into the second-level cache; 0 leaves it to
 /// the hardware. Zen 4's prefetcher keeps up with a stream, and requests of software take its buffers. Intel's
-/// (measured on Emerald Rapids) fetches half of what a plain read does, and all of it with requests 8 KiB ahead
-/// (`examples/stream.rs`, `bench/lab/CPU-NOTES.md`).
-pub(crate) fn stream_ahead(vendor: [u8; 12]) -> usize {
-    if &vendor == b"GenuineIntel" { 8 << 10 } else { 0 }
+/// (measured on Emerald Rapids) fetches half of what a plain read does, Zen 5's (family 26) three fifths, and both nearly all of it with
+/// requests 8 KiB ahead (`examples/stream.rs`, `bench/lab/CPU-NOTES.md`).
+pub(crate) fn stream_ahead(processor: Processor) -> usize {
+    match &processor.vendor {
+        b"GenuineIntel" => 8 << 10,
+        b"AuthenticAMD" if processor.family >= 26 => 8 << 10,
+        _ => 0,
+    }
 }
 
 /// How a product is cut: a job is `tiles` tiles of weights against `rows` rows.
@@ -104,8 +109,52 @@ fn cut_evenly(most: ProductCut, tiles: usize, rows: usize, workers: usize) -> Pr
     ProductCut { tiles, rows }
 }
 
-/// Least rows of a product in rotated form: fewer do not make up for the rotation of the weights.
+/// Least rows of a product in rotated form whose weights are rotated as they are read: fewer do not make up for it.
 pub(crate) const ROTATED_ROWS: usize = 192;
+/// Least rows of a product whose weights are kept in rotated form. They are a byte each, more to read than the file's,
+/// and a step of fewer rows is done before they have come: with two cores at 30 GB/s those of up to 10 rows, with eight
+/// at 60 up to 19. One number for all, so that a row's bits do not depend on the number of threads.
+pub(crate) const KEPT_ROWS: usize = 16;
+
+/// Least rows of a product in rotated form, where its weights are kept in it or not.
+pub(crate) fn rotated_rows(level: Level, kept: bool) -> usize {
+    match (kept, level.unit_kernels()) {
+        (false, _) => ROTATED_ROWS,
+        (true, None) => KEPT_ROWS,
+        (true, Some(_)) => UNIT_ROWS,
+    }
+}
+
+/// What is added to codes of rotated weights: dot products of vectors take unsigned ones.
+pub(crate) fn rotated_zero(level: Level) -> u8 {
+    if level.unit_kernels().is_some() { 0 } else { UNSIGNED }
+}
+
+/// What the choice to keep weights in rotated form rests on, bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeptBudget {
+    pub form: u64,
+    /// Everything else that stays in memory.
+    pub others: u64,
+    /// What the system has available before any of it is there, where it says so.
+    pub available: Option<u64>,
+}
+
+/// Sequences of a plan from which on its steps are expected to have [`KEPT_ROWS`] rows.
+const MANY_SEQUENCES: usize = 8;
+/// Most bytes of a form that every plan keeps: with two cores it is made in about a tenth of a second.
+const SMALL_FORM: u64 = 2 << 30;
+
+/// Whether a plan keeps weights in rotated form by itself: one for many sequences where the form takes no more than
+/// a quarter of the memory, any where it takes little. Either way half of the memory is left for pages, and for
+/// others.
+pub(crate) fn keeps_panels(options: &PlanOptions, budget: KeptBudget) -> bool {
+    let KeptBudget { form, others, available } = budget;
+    let Some(available) = available else { return false };
+    let many = options.sequences >= MANY_SEQUENCES && form <= available / 4;
+    let little = form <= SMALL_FORM && form <= available / 12;
+    form > 0 && (many || little) && others + form <= available / 2
+}
 
 /// Most rows of the head whose input is refined: so many cost nothing, because the head's weights take longer to
 /// come than twice their products.
@@ -117,17 +166,14 @@ pub(crate) fn refined_rows(options: &PlanOptions) -> usize {
 }
 
 /// Columns that share a scale where the layers' products of `columns` columns are computed in rotated form
-/// from [`ROTATED_ROWS`] rows on. A reproducible plan computes all rows alike.
+/// from [`rotated_rows`] rows on. A reproducible plan computes all rows alike.
 pub(crate) fn rotation(options: &PlanOptions, level: Level, columns: usize) -> Option<usize> {
-    let allowed = options.numeric == Numeric::Fast
-        && !options.reproducible
-        && options.max_rows >= ROTATED_ROWS
-        && level.rotates();
+    let allowed = options.numeric == Numeric::Fast && !options.reproducible && level.rotates();
     chunk_columns(columns).filter(|_| allowed)
 }
 
 /// Least rows of a step whose attention is computed in bf16: those of [`ROTATED_ROWS`], so that a row's bits
-/// depend on one number of rows only.
+/// depend on one number of rows only where weights are not kept in rotated form.
 pub(crate) const BLOCK_ATTENTION_ROWS: usize = ROTATED_ROWS;
 
 /// The kernel for attention of [`BLOCK_ATTENTION_ROWS`] rows and more with heads of `head_dim`, where it is another
@@ -199,21 +245,69 @@ mod tests {
         }
     }
 
+    const OPTIONS: PlanOptions = PlanOptions {
+        numeric: Numeric::Fast,
+        max_rows: 512,
+        max_logit_rows: 64,
+        context: 512,
+        sequences: 64,
+        fusion: true,
+        reproducible: false,
+        kv_bytes: None,
+        kv_type: None,
+    };
+
     #[test]
     fn heads_of_few_rows_are_refined_and_all_of_a_reproducible_plan() {
-        let options = PlanOptions {
-            numeric: Numeric::Fast,
-            max_rows: 512,
-            max_logit_rows: 64,
-            context: 512,
-            sequences: 64,
-            fusion: true,
-            reproducible: false,
-            kv_bytes: None,
-            kv_type: None,
+        assert!((1..8).contains(&refined_rows(&OPTIONS)));
+        assert_eq!(refined_rows(&PlanOptions { reproducible: true, ..OPTIONS }), usize::MAX);
+    }
+
+    #[test]
+    fn panels_are_kept_for_many_sequences_or_if_they_are_small() {
+        const GB: u64 = 1 << 30;
+        let keeps = |sequences, form, others, available| {
+            let options = PlanOptions { sequences, ..OPTIONS };
+            keeps_panels(&options, KeptBudget { form, others, available })
         };
-        assert!((1..8).contains(&refined_rows(&options)));
-        assert_eq!(refined_rows(&PlanOptions { reproducible: true, ..options }), usize::MAX);
+        // One chat: a twelfth of the memory, and never more than 2 GiB.
+        assert!(keeps(1, GB, GB, Some(12 * GB)));
+        assert!(!keeps(1, GB, GB, Some(12 * GB - 12)));
+        assert!(keeps(1, SMALL_FORM, GB, Some(1024 * GB)));
+        assert!(!keeps(1, SMALL_FORM + 1, GB, Some(1024 * GB)));
+        // A model of 1.5 B weights on a laptop with 16 GB: a server keeps them, a chat does not.
+        assert!(keeps(8, 3 * GB / 2, GB, Some(16 * GB)));
+        assert!(keeps(32, 3 * GB / 2, GB, Some(16 * GB)));
+        assert!(!keeps(1, 3 * GB / 2, GB, Some(16 * GB)));
+        assert!(!keeps(7, 3 * GB / 2, GB, Some(16 * GB)));
+        // More than a quarter, or more than half with the rest.
+        assert!(!keeps(8, 3 * GB / 2, GB / 4, Some(5 * GB)));
+        assert!(!keeps(8, 3 * GB / 2, 7 * GB, Some(16 * GB)));
+        // A small one, unless memory is short, too.
+        assert!(keeps(1, GB / 8, GB / 8, Some(16 * GB)));
+        assert!(!keeps(1, GB / 8, GB / 8, Some(GB)));
+        // Where the system does not say, and where there is nothing to keep.
+        assert!(!keeps(8, GB / 8, GB / 8, None));
+        assert!(!keeps(8, 0, GB, Some(16 * GB)));
+    }
+
+    #[test]
+    fn weights_are_asked_for_ahead_where_the_hardware_does_not() {
+        let of = |vendor: &[u8; 12], family| stream_ahead(Processor { vendor: *vendor, family });
+        assert_eq!(of(b"GenuineIntel", 6), 8 << 10);
+        // Zen 4 and Zen 5.
+        assert_eq!(of(b"AuthenticAMD", 25), 0);
+        assert_eq!(of(b"AuthenticAMD", 26), 8 << 10);
+        assert_eq!(stream_ahead(Processor::default()), 0);
+    }
+
+    #[test]
+    fn kept_panels_serve_fewer_rows_than_panels_that_are_made() {
+        for level in Level::ALL {
+            assert_eq!(rotated_rows(level, false), ROTATED_ROWS);
+            // Fewer stream the file's own weights.
+            assert!((STREAMING_ROWS + 1..=UNIT_ROWS).contains(&rotated_rows(level, true)));
+        }
     }
 
     #[test]

@@ -1,15 +1,15 @@
 //! Recording: from a plan to stages with every pointer resolved.
 
+use crate::kept::KeptPanels;
 use crate::memory::Memory;
 use crate::pack::BLOCK;
 use crate::policy::{
-    ROTATED_ROWS, UNIT_PANELS, VECTOR_PANELS, block_attention, refined_rows, rotation,
+    UNIT_PANELS, VECTOR_PANELS, block_attention, refined_rows, rotated_rows, rotated_zero, rotation,
 };
 use crate::simd::Level;
 use crate::simd::kernels::Attend;
 use crate::simd::matrix_unit::{STRIP, STRIP_BLOCK_BYTES};
 use crate::simd::product::{BlockMeta, FloatRows};
-use crate::simd::rotated::UNSIGNED;
 use crate::stage::{
     Activations, Angles, Attention, Embed, Norm, Plain, PlainOp, Product, Prologue, RotatedForm,
     Rotation, Slab, Stage, StoreKv, Weights,
@@ -56,6 +56,7 @@ pub(crate) struct Recorder<'a> {
     pub plan: &'a Plan,
     pub device: DeviceId,
     pub weights: &'a [Weight],
+    pub kept: Option<&'a KeptPanels>,
     pub arena: &'a Memory,
     pub activations: &'a Memory,
     pub level: Level,
@@ -214,6 +215,7 @@ impl Recorder<'_> {
                 direct: (kernels.direct)(matrix.ty),
                 unit: quantized.and_then(|_| (unit_kernels?.product)(matrix.ty)),
                 fill_panel: quantized.and_then(|_| (kernels.fill_panel)(matrix.ty)),
+                kept: self.kept.and_then(|kept| kept.of(part.weight.0)),
                 output: self.slab(epilogue.unwrap_or(part.output)),
                 first_tile,
             });
@@ -226,7 +228,10 @@ impl Recorder<'_> {
         let logits = graph.tensor(project.parts[0].output).rows == RowSet::Logits;
         // Nothing behind the head evens out its rounding.
         let refined = if logits && quantized { refined_rows(&self.plan.options) } else { 0 };
-        let rotated = if quantized && !logits { self.rotated_form(width) } else { None };
+        // A head has rows with logits only, too few to make panels for.
+        let kept = parts.iter().any(|part| part.kept.is_some());
+        let rotates = quantized && (!logits || kept);
+        let rotated = if rotates { self.rotated_form(width) } else { None };
         let bare = project.residual.is_none() && project.norm.is_none() && !project.select;
         let activations = self.activations();
         let direct = bare && !quantized;
@@ -273,18 +278,15 @@ impl Recorder<'_> {
         let vectors = RotatedForm {
             chunk: rotation(&self.plan.options, self.level, columns)?,
             capacity: self.plan.options.max_rows.next_multiple_of(STRIP),
-            least_rows: ROTATED_ROWS,
+            least_rows: rotated_rows(self.level, self.kept.is_some()),
             group: VECTOR_PANELS,
             multiply: self.level.kernels().multiply_panels,
-            zero: UNSIGNED,
+            zero: rotated_zero(self.level),
         };
         Some(match self.level.unit_kernels() {
-            Some(unit) => RotatedForm {
-                group: UNIT_PANELS,
-                multiply: unit.multiply_panels,
-                zero: 0,
-                ..vectors
-            },
+            Some(unit) => {
+                RotatedForm { group: UNIT_PANELS, multiply: unit.multiply_panels, ..vectors }
+            }
             None => vectors,
         })
     }

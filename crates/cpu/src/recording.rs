@@ -3,10 +3,11 @@
 mod probe;
 
 use crate::device::{CpuOptions, out_of_memory};
+use crate::kept::{self, KeptPanels};
 use crate::kv::KvMemory;
 use crate::measure::{LEAST_BLOCK, measure_with};
 use crate::memory::Memory;
-use crate::policy::{rotation, stream_ahead};
+use crate::policy::{rotated_rows, rotation, stream_ahead};
 use crate::pool::Pool;
 use crate::profile::Profiler;
 use crate::record::{Recorded, Recorder, activation_bytes, widest_input};
@@ -37,6 +38,8 @@ pub(crate) struct SlotState {
 pub struct CpuRecording {
     pub(crate) plan: Arc<Plan>,
     pub(crate) weights: Vec<Weight>,
+    /// The weights of layers once more, in rotated form.
+    kept: Option<KeptPanels>,
     pub(crate) kv: KvMemory,
     /// One for each arena of the plan.
     pub(crate) slots: Vec<SlotState>,
@@ -81,7 +84,9 @@ impl CpuRecording {
             )));
         }
         // Memory is granted before it is there; a model too large would be killed half-way.
-        let needed = plan.weight_bytes_on(device);
+        let forms = kept::allocations(&plan, device, options)?;
+        let form: u64 = forms.iter().map(|allocation| allocation.bytes).sum();
+        let needed = plan.weight_bytes_on(device) + form;
         if let Some((_, available)) = crate::measure::describe().memory
             && needed > available
         {
@@ -103,11 +108,16 @@ impl CpuRecording {
         let activations = memory("activations", activation_bytes(&plan))?;
         let mine = |weight: usize| plan.reads(device, weight);
         let weights = weights::load(&plan, &mine, source, &pool, progress)?;
+        let kept = match form {
+            0 => None,
+            _ => Some(KeptPanels::new(&plan, device, (&weights, options.level), &pool)?),
+        };
         let slot = |arena: Memory| {
             let recorder = Recorder {
                 plan: &plan,
                 device,
                 weights: &weights,
+                kept: kept.as_ref(),
                 arena: &arena,
                 activations: &activations,
                 level: options.level,
@@ -122,7 +132,8 @@ impl CpuRecording {
         let widest = widest_input(&plan).max(head_dim);
         let products = ScratchFor {
             unit: options.level.unit_kernels().is_some(),
-            rotated: rotation(&plan.options, options.level, CHUNK).is_some(),
+            rotated: rotation(&plan.options, options.level, CHUNK).is_some()
+                && plan.options.max_rows >= rotated_rows(options.level, kept.is_some()),
         };
         let scratch = || Mutex::new(WorkerScratch::new(widest, head_dim, products));
         Ok(CpuRecording {
@@ -131,9 +142,10 @@ impl CpuRecording {
             runs: Vec::with_capacity(plan.options.max_rows),
             slots,
             level: options.level,
-            ahead: stream_ahead(crate::topology::vendor()),
+            ahead: stream_ahead(crate::topology::Processor::this()),
             plan,
             weights,
+            kept,
             kv,
             _activations: activations,
             pool,

@@ -78,21 +78,33 @@ fn list(text: &str) -> Vec<usize> {
     text.trim().split(',').filter_map(range).flatten().collect()
 }
 
-/// Who made the processor, as it says itself; zeros where it does not.
-pub(crate) fn vendor() -> [u8; 12] {
-    #[cfg(target_arch = "x86_64")]
-    {
-        // SAFETY: every processor of this kind has the instruction.
-        #[allow(unsafe_code, unused_unsafe, reason = "safe in later versions of Rust")]
-        let said = unsafe { std::arch::x86_64::__cpuid(0) };
-        let mut vendor = [0; 12];
-        for (to, word) in vendor.chunks_exact_mut(4).zip([said.ebx, said.edx, said.ecx]) {
-            to.copy_from_slice(&word.to_le_bytes());
+/// What a processor says of itself; zeros where it does not.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Processor {
+    /// Who made it.
+    pub vendor: [u8; 12],
+    /// Its generation, as the maker counts them: 25 is Zen 3 and 4, 26 Zen 5.
+    pub family: u32,
+}
+
+impl Processor {
+    /// The one that this runs on.
+    pub fn this() -> Processor {
+        #[cfg(target_arch = "x86_64")]
+        {
+            // SAFETY: every processor of this kind has the instruction.
+            #[allow(unsafe_code, unused_unsafe, reason = "safe in later versions of Rust")]
+            let [maker, version] = [0, 1].map(|leaf| unsafe { std::arch::x86_64::__cpuid(leaf) });
+            let mut vendor = [0; 12];
+            for (to, word) in vendor.chunks_exact_mut(4).zip([maker.ebx, maker.edx, maker.ecx]) {
+                to.copy_from_slice(&word.to_le_bytes());
+            }
+            let (base, extended) = (version.eax >> 8 & 0xf, version.eax >> 20 & 0xff);
+            Processor { vendor, family: if base == 15 { base + extended } else { base } }
         }
-        vendor
+        #[cfg(not(target_arch = "x86_64"))]
+        Processor::default()
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    [0; 12]
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 use crate::pack::BLOCK;
 use crate::policy::{
     BLOCK_ATTENTION_ROWS, ROTATED_ROWS, UNIT_ROWS, block_attention, direct_rows, refined_rows,
-    rotation,
+    rotated_rows, rotation,
 };
 use crate::simd::Level;
 use pianola_plan::{
@@ -18,8 +18,21 @@ use std::collections::BTreeSet;
 /// Rows that a product takes at once, as `simd/product.rs` and `simd/direct.rs` cut them.
 const RUNS: [usize; 4] = [8, 4, 2, 1];
 
+/// What a recording's kernels are compiled for, and whether its weights are kept in rotated form.
+#[derive(Clone, Copy)]
+pub(crate) struct KernelChoice {
+    pub level: Level,
+    pub kept: bool,
+}
+
 /// Variants that kernel `op` uses in `step`.
-pub(crate) fn of_op(plan: &Plan, op: usize, step: &Step, level: Level) -> Vec<KernelVariant> {
+pub(crate) fn of_op(
+    plan: &Plan,
+    op: usize,
+    step: &Step,
+    choice: KernelChoice,
+) -> Vec<KernelVariant> {
+    let level = choice.level;
     let variant = |kernel: &str, choices: String| KernelVariant {
         kernel: kernel.to_string(),
         choices: format!("{level}{choices}"),
@@ -39,7 +52,7 @@ pub(crate) fn of_op(plan: &Plan, op: usize, step: &Step, level: Level) -> Vec<Ke
     let kv_type = |group: usize| plan.graph.kv_groups[group].ty;
     match &plan.ops[op].kernel {
         Kernel::Project(project) => {
-            let products = of_product(plan, project, rows, plan.is_head(op), level);
+            let products = of_product(plan, project, rows, plan.is_head(op), choice);
             products.into_iter().map(|choices| variant("product", choices)).collect()
         }
         Kernel::Attend(Attend { spec, .. }) => {
@@ -66,7 +79,7 @@ fn of_product(
     project: &Project,
     rows: usize,
     head: bool,
-    level: Level,
+    KernelChoice { level, kept }: KernelChoice,
 ) -> Vec<String> {
     let width = plan.graph.tensor(project.input).width;
     let mut found = BTreeSet::new();
@@ -83,10 +96,11 @@ fn of_product(
             (false, _) => "f32",
         };
         let mut left = if refined { 2 * rows } else { rows };
-        let rotates = integer && !head && rotation(&plan.options, level, width).is_some();
-        if rotates && rows >= ROTATED_ROWS {
+        let rotates = integer && (!head || kept) && rotation(&plan.options, level, width).is_some();
+        if rotates && rows >= rotated_rows(level, kept) {
             // The last rows of a job are fewer than eight, too.
-            found.insert(format!(", {ty} with rotated int8, many rows"));
+            let kept = if kept { " that is kept" } else { "" };
+            found.insert(format!(", {ty} with rotated int8{kept}, many rows"));
             continue;
         }
         let unit = level.unit_kernels().and_then(|kernels| (kernels.product)(ty));
@@ -105,7 +119,7 @@ fn of_product(
 }
 
 /// Variants that any step of device `id`'s part of `plan` uses.
-pub(crate) fn of_plan(plan: &Plan, id: DeviceId, level: Level) -> Vec<KernelVariant> {
+pub(crate) fn of_plan(plan: &Plan, id: DeviceId, choice: KernelChoice) -> Vec<KernelVariant> {
     // All that depends on the number of rows does so up to eight at once, or where a matrix unit or the
     // rotated form begins.
     let counts = (1..=UNIT_ROWS).chain([ROTATED_ROWS]);
@@ -120,7 +134,7 @@ pub(crate) fn of_plan(plan: &Plan, id: DeviceId, level: Level) -> Vec<KernelVari
         let several = rows as usize <= plan.options.sequences;
         for step in [Some(prompt), several.then_some(lanes)].into_iter().flatten() {
             let mine = (0..plan.ops.len()).filter(|&op| plan.runs_on(op, id));
-            found.extend(mine.flat_map(|op| of_op(plan, op, &step, level)));
+            found.extend(mine.flat_map(|op| of_op(plan, op, &step, choice)));
         }
     }
     found.into_iter().collect()

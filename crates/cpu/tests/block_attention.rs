@@ -19,7 +19,7 @@ fn many_rows(head_dim: usize, kv_type: KvType) -> Case {
 
 fn record(case: &Case) -> (CpuRecording, ReferenceModel) {
     let (plan, weights) = plan(case, CpuDevice::spec());
-    let cpu = CpuOptions { level: Level::best(), threads: case.threads };
+    let cpu = CpuOptions::bare(Level::best(), case.threads);
     beside_reference(plan, &weights, |plan| {
         CpuRecording::new(plan, DeviceId(0), &weights, cpu, &mut |_, _| ())
     })

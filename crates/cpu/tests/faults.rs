@@ -13,7 +13,7 @@ use pianola_plan::{DeviceId, Fault, Numeric};
 
 fn record(numeric: Numeric, level: Level) -> (CpuRecording, ReferenceModel) {
     let (plan, weights) = plan(&faults::case(numeric), CpuDevice::spec());
-    let cpu = CpuOptions { level, threads: 2 };
+    let cpu = CpuOptions::bare(level, 2);
     beside_reference(plan, &weights, |plan| {
         CpuRecording::new(plan, DeviceId(0), &weights, cpu, &mut |_, _| ())
     })

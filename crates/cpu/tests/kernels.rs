@@ -12,7 +12,7 @@ use proptest::prelude::*;
 
 fn record(case: &Case, level: Level) -> (CpuRecording, ReferenceModel) {
     let (plan, weights) = plan(case, CpuDevice::spec());
-    let cpu = CpuOptions { level, threads: case.threads };
+    let cpu = CpuOptions::bare(level, case.threads);
     beside_reference(plan, &weights, |plan| {
         CpuRecording::new(plan, DeviceId(0), &weights, cpu, &mut |_, _| ())
     })

@@ -27,7 +27,7 @@ fn levels() -> impl Iterator<Item = Level> {
 
 fn check(op: Lone, case: &LoneCase, level: Level) -> Result<(), String> {
     let (plan, weights) = plan(op, case, CpuDevice::spec());
-    let options = CpuOptions { level, threads: 2 };
+    let options = CpuOptions::bare(level, 2);
     let (mut recording, mut reference_model) = beside_reference(plan, &weights, |plan| {
         CpuRecording::new(plan, DeviceId(0), &weights, options, &mut |_, _| ())
     });

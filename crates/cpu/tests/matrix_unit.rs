@@ -17,7 +17,7 @@ fn levels() -> impl Iterator<Item = (Level, Level)> {
 
 fn record(case: &Case, level: Level, type_of: impl Fn(&str) -> TensorType) -> CpuRecording {
     let (plan, weights) = plan_of_types(case, CpuDevice::spec(), type_of);
-    let cpu = CpuOptions { level, threads: case.threads };
+    let cpu = CpuOptions::bare(level, case.threads);
     let plan = Arc::new(plan);
     let mut recording =
         CpuRecording::new(plan, DeviceId(0), &weights, cpu, &mut |_, _| ()).unwrap();
@@ -84,7 +84,7 @@ fn products_on_a_unit_match_the_reference() {
         for family in case::FAMILIES {
             let case = Case { family, biases: true, caps: true, ..usual(TensorType::Q4K) };
             let (plan, weights) = plan(&case, CpuDevice::spec());
-            let cpu = CpuOptions { level, threads: 2 };
+            let cpu = CpuOptions::bare(level, 2);
             let (mut recording, mut reference_model) = beside_reference(plan, &weights, |plan| {
                 CpuRecording::new(plan, DeviceId(0), &weights, cpu, &mut |_, _| ())
             });
@@ -102,7 +102,7 @@ fn faults_on_a_unit_are_noticed() {
     for (level, _) in levels() {
         let case = usual(TensorType::Q4_0);
         let (plan, weights) = plan(&case, CpuDevice::spec());
-        let cpu = CpuOptions { level, threads: 2 };
+        let cpu = CpuOptions::bare(level, 2);
         let (mut recording, mut reference_model) = beside_reference(plan, &weights, |plan| {
             CpuRecording::new(plan, DeviceId(0), &weights, cpu, &mut |_, _| ())
         });

@@ -17,7 +17,7 @@ fn record(ty: TensorType, numeric: Numeric) -> (CpuRecording, ReferenceModel) {
 
 fn record_case(case: &Case) -> (CpuRecording, ReferenceModel) {
     let (plan, weights) = plan(case, CpuDevice::spec());
-    let cpu = CpuOptions { level: Level::best(), threads: 2 };
+    let cpu = CpuOptions::bare(Level::best(), 2);
     beside_reference(plan, &weights, |plan| {
         CpuRecording::new(plan, DeviceId(0), &weights, cpu, &mut |_, _| ())
     })

@@ -26,7 +26,7 @@ fn many_rows(ty: TensorType) -> Case {
 
 fn record(case: &Case, level: Level) -> (CpuRecording, ReferenceModel) {
     let (plan, weights) = plan(case, CpuDevice::spec());
-    let cpu = CpuOptions { level, threads: case.threads };
+    let cpu = CpuOptions::bare(level, case.threads);
     beside_reference(plan, &weights, |plan| {
         CpuRecording::new(plan, DeviceId(0), &weights, cpu, &mut |_, _| ())
     })
@@ -117,7 +117,7 @@ fn faults_are_noticed() {
 /// Bits of the logits of the last 8 of `rows` rows, played `chunk` at a time.
 fn logits(case: &Case, level: Level, chunk: u32) -> Vec<u32> {
     let (plan, weights) = plan(case, CpuDevice::spec());
-    let cpu = CpuOptions { level, threads: case.threads };
+    let cpu = CpuOptions::bare(level, case.threads);
     let mut recording =
         CpuRecording::new(Arc::new(plan), DeviceId(0), &weights, cpu, &mut |_, _| ()).unwrap();
     map_pages(&mut recording);

@@ -373,10 +373,9 @@ impl Planner<'_> {
             (None, None) => None,
             (None, Some(available)) => {
                 let needed = same_memory(&largest, &self.all_devices, device.as_ref())?;
-                // Pages come before a second form of the weights, which takes what is left.
-                let needed = needed.iter().filter(|allocation| {
-                    !matches!(allocation.kind, AllocationKind::PromptWeights | AllocationKind::Kv)
-                });
+                // A second form of the weights is listed where there is plenty of memory, or where it was asked for.
+                let needed =
+                    needed.iter().filter(|allocation| allocation.kind != AllocationKind::Kv);
                 let taken: u64 = needed.map(|allocation| allocation.bytes).sum();
                 // Weights that do not fit are refused when they are loaded; an eighth is left to
                 // others.

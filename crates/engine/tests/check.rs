@@ -44,19 +44,32 @@ fn assert_close_bound(result: &DeviceCheck) {
 }
 
 fn cpu(level: Level) -> Arc<dyn Device> {
-    Arc::new(CpuDevice { options: CpuOptions { level, threads: 2 } })
+    Arc::new(CpuDevice { options: CpuOptions::bare(level, 2) })
+}
+
+/// Keeps weights in rotated form, where the level has it: a check's plans have many sequences.
+fn keeping_cpu(level: Level) -> Arc<dyn Device> {
+    Arc::new(CpuDevice { options: CpuOptions { level, threads: 2, ..CpuOptions::default() } })
 }
 
 #[test]
 fn the_processor_passes_with_everything_covered() {
-    for options in [QUICK, CheckOptions::default()] {
-        let (result, sections) = checked(cpu(Level::best()), options);
+    let (one, two) = (cpu(Level::best()), keeping_cpu(Level::best()));
+    for (device, options) in [
+        (&one, QUICK),
+        (&one, CheckOptions::default()),
+        (&two, QUICK),
+        (&two, CheckOptions::default()),
+    ] {
+        let (result, sections) = checked(device.clone(), options);
         assert!(result.passed(), "{:?}", result.issues);
         assert!(result.sections.iter().all(|section| section.steps > 0));
         assert_eq!(sections.len(), result.sections.len());
         let own = &result.coverage[0];
         assert!(own.reachable.len() > 10, "{:?}", own.reachable);
         assert_eq!(own.missing(), Default::default());
+        let kept = own.reachable.iter().any(|variant| variant.choices.contains("kept"));
+        assert_eq!(kept, Arc::ptr_eq(device, &two) && Level::best().rotates());
         assert_close_bound(&result);
         assert!(result.notes.iter().any(|note| note.contains("sampled by the host")));
         if !options.quick {
@@ -135,14 +148,14 @@ impl Device for Faulty {
         source: &dyn TensorSource,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Box<dyn Recording>, DeviceError> {
-        let options = CpuOptions { level: Level::best(), threads: 1 };
+        let options = CpuOptions::bare(Level::best(), 1);
         let mut recording = CpuRecording::new(plan.clone(), id, source, options, progress)?;
         recording.set_fault(Some(self.0));
         Ok(Box::new(recording))
     }
 
     fn variants(&self, plan: &Plan, id: DeviceId) -> Result<Vec<KernelVariant>, DeviceError> {
-        CpuDevice::default().variants(plan, id)
+        CpuDevice { options: CpuOptions::bare(Level::best(), 1) }.variants(plan, id)
     }
 
     fn measure(&self, _numeric: Numeric) -> Option<Ceilings> {

@@ -19,7 +19,7 @@ use proptest::prelude::*;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-const CPU: CpuOptions = CpuOptions { level: Level::Portable, threads: 1 };
+const CPU: CpuOptions = CpuOptions::bare(Level::Portable, 1);
 
 fn golden(case: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(case)

@@ -18,7 +18,7 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-const CPU: CpuOptions = CpuOptions { level: Level::Portable, threads: 2 };
+const CPU: CpuOptions = CpuOptions::bare(Level::Portable, 2);
 
 fn cpu(level: Level) -> CpuOptions {
     CpuOptions { level, ..CPU }

@@ -7,8 +7,8 @@ use clap::Args;
 use pianola_cpu::{CpuOptions, Level};
 use pianola_engine::LoadOptions;
 use pianola_formats::TensorType;
-use pianola_plan::{KvType, Numeric};
-use pianola_vulkan::{Decode, PromptWeights, VulkanOptions};
+use pianola_plan::{KvType, Numeric, PromptWeights};
+use pianola_vulkan::{Decode, VulkanOptions};
 
 use crate::catalogue;
 use crate::console::{Console, count};
@@ -65,15 +65,19 @@ pub struct ComputeOptions {
     /// Whether devices that share a model work at once where that pays: auto, or off to compare
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "off"])]
     pub overlap: String,
-    /// Whether a GPU keeps quantised weights a second time, rotated and in int8, for prompts: about twice
-    /// as fast in fast mode, for a byte a weight. Auto: on a card with matrix units for int8 that has
-    /// memory left, for models of about a billion parameters and more; on: an error where a GPU cannot; or off. Without a GPU it has no effect
+    /// Whether quantised weights are kept a second time, rotated and in int8, for prompts and many requests at once, in fast
+    /// mode, for a byte a weight. On a GPU prompts are about twice as fast. Auto: on a card with matrix units for int8
+    /// that has memory left, for models of about a billion parameters and more; on: an error where a GPU cannot; or off. On
+    /// the processor, where it computes alone, steps of 16 tokens or more are 1.1 to 1.9 times as fast. Auto: where that takes at
+    /// most 2 GiB and a twelfth of the memory available, or for 8 requests at once or more a quarter of it, and half is left; on: an error
+    /// where it cannot
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "on", "off"])]
     pub prompt_weights: String,
-    /// How a GPU plays the layers of a single token: dispatches, five a layer; persistent, two a layer, with all products between
-    /// two attentions in one, by workgroups that stay and hand each other words (an error where a GPU cannot); auto, persistent for
-    /// models with rows of up to 2,048 values on cards that count their units, where it is faster. Without a GPU it has no effect
-    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = ["auto", "dispatches", "persistent"])]
+    /// How a GPU plays the layers of a single token: dispatches, five a layer, one after the other; chained, the same five that overlap,
+    /// because kernels wait for one another by themselves; persistent, two a layer, with all products between two attentions in one, by
+    /// workgroups that stay (both are errors where a GPU cannot); auto, chained on cards that count their units (NVIDIA's), where it is
+    /// as fast or faster for nearly all models. Without a GPU it has no effect
+    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = ["auto", "dispatches", "chained", "persistent"])]
     pub decode: String,
     /// Tokens that a GPU samples by itself in one submission [default: as many as come within
     /// 40 ms, at most 16; the first of an answer alone]
@@ -119,6 +123,7 @@ impl ComputeOptions {
         CpuOptions {
             level: self.simd.unwrap_or(default.level),
             threads: self.threads.unwrap_or(default.threads),
+            prompt_weights: self.prompt_weights(),
         }
     }
 
@@ -131,7 +136,7 @@ impl ComputeOptions {
         }
     }
 
-    /// Whether prompts have weights of their own on a GPU.
+    /// Whether prompts have weights of their own.
     fn prompt_weights(&self) -> PromptWeights {
         match self.prompt_weights.as_str() {
             "on" => PromptWeights::On,
@@ -151,6 +156,7 @@ impl ComputeOptions {
     fn decode(&self) -> Decode {
         match self.decode.as_str() {
             "dispatches" => Decode::Dispatches,
+            "chained" => Decode::Chained,
             "persistent" => Decode::Persistent,
             _ => Decode::Auto,
         }
@@ -187,8 +193,7 @@ impl ComputeOptions {
             let idle = [
                 ("--gpu-memory", self.gpu_memory.is_some()),
                 ("--gpu-host-memory", self.gpu_host_memory),
-                ("--prompt-weights", self.prompt_weights() == PromptWeights::On),
-                ("--decode", self.decode() == Decode::Persistent),
+                ("--decode", matches!(self.decode(), Decode::Chained | Decode::Persistent)),
                 ("--tokens-per-submit", self.tokens_per_submit.is_some()),
                 ("--layers-on-gpu", self.layers_on_gpu.is_some_and(|layers| layers > 0)),
             ];
@@ -196,8 +201,13 @@ impl ComputeOptions {
                 console.notice(&format!("{option} has no effect: the processor computes"));
             }
         }
+        let mut cpu = self.cpu();
+        if has_gpu && cpu.prompt_weights == PromptWeights::On {
+            // Asked of the GPU: layers that it has no memory for run as they otherwise would.
+            cpu.prompt_weights = PromptWeights::Auto;
+        }
         Ok(LoadOptions {
-            devices: LoadOptions::devices(gpus, self.cpu()),
+            devices: LoadOptions::devices(gpus, cpu),
             accelerators: npu.device.into_iter().collect(),
             place: npu.place,
             remarks: npu.remarks,

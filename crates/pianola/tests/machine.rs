@@ -23,8 +23,16 @@ fn plan_prints_what_runs() {
     let speed = &answer["generation_tokens_per_second"];
     assert!(speed["best"].as_f64() > speed["expected"].as_f64(), "{answer}");
     let part = &answer["devices"][0];
-    let sum = ["weight_bytes", "kv_bytes", "working_bytes"].map(|key| part[key].as_u64().unwrap());
+    let bytes = |key: &str| part[key].as_u64().unwrap();
+    let sum = ["weight_bytes", "prompt_weight_bytes", "kv_bytes", "working_bytes"].map(bytes);
     assert_eq!(part["heaps"][0]["bytes"].as_u64().unwrap(), sum.iter().sum::<u64>());
+    // The weights' second form is said, and left where that is asked for.
+    let off = folder.pianola(words!["plan", "-m", &model, "--prompt-weights", "off"]).output();
+    let said = "a second time for prompts";
+    assert_eq!(
+        (text.contains(said), off.contains(said)),
+        (bytes("prompt_weight_bytes") > 0, false)
+    );
     let plan = words!["plan", "-m", &model, "--kv-type", "q8_0"];
     assert!(folder.pianola(&plan).output().contains(", q8_0, "));
     let small = folder.pianola(with(&plan, &["--json"])).json();

@@ -104,6 +104,20 @@ pub struct Takeover {
     pub always: bool,
 }
 
+/// Whether quantised weights are kept in a second form, rotated and rounded to int8, for products of many rows in
+/// fast mode: faster than with the file's weights, for a byte a weight.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum PromptWeights {
+    /// By the device's own rule: where it pays and memory is left.
+    #[default]
+    Auto,
+    /// Always; an error where the device or the plan cannot. Matrices that have no such form are read in their
+    /// first one.
+    On,
+    /// Never.
+    Off,
+}
+
 /// Memory that a recording allocates.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Allocation {
@@ -295,7 +309,7 @@ pub enum Rounding {
     Int8Twice,
     /// Weights and inputs both to half floats, each row of the inputs scaled by a power of two.
     Halves,
-    /// The same with one scale for all rows: inputs are multiples of [`FIXED_HALF_STEP`] besides.
+    /// The same with one scale for all rows: inputs are multiples of [`Rounding::half_step`] besides.
     FixedHalves,
     /// Of attention only: queries, keys, weights and values to the eight bits of bf16.
     Bf16,
@@ -308,17 +322,22 @@ pub enum Rounding {
     },
 }
 
-/// What [`Rounding::FixedHalves`] leaves between two neighbouring inputs at least: the smallest half float, 16 times.
-pub const FIXED_HALF_STEP: f64 = 1.0 / (1 << 20) as f64;
+/// The smallest half float, 16 times.
+const FIXED_HALF_STEP: f64 = 1.0 / (1 << 20) as f64;
 
 impl Rounding {
     /// What a kernel that rounds so does with the inputs of one of its products: floats are rounded where they meet matrix
     /// units, and nowhere else.
     pub fn of_product(self, quantised: bool) -> Rounding {
+        if quantised || self.half_step().is_some() { self } else { Rounding::None }
+    }
+
+    /// What lies between two neighbouring inputs at least, where they become half floats: 0 where rows have scales of their own.
+    pub fn half_step(self) -> Option<f64> {
         match self {
-            Rounding::Halves | Rounding::FixedHalves => self,
-            _ if quantised => self,
-            _ => Rounding::None,
+            Rounding::Halves => Some(0.0),
+            Rounding::FixedHalves => Some(FIXED_HALF_STEP),
+            _ => None,
         }
     }
 }

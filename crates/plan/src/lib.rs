@@ -43,7 +43,7 @@ pub use arena::Arena;
 pub use builder::GraphBuilder;
 pub use cost::{Cost, Work};
 pub use device::{
-    Allocation, AllocationKind, Device, FIXED_HALF_STEP, HeapShare, KernelVariant, LogitsTo, Probe,
+    Allocation, AllocationKind, Device, HeapShare, KernelVariant, LogitsTo, Probe, PromptWeights,
     Recording, Rounding, SLOTS, Takeover, WAIT_LIMIT,
 };
 pub use error::DeviceError;

@@ -7,7 +7,7 @@ use super::rotation::{RotatedProduct, RotatedRounding};
 use crate::pack::{BLOCK, PackedMatrix};
 use crate::reference::matmul::{PART, Terms, sums};
 use pianola_formats::Minimum;
-use pianola_plan::{FIXED_HALF_STEP, Rounding, WeightId};
+use pianola_plan::{Rounding, WeightId};
 
 impl NodeError<'_> {
     /// Values of a product, and what they may be off by.
@@ -53,10 +53,8 @@ impl NodeError<'_> {
         // Minima and zero points are summed apart from the codes they offset, so the terms that
         // cancel are up to the code range larger than the result.
         let growth = if rounding == Rounding::None { 1.0 } else { 16.0 };
-        let (own, shared) = match rounding {
-            Rounding::Halves | Rounding::FixedHalves => half_roundings(matrix),
-            _ => (0.0, 0.0),
-        };
+        let halves = rounding.half_step().is_some();
+        let (own, shared) = if halves { half_roundings(matrix) } else { (0.0, 0.0) };
         let relative = growth * EPSILON * columns as f64 + (own + shared) * 2f64.powi(-11);
         let mut off = self.error(0).bound.clone();
         let mut variance = self.error(0).variance.clone();
@@ -97,7 +95,6 @@ impl NodeError<'_> {
             });
             units.push(unit);
         }
-        let halves = matches!(rounding, Rounding::Halves | Rounding::FixedHalves);
         let cut_off = if halves { cut_off(columns) } else { 0.0 };
         RoundedInputs { terms, relative, units, freedom, cut_off, rotated }
     }
@@ -199,16 +196,11 @@ fn round_inputs(
     match rounding {
         // Rotated inputs and weights have bounds of their own, and no product has bf16.
         Rounding::None | Rounding::Bf16 | Rounding::Rotated { .. } => {}
-        Rounding::Halves => {
+        Rounding::Halves | Rounding::FixedHalves => {
+            let step = rounding.half_step().expect("they are half floats");
             for (at, &x) in x.iter().enumerate() {
-                off[at] += 2f64.powi(-11) * f64::from(x.abs());
-                variance[at] += half_error(x).powi(2);
-            }
-        }
-        Rounding::FixedHalves => {
-            for (at, &x) in x.iter().enumerate() {
-                off[at] += (2f64.powi(-11) * f64::from(x.abs())).max(FIXED_HALF_STEP / 2.0);
-                variance[at] += half_error(x).powi(2).max(FIXED_HALF_STEP.powi(2) / 12.0);
+                off[at] += (2f64.powi(-11) * f64::from(x.abs())).max(step / 2.0);
+                variance[at] += half_error(x).powi(2).max(step.powi(2) / 12.0);
             }
         }
         Rounding::Int8 | Rounding::Int8Twice => {

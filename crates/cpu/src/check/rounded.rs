@@ -4,7 +4,7 @@ use super::noise::int8_error;
 use super::rotation::{RotatedRounding, int8_step};
 use crate::pack::BLOCK;
 use crate::reference::hadamard::hadamard;
-use pianola_plan::{FIXED_HALF_STEP, Rounding};
+use pianola_plan::Rounding;
 
 /// Rows of `width` values, rounded as the inputs of products with quantised weights are.
 pub fn rounded(rounding: Rounding, values: &[f32], width: usize) -> Vec<f32> {
@@ -18,11 +18,9 @@ pub fn rounded(rounding: Rounding, values: &[f32], width: usize) -> Vec<f32> {
         // Inputs have 11 bits and so have weights: one less stands for both.
         Rounding::Halves => values.iter().map(|&value| to_bits(value, 10)).collect(),
         Rounding::FixedHalves => {
-            let step = FIXED_HALF_STEP as f32;
-            values
-                .iter()
-                .map(|&value| to_bits((value / step).round_ties_even() * step, 10))
-                .collect()
+            let step = rounding.half_step().expect("they are half floats") as f32;
+            let nearest = |value: f32| (value / step).round_ties_even() * step;
+            values.iter().map(|&value| to_bits(nearest(value), 10)).collect()
         }
         // Likewise: queries, keys, weights and values have eight.
         Rounding::Bf16 => values.iter().map(|&value| to_bits(value, 7)).collect(),

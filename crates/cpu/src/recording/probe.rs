@@ -2,7 +2,7 @@
 
 use super::CpuRecording;
 use crate::kv::KvPages;
-use crate::policy::{BLOCK_ATTENTION_ROWS, ROTATED_ROWS, block_attention, refined_rows, rotation};
+use crate::policy::{BLOCK_ATTENTION_ROWS, block_attention, refined_rows, rotated_rows, rotation};
 use crate::variants;
 use pianola_plan::{
     AttentionSpec, DeviceError, Kernel, KernelVariant, KvSlot, Numeric, Op, Probe, Rounding, Row,
@@ -60,23 +60,21 @@ impl Probe for CpuRecording {
         let columns = self.plan.graph.tensor(project.input).width;
         match self.plan.options.numeric {
             Numeric::Exact => Rounding::None,
-            Numeric::Fast if self.plan.is_head(op) => {
-                match step.logits.len() <= refined_rows(&self.plan.options) {
-                    true => Rounding::Int8Twice,
-                    false => Rounding::Int8,
+            Numeric::Fast => {
+                let (head, kept) = (self.plan.is_head(op), self.kept.is_some());
+                let rows = if head { step.logits.len() } else { step.rows.len() };
+                let rotates = (!head || kept) && rows >= rotated_rows(self.level, kept);
+                match rotation(&self.plan.options, self.level, columns) {
+                    Some(block) if rotates => Rounding::Rotated { block, scaled: block },
+                    _ if head && rows <= refined_rows(&self.plan.options) => Rounding::Int8Twice,
+                    _ => Rounding::Int8,
                 }
             }
-            Numeric::Fast => match rotation(&self.plan.options, self.level, columns) {
-                Some(block) if step.rows.len() >= ROTATED_ROWS => {
-                    Rounding::Rotated { block, scaled: block }
-                }
-                _ => Rounding::Int8,
-            },
         }
     }
 
     fn variants(&self, op: usize, step: &Step) -> Result<Vec<KernelVariant>, DeviceError> {
-        Ok(variants::of_op(&self.plan, op, step, self.level))
+        Ok(variants::of_op(&self.plan, op, step, self.kernels()))
     }
 
     fn poison_tensor(&mut self, tensor: TensorId, rows: usize) -> Result<(), DeviceError> {
@@ -101,6 +99,10 @@ impl Probe for CpuRecording {
 }
 
 impl CpuRecording {
+    fn kernels(&self) -> variants::KernelChoice {
+        variants::KernelChoice { level: self.level, kept: self.kept.is_some() }
+    }
+
     fn attention_rounding(&self, spec: &AttentionSpec, step: &Step) -> Rounding {
         let blocks = block_attention(&self.plan.options, self.level, spec.head_dim);
         match blocks.is_some() && step.rows.len() >= BLOCK_ATTENTION_ROWS {

@@ -58,7 +58,7 @@ pub(crate) struct Scratch {
 }
 
 /// Up to this many queries, values are converted as they are read instead of a page at a time.
-const DIRECT_QUERIES: usize = 4;
+const DIRECT_QUERIES: usize = 8;
 
 /// Queries that a worker attends with at once.
 pub(crate) const MAX_QUERIES: usize = 32;

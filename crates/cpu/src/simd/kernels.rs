@@ -6,8 +6,7 @@ use super::lanes::Lanes;
 use super::math;
 use super::product::{self, Bf16, BlockMeta, FloatRows, QuantizedRows};
 use super::rotated::{
-    self, FillPanel, FloatChunk, MultiplyPanels, PanelChunk, PanelSource, Panels, RotatedRows,
-    TileSums,
+    self, FillPanel, FloatChunk, MultiplyPanels, PanelSource, Panels, RotatedRows, TileSums,
 };
 use super::rows::{self, TileEpilogue};
 use super::store::{self, HeadPrologue};
@@ -168,7 +167,7 @@ macro_rules! kernels {
                     rows::quantize::<L>(x, width, codes, metas);
                 rotate_row(x: *const f32, columns: usize, rows: &RotatedRows, row: usize) =
                     rotated::rotate_row::<L>(x, columns, rows, row);
-                multiply_panels(panels: &Panels<'_>, activations: &RotatedRows, rows: Range<usize>, sums: TileSums) =
+                multiply_panels(panels: &Panels, activations: &RotatedRows, rows: Range<usize>, sums: TileSums) =
                     rotated::multiply::<L>(panels, activations, rows, sums);
                 put_tile(epilogue: &TileEpilogue) = rows::put_tile::<L>(epilogue);
                 prefetch(from: *const u8, lines: usize) = super::prefetch::<L>(from, lines);
@@ -237,7 +236,7 @@ macro_rules! kernels {
                     product::quantized_rows::<L, $codes, $scales, $zero>(tile, rows, first, count, out);
                 direct(tiles: &Tiles, rows: &FloatRows, first: usize, count: usize, out: *mut f32) =
                     direct::quantized_tiles::<L, $codes, $scales, $zero>(tiles, rows, first, count, out);
-                fill_panel(source: &PanelSource, room: &mut FloatChunk, panel: &mut [PanelChunk]) =
+                fill_panel(source: &PanelSource, room: &mut FloatChunk, panel: *mut u8) =
                     rotated::fill::<L, $codes, $scales, $zero>(source, room, panel);
                 dequantize(tile: *const u8, columns: usize, panel: *mut f32) =
                     product::dequantize_tile::<L, $codes, $scales, $zero>(tile, columns, panel);

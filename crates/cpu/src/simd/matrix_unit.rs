@@ -429,7 +429,7 @@ macro_rules! unit_kernels {
     (@rotated [$($attribute:tt)*], $lanes:ty, $unit:ty) => {
         $($attribute)*
         unsafe fn multiply_panels(
-            panels: &Panels<'_>,
+            panels: &Panels,
             activations: &RotatedRows,
             rows: Range<usize>,
             sums: TileSums,

@@ -137,9 +137,9 @@ impl Level {
         }
     }
 
-    /// Whether products of many rows are faster in rotated form. AVX2 has no dot product of bytes above
+    /// Whether products of many rows are faster in rotated form, so that weights may be kept in it. AVX2 has no dot product of bytes above
     /// 127, and computes one in two halves.
-    pub(crate) fn rotates(self) -> bool {
+    pub fn rotates(self) -> bool {
         match self {
             Level::AvxVnni | Level::Avx512 | Level::Amx => true,
             #[cfg(feature = "test-hooks")]

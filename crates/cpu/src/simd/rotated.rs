@@ -1,4 +1,4 @@
-//! Products of rotated rows, for prompts: a scale for 128 columns in place of 32.
+//! Products of rotated rows, for many of them: a scale for 128 columns in place of 32.
 //!
 //! ```text
 //! tile, 128 columns ──fill──► panel: rotated, int8, a scale for each of 16 weights ─┐
@@ -8,13 +8,17 @@
 //!
 //! Both sides are multiplied by the same Hadamard matrix, a chunk of columns at a time, which changes no
 //! product but spreads large values over their chunk: one scale for 128 columns is then as good as one
-//! for 32. A panel is made once for all rows of a step, and thrown away: there is no second copy of the
-//! weights.
+//! for 32. A panel is made once for all rows of a step and thrown away, or once at load and kept (`kept.rs`):
+//! it has the same bytes.
+
+mod multiply;
+
+pub(crate) use multiply::multiply;
 
 use super::lanes::Lanes;
-use super::product::{each_below, in_runs};
+use super::product::each_below;
 use super::tile::{Codes, Scales, Walk};
-use crate::pack::{BLOCK, TILE};
+use crate::pack::{BLOCK, LINE, TILE};
 use std::ops::Range;
 
 /// Columns of a chunk, at most: those that are rotated together and share a scale.
@@ -25,17 +29,23 @@ pub(crate) fn chunk_columns(columns: usize) -> Option<usize> {
     [CHUNK, CHUNK / 2].into_iter().find(|&chunk| columns.is_multiple_of(chunk))
 }
 
-/// A chunk of 16 rotated weights.
-#[repr(C, align(64))]
-#[derive(Clone, Copy)]
-pub(crate) struct PanelChunk {
-    /// `[columns / 4][16][4]`, as a dot product takes them.
-    pub codes: [u8; CHUNK * TILE],
-    pub scales: [f32; TILE],
+/// Bytes of the codes of a chunk of 16 rotated weights: `[columns / 4][16][4]`, as a dot product takes them.
+pub(crate) const fn code_bytes(chunk: usize) -> usize {
+    chunk * TILE
 }
 
-impl PanelChunk {
-    pub const ZERO: PanelChunk = PanelChunk { codes: [0; CHUNK * TILE], scales: [0.0; TILE] };
+/// Bytes of a chunk of 16 rotated weights: the codes, then 16 scales (f32). Whole cache lines.
+pub(crate) const fn chunk_bytes(chunk: usize) -> usize {
+    code_bytes(chunk) + 4 * TILE
+}
+
+/// A cache line of a panel, for memory that panels lie in.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+pub(crate) struct PanelLine(pub [u8; LINE]);
+
+impl PanelLine {
+    pub const ZERO: PanelLine = PanelLine([0; LINE]);
 }
 
 /// A chunk in f32, on its way to a panel.
@@ -79,8 +89,9 @@ pub(crate) struct PanelSource {
     pub tile: *const u8,
     /// Columns of a chunk.
     pub chunk: usize,
-    /// Chunks of the tile that become the panel.
+    /// Chunks of the tile that become the panel: the first, and how many.
     pub first: usize,
+    pub chunks: usize,
     /// What is added to codes: [`UNSIGNED`] or 0.
     pub zero: u8,
     /// Planted in the block in the middle, of as many as are given.
@@ -90,19 +101,27 @@ pub(crate) struct PanelSource {
 
 /// Panels of tiles that follow one another, of the same columns.
 #[derive(Clone, Copy)]
-pub(crate) struct Panels<'a> {
-    /// `[tiles][chunks]`
-    pub chunks: &'a [PanelChunk],
+pub(crate) struct Panels {
+    /// The first tile's: chunks one behind another, [`chunk_bytes`] each.
+    pub start: *const u8,
     pub tiles: usize,
-    /// The first chunk of each tile.
+    /// Bytes from one tile's to the next's.
+    pub stride: usize,
+    /// The first chunk of each tile, and how many.
     pub first: usize,
+    pub depth: usize,
+    pub next: NextPanels,
 }
 
-impl Panels<'_> {
-    /// Chunks of a tile.
-    pub fn depth(&self) -> usize {
-        self.chunks.len() / self.tiles
-    }
+/// Cache lines that are read after some panels, which a kernel asks for while it multiplies.
+#[derive(Clone, Copy)]
+pub(crate) struct NextPanels {
+    pub start: *const u8,
+    pub lines: usize,
+}
+
+impl NextPanels {
+    pub const NONE: NextPanels = NextPanels { start: std::ptr::null(), lines: 0 };
 }
 
 /// Sums of tiles with rows: `[tiles][stride][16]`, of which the first are those of the rows.
@@ -112,10 +131,10 @@ pub(crate) struct TileSums {
     pub stride: usize,
 }
 
-/// `(source, room, panel)`
-pub(crate) type FillPanel = unsafe fn(&PanelSource, &mut FloatChunk, &mut [PanelChunk]);
+/// `(source, room, panel)`: the panel has room for the source's chunks, in whole cache lines.
+pub(crate) type FillPanel = unsafe fn(&PanelSource, &mut FloatChunk, *mut u8);
 /// `(panels, activations, rows, sums)`: adds to the sums, which start at 0 with chunk 0.
-pub(crate) type MultiplyPanels = unsafe fn(&Panels<'_>, &RotatedRows, Range<usize>, TileSums);
+pub(crate) type MultiplyPanels = unsafe fn(&Panels, &RotatedRows, Range<usize>, TileSums);
 
 /// Signs of four columns in the four sums of a Hadamard matrix.
 const SIGNS: [i32; 4] = [
@@ -131,12 +150,13 @@ const HALF: usize = BLOCK / 2;
 /// See [`FillPanel`].
 ///
 /// # Safety
-/// The source's tile is of the type that `C`, `S` and `ZERO` name and has the panel's chunks.
+/// The source's tile is of the type that `C`, `S` and `ZERO` name and has the source's chunks, `panel` room for
+/// them.
 #[inline(always)]
 pub(crate) unsafe fn fill<L: Lanes, C: Codes, S: Scales, const ZERO: i32>(
     source: &PanelSource,
     room: &mut FloatChunk,
-    panel: &mut [PanelChunk],
+    panel: *mut u8,
 ) {
     // SAFETY: by this function's promise.
     unsafe {
@@ -155,7 +175,7 @@ pub(crate) unsafe fn fill<L: Lanes, C: Codes, S: Scales, const ZERO: i32>(
 unsafe fn fill_chunks<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const HALVES: usize>(
     source: &PanelSource,
     room: &mut FloatChunk,
-    panel: &mut [PanelChunk],
+    panel: *mut u8,
 ) {
     // SAFETY: by this function's promise; a chunk's values fill no more than the room.
     unsafe {
@@ -164,7 +184,9 @@ unsafe fn fill_chunks<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const HALV
         let (mut walk, at) = Walk::from::<C, S>(source.first * blocks);
         let mut shared = S::shared::<L>(tile.add(at));
         let room = room.0.as_mut_ptr();
-        for (index, chunk) in panel.iter_mut().enumerate() {
+        for index in 0..source.chunks {
+            let codes_at = panel.add(index * chunk_bytes(HALVES * HALF));
+            let scales_at = codes_at.add(code_bytes(HALVES * HALF)).cast::<f32>();
             for block in 0..blocks {
                 let place = walk.step::<C, S>();
                 if let Some(at) = place.shared {
@@ -174,8 +196,6 @@ unsafe fn fill_chunks<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const HALV
                 let scales = S::all::<L>(tile.add(place.own), shared);
                 #[cfg(feature = "test-hooks")]
                 let scales = spoil::<L>(source, (source.first + index) * blocks + block, scales);
-                #[cfg(not(feature = "test-hooks"))]
-                let _ = index;
                 let [low, high, min] = scales;
                 let out = room.add(block * BLOCK * TILE);
                 rotate_half::<L, S, ZERO>([a, b, c, d], low, min, out);
@@ -187,7 +207,7 @@ unsafe fn fill_chunks<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const HALV
             let inverse = L::div(L::splat(127.0), largest);
             // A Hadamard matrix of sums and differences is longer than one by its root.
             let length = 1.0 / (127.0 * ((HALVES * HALF) as f32).sqrt());
-            L::store(chunk.scales.as_mut_ptr(), L::mul(largest, L::splat(length)));
+            L::store(scales_at, L::mul(largest, L::splat(length)));
             // From 2^23 on, the lowest bits of an f32 are those of a whole number.
             const WHOLE: f32 = 12_582_912.0;
             let whole = L::splat(WHOLE + f32::from(source.zero));
@@ -195,7 +215,7 @@ unsafe fn fill_chunks<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const HALV
                 let from = room.add(4 * TILE * group);
                 let code = |column: usize| L::fma(L::load(from.add(column * TILE)), inverse, whole);
                 let codes = L::low_bytes([code(0), code(1), code(2), code(3)]);
-                L::store_bytes(chunk.codes.as_mut_ptr().add(4 * TILE * group), codes);
+                L::store_bytes(codes_at.add(4 * TILE * group), codes);
             }
         }
     }
@@ -297,101 +317,6 @@ unsafe fn spoil<L: Lanes>(source: &PanelSource, block: usize, scales: [L::F; 3])
         super::product::QuantizedRows { codes, metas, columns, ahead: 0, fault: Some(fault) };
     // SAFETY: the rows are not read.
     unsafe { super::product::spoil::<L>(&rows, block, scales) }
-}
-
-/// See [`MultiplyPanels`]; the panels' codes are [`UNSIGNED`] higher.
-///
-/// # Safety
-/// The rows exist and have the panels' chunks; `sums` has room.
-#[inline(always)]
-pub(crate) unsafe fn multiply<L: Lanes>(
-    panels: &Panels<'_>,
-    activations: &RotatedRows,
-    rows: Range<usize>,
-    sums: TileSums,
-) {
-    for (tile, panel) in panels.chunks.chunks_exact(panels.depth()).enumerate() {
-        // SAFETY: by this function's promise.
-        unsafe {
-            let sums = sums.start.add(tile * sums.stride * TILE);
-            multiply_tile::<L>(panel, panels.first, activations, rows.clone(), sums);
-        }
-    }
-}
-
-/// [`multiply`] of one tile's panel, with `sums` `[rows][16]`.
-///
-/// # Safety
-/// As there.
-#[inline(always)]
-unsafe fn multiply_tile<L: Lanes>(
-    panel: &[PanelChunk],
-    first: usize,
-    activations: &RotatedRows,
-    rows: Range<usize>,
-    sums: *mut f32,
-) {
-    let (start, rows) = (rows.start, rows.len());
-    in_runs!(rows, row, COUNT, [8 4 2 1], {
-        // SAFETY: by this function's promise, for some of its rows.
-        unsafe {
-            let sums = sums.add(row * TILE);
-            match activations.chunk {
-                CHUNK => {
-                    multiply_rows::<L, CHUNK, COUNT>(panel, first, activations, start + row, sums);
-                }
-                _ => multiply_rows::<L, { CHUNK / 2 }, COUNT>(
-                    panel,
-                    first,
-                    activations,
-                    start + row,
-                    sums,
-                ),
-            }
-        }
-    });
-}
-
-/// [`multiply`] of `R` rows at once, and chunks of `COLUMNS` columns.
-///
-/// # Safety
-/// As there.
-#[inline(always)]
-unsafe fn multiply_rows<L: Lanes, const COLUMNS: usize, const R: usize>(
-    panel: &[PanelChunk],
-    first: usize,
-    activations: &RotatedRows,
-    row: usize,
-    sums_at: *mut f32,
-) {
-    const { assert!(R <= 8, "each_below! knows eight") };
-    // SAFETY: by this function's promise.
-    unsafe {
-        let mut sums = [L::splat(0.0); R];
-        if first > 0 {
-            each_below!(R, row, { sums[row] = L::load(sums_at.add(row * TILE)) });
-        }
-        for (index, chunk) in panel.iter().enumerate() {
-            let at = (first + index) * activations.capacity + row;
-            let codes = activations.codes.add(at * COLUMNS).cast_const();
-            let metas = activations.metas.add(at).cast_const();
-            let mut products = [L::splat_i32(0); R];
-            each_below!(R, row, { products[row] = L::splat_i32((*metas.add(row)).offset) });
-            for group in 0..COLUMNS / 4 {
-                let weights = L::load_bytes(chunk.codes.as_ptr().add(4 * TILE * group));
-                each_below!(R, row, {
-                    let word = codes.add(row * COLUMNS + 4 * group).cast::<i32>();
-                    products[row] = L::dot_wide(products[row], weights, word.read_unaligned());
-                });
-            }
-            let scale = L::load(chunk.scales.as_ptr());
-            each_below!(R, row, {
-                let step = L::mul(scale, L::splat((*metas.add(row)).step));
-                sums[row] = L::fma(L::to_f32(products[row]), step, sums[row]);
-            });
-        }
-        each_below!(R, row, { L::store(sums_at.add(row * TILE), sums[row]) });
-    }
 }
 
 /// Rotates a row of `columns` values and rounds it to int8, as row `row` of `rows`.

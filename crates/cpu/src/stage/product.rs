@@ -31,6 +31,8 @@ pub(crate) struct Weights {
     pub unit: Option<UnitProduct>,
     /// The same in rotated form.
     pub fill_panel: Option<FillPanel>,
+    /// Panels of the first tile, where all are kept in rotated form.
+    pub kept: Option<*const u8>,
     pub output: Slab,
     /// First tile of this part in the stage's count.
     pub first_tile: usize,
@@ -401,6 +403,11 @@ impl Weights {
     pub(super) fn is_faulty(&self, tile: usize) -> bool {
         // SAFETY: matrices outlive the recording's stages.
         tile == unsafe { &*self.matrix }.tiles() / 2
+    }
+
+    /// Panels that are kept. Faults are planted in those that are made anew.
+    pub(super) fn kept(&self, play: &Play<'_>) -> Option<*const u8> {
+        self.kept.filter(|_| !spoils_panels(play))
     }
 
     /// Whether `rows` rows are multiplied with the weight as it lies in memory. Faults are planted in

@@ -3,10 +3,12 @@
 use super::product::{Product, Weights};
 use super::sums::Sums;
 use super::{Activations, Play, WorkerScratch};
+use crate::kept::panel_bytes;
 use crate::pack::LINE;
 use crate::policy::{MOST_PANEL_CHUNKS, MOST_ROTATED_ROWS, PanelGroup, sums_stride};
 use crate::simd::rotated::{
-    FillPanel, FloatChunk, MultiplyPanels, PanelChunk, PanelSource, Panels, RotatedRows, TileSums,
+    CHUNK, FillPanel, FloatChunk, MultiplyPanels, NextPanels, PanelLine, PanelSource, Panels,
+    RotatedRows, TileSums, chunk_bytes,
 };
 use pianola_plan::Activation;
 use std::ops::Range;
@@ -19,6 +21,7 @@ pub(crate) struct RotatedForm {
     /// Rows that activations have room for.
     pub capacity: usize,
     pub least_rows: usize,
+    /// Panels that are made before all rows meet them, and of kept ones those that all rows meet before others.
     pub group: PanelGroup,
     pub multiply: MultiplyPanels,
     /// What the kernel wants added to codes of weights.
@@ -36,7 +39,7 @@ impl RotatedForm {
 /// What a worker has for rotated products: nothing where there are none.
 pub(super) struct RotatedScratch {
     room: Box<FloatChunk>,
-    panels: Vec<PanelChunk>,
+    panels: Vec<PanelLine>,
     /// `[tiles][sums_stride]`, as many as a job has.
     sums: Vec<Sums>,
 }
@@ -46,10 +49,17 @@ impl RotatedScratch {
         let (chunks, rows) = if exists { (MOST_PANEL_CHUNKS, MOST_ROTATED_ROWS) } else { (0, 0) };
         RotatedScratch {
             room: Box::new(FloatChunk::ZERO),
-            panels: vec![PanelChunk::ZERO; chunks],
+            panels: vec![PanelLine::ZERO; chunks * chunk_bytes(CHUNK) / LINE],
             sums: vec![Sums::ZERO; rows],
         }
     }
+}
+
+/// Panels of some tiles that all rows of a job meet before others, of `depth` chunks from `first` on.
+struct Group {
+    tiles: Range<usize>,
+    first: usize,
+    depth: usize,
 }
 
 impl Product {
@@ -72,21 +82,18 @@ impl Product {
         let stride = sums_stride(rows.len());
         for first in (0..chunks).step_by(form.group.chunks) {
             let depth = form.group.chunks.min(chunks - first);
-            let groups = tiles.clone().step_by(form.group.tiles);
-            for (start, sums) in groups.zip(sums.chunks_mut(form.group.tiles * stride)) {
-                let group = start..tiles.end.min(start + form.group.tiles);
-                let panels = &mut panels[..group.len() * depth];
-                for (tile, panel) in group.clone().zip(panels.chunks_exact_mut(depth)) {
-                    let source = source(play, part, tile, (form, first));
-                    // SAFETY: by the promise of `Stage::run`.
-                    unsafe { fill(&source, room, panel) };
-                    let next = match tile + form.group.tiles {
-                        next if next < tiles.end => (next, first, depth),
-                        _ => (tiles.start + tile - start, first + depth, depth),
-                    };
-                    prefetch(play, part, next, chunks);
-                }
-                let panels = Panels { chunks: panels, tiles: group.len(), first };
+            let starts = tiles.clone().step_by(form.group.tiles);
+            for (start, sums) in starts.zip(sums.chunks_mut(form.group.tiles * stride)) {
+                let group =
+                    Group { tiles: start..tiles.end.min(start + form.group.tiles), first, depth };
+                let panels = match part.kept(play) {
+                    Some(kept) => self.kept_panels(kept, form, &group, &tiles),
+                    None => {
+                        let room = (&mut **room, &mut panels[..]);
+                        // SAFETY: by the promise of `Stage::run`.
+                        unsafe { self.made_panels(play, (part, form, fill), &group, &tiles, room) }
+                    }
+                };
                 let sums = TileSums { start: Sums::values(sums).as_mut_ptr(), stride };
                 // SAFETY: by the promise of `Stage::run`; prologues have left the rows.
                 unsafe { (form.multiply)(&panels, &activations, rows.clone(), sums) };
@@ -95,6 +102,61 @@ impl Product {
         let sums = sums.chunks_exact_mut(stride);
         // SAFETY: by the promise of `Stage::run`.
         unsafe { self.put_sums(play, part, tiles, rows, gate, sums) };
+    }
+
+    /// Panels that were made at load.
+    fn kept_panels(
+        &self,
+        kept: *const u8,
+        form: &RotatedForm,
+        group: &Group,
+        tiles: &Range<usize>,
+    ) -> Panels {
+        let stride = panel_bytes(self.columns, form.chunk);
+        let each = chunk_bytes(form.chunk);
+        let at = |tile: usize, chunk: usize| kept.wrapping_add(tile * stride + chunk * each);
+        let chunks = self.columns / form.chunk;
+        let (tile, first) = match group.tiles.end {
+            end if end < tiles.end => (end, group.first),
+            _ => (tiles.start, group.first + group.depth),
+        };
+        let count = if first < chunks { group.depth.min(chunks - first) } else { 0 };
+        Panels {
+            start: at(group.tiles.start, group.first),
+            tiles: group.tiles.len(),
+            stride,
+            first: group.first,
+            depth: group.depth,
+            next: NextPanels { start: at(tile, first), lines: count * each / LINE },
+        }
+    }
+
+    /// Panels made of the file's weights, in a worker's room.
+    unsafe fn made_panels(
+        &self,
+        play: &Play<'_>,
+        (part, form, fill): (&Weights, &RotatedForm, FillPanel),
+        group: &Group,
+        tiles: &Range<usize>,
+        (room, panels): (&mut FloatChunk, &mut [PanelLine]),
+    ) -> Panels {
+        let &Group { first, depth, .. } = group;
+        let chunks = self.columns / form.chunk;
+        let stride = depth * chunk_bytes(form.chunk);
+        let panels = &mut panels[..group.tiles.len() * stride / LINE];
+        for (index, tile) in group.tiles.clone().enumerate() {
+            let source = source(play, part, tile, (form, first, depth));
+            let panel = panels[index * stride / LINE..].as_mut_ptr();
+            // SAFETY: by the promise of `Stage::run`; the panel has room for the chunks.
+            unsafe { fill(&source, room, panel.cast()) };
+            let next = match tile + form.group.tiles {
+                next if next < tiles.end => (next, first, depth),
+                _ => (tiles.start + index, first + depth, depth),
+            };
+            prefetch(play, part, next, chunks);
+        }
+        let start = panels.as_ptr().cast();
+        Panels { start, tiles: group.tiles.len(), stride, first, depth, next: NextPanels::NONE }
     }
 }
 
@@ -121,7 +183,7 @@ fn source(
     play: &Play<'_>,
     part: &Weights,
     tile: usize,
-    (form, first): (&RotatedForm, usize),
+    (form, first, chunks): (&RotatedForm, usize, usize),
 ) -> PanelSource {
     // SAFETY: matrices outlive the recording's stages.
     let matrix = unsafe { &*part.matrix };
@@ -129,6 +191,7 @@ fn source(
         tile: matrix.tile(tile).as_ptr(),
         chunk: form.chunk,
         first,
+        chunks,
         zero: form.zero,
         #[cfg(feature = "test-hooks")]
         fault: play.fault.filter(|_| part.is_faulty(tile)).map(|fault| (fault, matrix.columns)),

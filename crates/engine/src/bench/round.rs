@@ -89,7 +89,7 @@ impl Round {
         if !matches!(self.work, RoundWork::Prompt) {
             add(TestKind::Generate, options.generate);
         }
-        if let (RoundWork::Lanes(_), [_, _]) = (self.work, &tests[..]) {
+        if lanes.is_some() && options.prompt > 0 && options.generate > 0 {
             let kind = TestKind::Both { generate: options.generate };
             tests.push(Test { kind, tokens: options.prompt, lanes, depth: self.depth });
         }

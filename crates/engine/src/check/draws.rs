@@ -84,8 +84,6 @@ impl Checker<'_> {
         let name = "tokens sampled by the device against the host's sampler".to_string();
         let mut section = CheckSection { name, ..CheckSection::default() };
         let step = sequences.step(StepKind::Lanes(ROWS), ROWS);
-        // So that the reference knows the keys and values of these rows, too.
-        reference.check_rows(recording.as_mut(), &step, &SampledRows::all(&step), &|_| false)?;
         recording.play(&step)?;
         let logits: Vec<Vec<f32>> =
             (0..ROWS).map(|row| recording.logits(0, row).to_vec()).collect();
@@ -100,6 +98,9 @@ impl Checker<'_> {
             let done = index + 1;
             (self.events)(CheckEvent::Progress { section: &section.name, done, all: count });
         }
+        // The reference takes over the keys and values of these rows, too; last, because fewer rows are computed by other kernels,
+        // which round otherwise.
+        reference.check_rows(recording.as_mut(), &step, &SampledRows::all(&step), &|_| false)?;
         section.seconds = start.elapsed().as_secs_f64();
         self.finish(section);
         Ok(())

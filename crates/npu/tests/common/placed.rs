@@ -238,7 +238,7 @@ pub fn reference(graph: Graph, source: &dyn TensorSource, options: PlanOptions) 
 }
 
 fn cpu() -> CpuDevice {
-    CpuDevice { options: CpuOptions { level: Level::best(), threads: 1 } }
+    CpuDevice { options: CpuOptions::bare(Level::best(), 1) }
 }
 
 /// Plays a plan as the executor does, and kernel by kernel.

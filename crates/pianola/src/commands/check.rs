@@ -5,7 +5,7 @@ mod npu;
 use clap::Args;
 use pianola_cpu::{CpuDevice, CpuOptions, Level};
 use pianola_engine::{CheckEvent, CheckOptions, CheckSection, CheckSubject, DeviceCheck};
-use pianola_plan::Device;
+use pianola_plan::{Device, PromptWeights};
 use pianola_vulkan::{Gpu, VulkanDevice, VulkanOptions};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -135,10 +135,16 @@ fn devices(arguments: &Arguments, console: Console) -> Result<Vec<Arc<dyn Device
             && *level != Level::Reference
             && arguments.simd.is_none_or(|asked| asked == *level)
     });
-    let device = |level| -> Arc<dyn Device> {
-        Arc::new(CpuDevice { options: CpuOptions { level, threads } })
+    let device = |(level, prompt_weights)| -> Arc<dyn Device> {
+        Arc::new(CpuDevice { options: CpuOptions { level, threads, prompt_weights } })
     };
-    Ok(levels.map(device).collect())
+    // A check's plans have many sequences, so that the second of them keeps weights in rotated form.
+    let forms = |level: Level| {
+        let kept = level.rotates() && !arguments.reproducible;
+        let forms = [Some(PromptWeights::Off), kept.then_some(PromptWeights::Auto)];
+        forms.into_iter().flatten().map(move |form| (level, form))
+    };
+    Ok(levels.flat_map(forms).map(device).collect())
 }
 
 /// Checks one device, with a bar; `lines` prints a line for each section as it ends.

@@ -11,7 +11,9 @@
 
 use super::{MatrixUnit, Rooms, SLOTS, STRIP, UnitLanes};
 use crate::pack::{LINE, TILE};
-use crate::simd::rotated::{CHUNK, ChunkMeta, PanelChunk, Panels, RotatedRows, TileSums};
+use crate::simd::rotated::{
+    CHUNK, ChunkMeta, Panels, RotatedRows, TileSums, chunk_bytes, code_bytes,
+};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -27,7 +29,7 @@ const PANEL_BYTES: usize = WHOLE_COLUMNS * TILE;
 /// activations have room for whole strips, and `sums` for the rows.
 #[inline(always)]
 pub(crate) unsafe fn multiply_rotated<L: UnitLanes, U: MatrixUnit>(
-    panels: &Panels<'_>,
+    panels: &Panels,
     activations: &RotatedRows,
     rows: Range<usize>,
     sums: TileSums,
@@ -37,6 +39,10 @@ pub(crate) unsafe fn multiply_rotated<L: UnitLanes, U: MatrixUnit>(
     unsafe {
         if panels.first == 0 {
             grid.clear_sums();
+        }
+        for tile in 0..panels.tiles {
+            let next = panels.next.start.wrapping_add(tile * panels.stride);
+            (0..panels.next.lines).for_each(|line| L::prefetch(next.wrapping_add(line * LINE)));
         }
         let mut unit = U::configure_whole();
         match activations.chunk {
@@ -71,7 +77,7 @@ unsafe fn multiply_grid<L: UnitLanes, U: MatrixUnit, const PARTS: usize>(
 
 /// What is multiplied: panels side by side, and strips of rows below one another.
 struct Grid<'a> {
-    panels: &'a Panels<'a>,
+    panels: &'a Panels,
     activations: &'a RotatedRows,
     rows: Range<usize>,
     sums: TileSums,
@@ -97,7 +103,9 @@ impl Grid<'_> {
         Block {
             codes: activations.codes.wrapping_add(at * activations.chunk),
             metas: activations.metas.wrapping_add(at),
-            panel: &raw const panels.chunks[tile * panels.depth() + chunk],
+            panel: panels
+                .start
+                .wrapping_add(tile * panels.stride + chunk * chunk_bytes(activations.chunk)),
             sums: self.sums.start.wrapping_add((tile * self.sums.stride + row) * TILE),
             rows: self.rows.len() - row,
         }
@@ -109,7 +117,7 @@ impl Grid<'_> {
 struct Block {
     codes: *const i8,
     metas: *const ChunkMeta,
-    panel: *const PanelChunk,
+    panel: *const u8,
     sums: *mut f32,
     /// Rows from its first on, of which it has a part.
     rows: usize,
@@ -137,7 +145,7 @@ unsafe fn multiply_blocks<
     strips: Range<usize>,
     tiles: Range<usize>,
 ) {
-    let (depth, across) = (grid.panels.depth(), tiles.len() / TILES);
+    let (depth, across) = (grid.panels.depth, tiles.len() / TILES);
     let blocks = strips.len() / STRIPS * across * depth;
     if blocks == 0 {
         return;
@@ -150,7 +158,7 @@ unsafe fn multiply_blocks<
         previous: None,
         rooms: rooms.0.as_mut_ptr().cast(),
         stride: grid.sums.stride,
-        depth,
+        panel_stride: grid.panels.stride,
         fetched: grid.activations.codes,
         share: lines.div_ceil(across * products),
     };
@@ -188,8 +196,8 @@ struct Step<const PARTS: usize, const STRIPS: usize, const TILES: usize> {
     rooms: *mut i32,
     /// Rows from one tile's sums to the next's.
     stride: usize,
-    /// Chunks from one tile's panel to the next's.
-    depth: usize,
+    /// Bytes from one tile's panel to the next's.
+    panel_stride: usize,
     /// Lines to ask for, and how many of them with each product.
     fetched: *const i8,
     share: usize,
@@ -215,7 +223,7 @@ impl<const PARTS: usize, const STRIPS: usize, const TILES: usize> Step<PARTS, ST
                                 unit.load_strip::<$strip>(from, PARTS * WHOLE_COLUMNS);
                             }
                             if $strip == 0 {
-                                let panel = block.panel.add($tile * self.depth).cast::<i8>();
+                                let panel = block.panel.add($tile * self.panel_stride).cast::<i8>();
                                 unit.load_panel::<$tile>(panel.add($part * PANEL_BYTES));
                             }
                         }
@@ -265,8 +273,9 @@ impl<const PARTS: usize, const STRIPS: usize, const TILES: usize> Step<PARTS, ST
         let Some(block) = &self.previous else { return };
         // SAFETY: by this function's promise.
         unsafe {
+            let scales_at = code_bytes(PARTS * WHOLE_COLUMNS);
             let scale =
-                |tile: usize| L::load((*block.panel.add(tile * self.depth)).scales.as_ptr());
+                |tile: usize| L::load(block.panel.add(tile * self.panel_stride + scales_at).cast());
             let scales = [scale(0), scale(TILES - 1)];
             for row in rows {
                 if STRIPS == 1 && row >= block.rows {

@@ -54,29 +54,54 @@ fn assert_rounded(expected: &[f64], chunk: usize, found: impl Fn(usize) -> (i32,
     }
 }
 
+/// The panel of a whole tile.
+struct TilePanel {
+    lines: Vec<PanelLine>,
+    chunk: usize,
+    zero: u8,
+}
+
+impl TilePanel {
+    fn lines_of(&self, chunks: Range<usize>) -> &[PanelLine] {
+        let each = chunk_bytes(self.chunk) / LINE;
+        &self.lines[chunks.start * each..chunks.end * each]
+    }
+
+    /// Code and scale of a column of one of the 16 weights.
+    fn at(&self, column: usize, lane: usize) -> (i32, f32) {
+        let (part, column) = (column / self.chunk, column % self.chunk);
+        let lines = self.lines_of(part..part + 1);
+        let code = lines[column / 4].0[4 * lane + column % 4];
+        let scale = lines[code_bytes(self.chunk) / LINE].0[4 * lane..][..4].try_into().unwrap();
+        (i32::from(code.wrapping_sub(self.zero) as i8), f32::from_le_bytes(scale))
+    }
+}
+
 fn panel_of(
     level: Level,
     matrix: &PackedMatrix,
     tile: usize,
     (chunk, zero): (usize, u8),
-) -> Vec<PanelChunk> {
-    let mut panel = vec![PanelChunk::ZERO; matrix.columns / chunk];
+) -> TilePanel {
+    let chunks = matrix.columns / chunk;
+    let mut lines = vec![PanelLine::ZERO; chunks * chunk_bytes(chunk) / LINE];
     let fill = (level.kernels().fill_panel)(matrix.ty).unwrap();
     let mut room = FloatChunk::ZERO;
     // A panel may begin in the middle of a tile, and of a super-block.
-    for (index, panel) in panel.chunks_mut(3).enumerate() {
+    for (index, panel) in lines.chunks_mut(3 * chunk_bytes(chunk) / LINE).enumerate() {
         let source = PanelSource {
             tile: matrix.tile(tile).as_ptr(),
             chunk,
             first: 3 * index,
+            chunks: 3.min(chunks - 3 * index),
             zero,
             #[cfg(feature = "test-hooks")]
             fault: None,
         };
         // SAFETY: the level is available, and the tile has the chunks.
-        unsafe { fill(&source, &mut room, panel) };
+        unsafe { fill(&source, &mut room, panel.as_mut_ptr().cast()) };
     }
-    panel
+    TilePanel { lines, chunk, zero }
 }
 
 #[test]
@@ -89,11 +114,7 @@ fn panels_are_rotated_weights() {
                 let mut row = vec![0.0; matrix.columns];
                 for lane in 0..TILE {
                     matrix.row(lane, &mut row);
-                    let found = |column: usize| {
-                        let (part, column) = (&panel[column / chunk], column % chunk);
-                        let code = part.codes[4 * TILE * (column / 4) + 4 * lane + column % 4];
-                        (i32::from(code.wrapping_sub(zero) as i8), part.scales[lane])
-                    };
+                    let found = |column: usize| panel.at(column, lane);
                     let what = format!("{ty} on {level}, row {lane}");
                     assert_rounded(&rotated(&row, chunk), chunk, found, &what);
                 }
@@ -201,7 +222,7 @@ const GAP: usize = 3;
 
 impl Case {
     /// Panels of each tile, with codes `zero` higher.
-    fn panels(&self, level: Level, zero: u8) -> Vec<Vec<PanelChunk>> {
+    fn panels(&self, level: Level, zero: u8) -> Vec<TilePanel> {
         let matrix = matrix(TensorType::Q5K, self.tiles, COLUMNS);
         (0..self.tiles).map(|tile| panel_of(level, &matrix, tile, (self.chunk, zero))).collect()
     }
@@ -210,7 +231,7 @@ impl Case {
     fn sums(
         &self,
         multiply: MultiplyPanels,
-        panels: &[Vec<PanelChunk>],
+        panels: &[TilePanel],
         activations: &RotatedRows,
     ) -> Vec<f32> {
         let stride = self.rows.len() + GAP;
@@ -218,9 +239,15 @@ impl Case {
         let chunks = COLUMNS / self.chunk;
         for first in (0..chunks).step_by(self.depth) {
             let columns = first..chunks.min(first + self.depth);
-            let group = panels.iter().flat_map(|panel| &panel[columns.clone()]).copied();
-            let chunks: Vec<PanelChunk> = group.collect();
-            let panels = Panels { chunks: &chunks, tiles: self.tiles, first };
+            let group = panels.iter().flat_map(|panel| panel.lines_of(columns.clone())).copied();
+            let lines: Vec<PanelLine> = group.collect();
+            let start = lines.as_ptr().cast();
+            let depth = columns.len();
+            let panel_stride = depth * chunk_bytes(self.chunk);
+            // What is asked for ahead changes nothing, whatever it is.
+            let next = NextPanels { start, lines: 7 * first };
+            let panels =
+                Panels { start, tiles: self.tiles, stride: panel_stride, first, depth, next };
             let sums = TileSums { start: sums.as_mut_ptr(), stride };
             // SAFETY: the level is available; rows and sums are as many as there are.
             unsafe { multiply(&panels, activations, self.rows.clone(), sums) };
@@ -229,15 +256,13 @@ impl Case {
     }
 
     /// Asserts that a sum is that of its codes.
-    fn assert_sum(&self, sum: f32, panel: (&[PanelChunk], u8), all: &Activations, at: [usize; 2]) {
+    fn assert_sum(&self, sum: f32, panel: &TilePanel, all: &Activations, at: [usize; 2]) {
         let [row, lane] = at;
         let (mut expected, mut magnitude) = (0.0, 0.0);
         for column in 0..COLUMNS {
-            let (part, column_at) = (&panel.0[column / self.chunk], column % self.chunk);
-            let code = part.codes[64 * (column_at / 4) + 4 * lane + column_at % 4];
-            let code = f64::from(code.wrapping_sub(panel.1) as i8);
+            let (code, scale) = panel.at(column, lane);
             let (activation, step) = all.at(self.rows.start + row, column);
-            let scale = f64::from(step) * f64::from(part.scales[lane]);
+            let (code, scale) = (f64::from(code), f64::from(step) * f64::from(scale));
             expected += scale * code * f64::from(activation);
             magnitude += (scale * code * f64::from(activation)).abs();
         }
@@ -279,7 +304,7 @@ fn products_are_those_of_the_codes() {
                 for (at, sum) in sums.iter().enumerate() {
                     let (tile, row, lane) = (at / TILE / stride, at / TILE % stride, at % TILE);
                     if row < case.rows.len() {
-                        case.assert_sum(*sum, (&panels[tile], zero), &all, [row, lane]);
+                        case.assert_sum(*sum, &panels[tile], &all, [row, lane]);
                     } else {
                         assert!(sum.is_nan(), "{level}: a sum of tile {tile} past its rows");
                     }
