@@ -3,7 +3,7 @@
 use crate::simd::Level;
 use crate::simd::kernels::Attend;
 use crate::simd::matrix_unit::STRIP;
-use crate::simd::rotated::{UNSIGNED, chunk_columns};
+use crate::simd::rotated::{CHUNK, UNSIGNED, chunk_columns};
 use crate::topology::Processor;
 use pianola_formats::TensorType;
 use pianola_plan::{Numeric, PlanOptions};
@@ -20,15 +20,38 @@ pub(crate) fn direct_rows(ty: TensorType) -> usize {
 /// Most rows of a product whose time is that of reading its weights.
 pub(crate) const STREAMING_ROWS: usize = 8;
 
-/// How many bytes ahead software asks for weights that are read once, into the second-level cache; 0 leaves it to
-/// the hardware. Zen 4's prefetcher keeps up with a stream, and requests of software take its buffers. Intel's
-/// (measured on Emerald Rapids) fetches half of what a plain read does, Zen 5's (family 26) three fifths, and both nearly all of it with
-/// requests 8 KiB ahead (`examples/stream.rs`, `bench/lab/CPU-NOTES.md`).
-pub(crate) fn stream_ahead(processor: Processor) -> usize {
+/// Who asks memory for weights that a step reads once, and how many bytes ahead of their use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum StreamFetch {
+    /// The hardware's prefetcher by itself.
+    Hardware,
+    /// Software, into the second-level cache.
+    Cached(usize),
+    /// Software, into the first-level cache only: what was used is dropped there, and takes no room and no
+    /// transfers in the caches behind it.
+    Once(usize),
+}
+
+impl StreamFetch {
+    /// For `rows` rows: products of some numbers of rows read a tile several times, and would not find again what was
+    /// dropped.
+    pub fn for_rows(self, rows: usize) -> StreamFetch {
+        match self {
+            _ if rows > STREAMING_ROWS => StreamFetch::Hardware,
+            StreamFetch::Once(ahead) if !rows.is_power_of_two() => StreamFetch::Cached(ahead),
+            fetch => fetch,
+        }
+    }
+}
+
+/// How weights of few rows are asked for. Zen 4's prefetcher keeps up with a stream, and requests of software take its
+/// buffers. Intel's (measured on Emerald Rapids) fetches half of what a plain read does, Zen 5's (family 26) three
+/// fifths, and both nearly all of it with requests 8 KiB ahead (`examples/stream.rs`, `bench/lab/CPU-NOTES.md`).
+pub(crate) fn stream_fetch(processor: Processor) -> StreamFetch {
     match &processor.vendor {
-        b"GenuineIntel" => 8 << 10,
-        b"AuthenticAMD" if processor.family >= 26 => 8 << 10,
-        _ => 0,
+        b"GenuineIntel" => StreamFetch::Cached(8 << 10),
+        b"AuthenticAMD" if processor.family >= 26 => StreamFetch::Once(8 << 10),
+        _ => StreamFetch::Hardware,
     }
 }
 
@@ -73,8 +96,15 @@ pub(crate) struct PanelGroup {
     pub chunks: usize,
 }
 
-/// By vectors: one panel stays in the first-level cache with the columns of some rows.
-pub(crate) const VECTOR_PANELS: PanelGroup = PanelGroup { tiles: 1, chunks: 4 };
+/// By vectors: the panels of two tiles stay in the first-level cache with the columns of some rows. Groups of a tile's
+/// `columns` columns are alike, as far as that goes.
+pub(crate) fn vector_panels(columns: usize, chunk: usize) -> PanelGroup {
+    /// Most columns of a panel.
+    const MOST: usize = 5 * CHUNK;
+    let chunks = columns / chunk;
+    PanelGroup { tiles: 2, chunks: chunks.div_ceil(columns.div_ceil(MOST)) }
+}
+
 /// On a matrix unit: two strips' columns stay in the first-level cache for all tiles, beside their panels.
 pub(crate) const UNIT_PANELS: PanelGroup = PanelGroup { tiles: 8, chunks: 2 };
 /// Most chunks of a group's panels.
@@ -240,8 +270,20 @@ mod tests {
         }
         // Three jobs a worker.
         assert_eq!(cut_rotated_product(240, 512, 16), ProductCut { tiles: 5, rows: 512 });
-        for group in [VECTOR_PANELS, UNIT_PANELS] {
-            assert!(group.tiles * group.chunks <= MOST_PANEL_CHUNKS);
+        assert!(UNIT_PANELS.tiles * UNIT_PANELS.chunks <= MOST_PANEL_CHUNKS);
+    }
+
+    #[test]
+    fn panels_of_vectors_are_alike_and_fit_the_scratch() {
+        let chunks = |columns, chunk| vector_panels(columns, chunk).chunks;
+        assert_eq!((chunks(576, 64), chunks(640, 128), chunks(1152, 128)), (9, 5, 5));
+        assert_eq!((chunks(1536, 128), chunks(8960, 128), chunks(64, 64)), (4, 5, 1));
+        for chunk in [CHUNK / 2, CHUNK] {
+            for columns in (chunk..20_000).step_by(chunk) {
+                let group = vector_panels(columns, chunk);
+                assert!(group.tiles * group.chunks * chunk <= MOST_PANEL_CHUNKS * CHUNK);
+                assert!((1..=columns / chunk).contains(&group.chunks));
+            }
         }
     }
 
@@ -293,12 +335,25 @@ mod tests {
 
     #[test]
     fn weights_are_asked_for_ahead_where_the_hardware_does_not() {
-        let of = |vendor: &[u8; 12], family| stream_ahead(Processor { vendor: *vendor, family });
-        assert_eq!(of(b"GenuineIntel", 6), 8 << 10);
+        let of = |vendor: &[u8; 12], family| stream_fetch(Processor { vendor: *vendor, family });
+        assert_eq!(of(b"GenuineIntel", 6), StreamFetch::Cached(8 << 10));
         // Zen 4 and Zen 5.
-        assert_eq!(of(b"AuthenticAMD", 25), 0);
-        assert_eq!(of(b"AuthenticAMD", 26), 8 << 10);
-        assert_eq!(stream_ahead(Processor::default()), 0);
+        assert_eq!(of(b"AuthenticAMD", 25), StreamFetch::Hardware);
+        assert_eq!(of(b"AuthenticAMD", 26), StreamFetch::Once(8 << 10));
+        assert_eq!(stream_fetch(Processor::default()), StreamFetch::Hardware);
+    }
+
+    #[test]
+    fn what_is_read_again_stays_in_a_cache() {
+        let once = StreamFetch::Once(8 << 10);
+        for rows in [1, 2, 4, 8] {
+            assert_eq!(once.for_rows(rows), once);
+        }
+        for rows in [3, 5, 6, 7] {
+            assert_eq!(once.for_rows(rows), StreamFetch::Cached(8 << 10));
+        }
+        assert_eq!(once.for_rows(9), StreamFetch::Hardware);
+        assert_eq!(StreamFetch::Cached(64).for_rows(3), StreamFetch::Cached(64));
     }
 
     #[test]

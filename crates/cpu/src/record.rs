@@ -4,7 +4,7 @@ use crate::kept::KeptPanels;
 use crate::memory::Memory;
 use crate::pack::BLOCK;
 use crate::policy::{
-    UNIT_PANELS, VECTOR_PANELS, block_attention, refined_rows, rotated_rows, rotated_zero, rotation,
+    UNIT_PANELS, block_attention, refined_rows, rotated_rows, rotated_zero, rotation, vector_panels,
 };
 use crate::simd::Level;
 use crate::simd::kernels::Attend;
@@ -275,11 +275,12 @@ impl Recorder<'_> {
 
     /// How products of many rows with `columns` columns are computed.
     fn rotated_form(&self, columns: usize) -> Option<RotatedForm> {
+        let chunk = rotation(&self.plan.options, self.level, columns)?;
         let vectors = RotatedForm {
-            chunk: rotation(&self.plan.options, self.level, columns)?,
+            chunk,
             capacity: self.plan.options.max_rows.next_multiple_of(STRIP),
             least_rows: rotated_rows(self.level, self.kept.is_some()),
-            group: VECTOR_PANELS,
+            group: vector_panels(columns, chunk),
             multiply: self.level.kernels().multiply_panels,
             zero: rotated_zero(self.level),
         };

@@ -7,7 +7,7 @@ use crate::kept::{self, KeptPanels};
 use crate::kv::KvMemory;
 use crate::measure::{LEAST_BLOCK, measure_with};
 use crate::memory::Memory;
-use crate::policy::{rotated_rows, rotation, stream_ahead};
+use crate::policy::{StreamFetch, rotated_rows, rotation, stream_fetch};
 use crate::pool::Pool;
 use crate::profile::Profiler;
 use crate::record::{Recorded, Recorder, activation_bytes, widest_input};
@@ -46,8 +46,7 @@ pub struct CpuRecording {
     // Stages point into it.
     _activations: Memory,
     level: Level,
-    /// See `policy::stream_ahead`.
-    ahead: usize,
+    fetch: StreamFetch,
     /// Progress of each stage in the play.
     progress: Vec<Progress>,
     scratch: Vec<Mutex<WorkerScratch>>,
@@ -142,7 +141,7 @@ impl CpuRecording {
             runs: Vec::with_capacity(plan.options.max_rows),
             slots,
             level: options.level,
-            ahead: stream_ahead(crate::topology::Processor::this()),
+            fetch: stream_fetch(crate::topology::Processor::this()),
             plan,
             weights,
             kept,
@@ -185,7 +184,7 @@ impl CpuRecording {
             kv: &self.kv,
             kernels: self.level.kernels(),
             workers: self.pool.workers(),
-            ahead: self.ahead,
+            fetch: self.fetch,
             #[cfg(feature = "test-hooks")]
             fault: self.fault,
         };

@@ -235,11 +235,6 @@ unsafe impl UnitLanes for Avx512 {
             _mm512_storeu_si512(to.cast(), signed);
         }
     }
-    #[inline(always)]
-    unsafe fn prefetch_near(from: *const i8) {
-        // SAFETY: a prefetch reads nothing.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(from) }
-    }
 }
 
 /// See [`super::matrix_unit::UnitKernels::probe`].

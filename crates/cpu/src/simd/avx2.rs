@@ -250,6 +250,14 @@ unsafe impl<D: Dots> Lanes for Avx2<D> {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
     }
     #[inline(always)]
+    unsafe fn prefetch_near(from: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch_once(from: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_NTA>(from.cast()) }
+    }
+    #[inline(always)]
     unsafe fn load_bytes(from: *const u8) -> Integers {
         unsafe { each((from, from.add(32)), |half| _mm256_loadu_si256(half.cast())) }
     }

@@ -9,6 +9,8 @@ pub(crate) struct Avx512;
 
 // SAFETY: each method is the intrinsic its name says; callers promise the instruction set.
 unsafe impl Lanes for Avx512 {
+    const TWO_TILES: bool = true;
+
     type F = __m512;
     type I = __m512i;
     type B = __m512i;
@@ -111,7 +113,8 @@ unsafe impl Lanes for Avx512 {
             let other = _mm512_xor_si512(index, _mm512_set1_epi32(distance as i32));
             let swapped = _mm512_permutexvar_ps(other, x);
             let second = _mm512_test_epi32_mask(index, _mm512_set1_epi32(distance as i32));
-            _mm512_mask_sub_ps(_mm512_add_ps(x, swapped), second, swapped, x)
+            let signs = _mm512_mask_blend_ps(second, _mm512_set1_ps(1.0), _mm512_set1_ps(-1.0));
+            _mm512_fmadd_ps(x, signs, swapped)
         }
     }
     #[inline(always)]
@@ -147,6 +150,14 @@ unsafe impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn prefetch(from: *const u8) {
         unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch_near(from: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn prefetch_once(from: *const u8) {
+        unsafe { _mm_prefetch::<_MM_HINT_NTA>(from.cast()) }
     }
     #[inline(always)]
     unsafe fn load_bytes(from: *const u8) -> __m512i {

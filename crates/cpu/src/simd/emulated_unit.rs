@@ -105,8 +105,6 @@ unsafe impl UnitLanes for Portable {
         // SAFETY: by the trait's promise.
         unsafe { to.cast::<[i8; 64]>().write_unaligned(signed) }
     }
-    #[inline(always)]
-    unsafe fn prefetch_near(_: *const i8) {}
 }
 
 /// There is no ceiling to measure.

@@ -10,6 +10,9 @@
 /// implementation names, on a processor that has it. Pointers must be valid for the 16 lanes (or
 /// 64 bytes, where bytes are meant) read or written; no alignment is required.
 pub(crate) unsafe trait Lanes: Copy + 'static {
+    /// Whether there are registers for the sums of two tiles with eight rows.
+    const TWO_TILES: bool = false;
+
     /// Sixteen f32.
     type F: Copy;
     /// Sixteen i32.
@@ -56,6 +59,10 @@ pub(crate) unsafe trait Lanes: Copy + 'static {
 
     /// Asks for the cache line at `from`, which need not be valid, to be brought to the second-level cache.
     unsafe fn prefetch(from: *const u8);
+    /// The same for the first-level cache.
+    unsafe fn prefetch_near(from: *const u8);
+    /// The same for a line that is read once, which the caches behind the first need not keep.
+    unsafe fn prefetch_once(from: *const u8);
     unsafe fn load_bytes(from: *const u8) -> Self::B;
     unsafe fn store_bytes(to: *mut u8, x: Self::B);
     /// `byte & 15`

@@ -97,8 +97,6 @@ pub(crate) unsafe trait UnitLanes: Lanes {
     unsafe fn load_i32(from: *const i32) -> Self::F;
     /// Stores `byte - zero` of 64 bytes, signed; the differences fit.
     unsafe fn store_signed(to: *mut i8, codes: Self::B, zero: u8);
-    /// Asks for the cache line at `from`, which need not be valid, to be brought to the first-level cache.
-    unsafe fn prefetch_near(from: *const i8);
 }
 
 /// Rooms for products, as many as a unit holds. No two begin 4 KiB apart: a load would take a store to the
@@ -284,7 +282,8 @@ unsafe fn spoil<L: Lanes>(
     scales: [L::F; 3],
 ) -> [L::F; 3] {
     let (codes, metas) = (std::ptr::null(), std::ptr::null());
-    let rows = super::product::QuantizedRows { codes, metas, columns, ahead: 0, fault };
+    let fetch = crate::policy::StreamFetch::Hardware;
+    let rows = super::product::QuantizedRows { codes, metas, columns, fetch, fault };
     // SAFETY: by this function's promise; the rows are not read.
     unsafe { super::product::spoil::<L>(&rows, block, scales) }
 }

@@ -153,6 +153,10 @@ unsafe impl Lanes for Portable {
     #[inline(always)]
     unsafe fn prefetch(_: *const u8) {}
     #[inline(always)]
+    unsafe fn prefetch_near(_: *const u8) {}
+    #[inline(always)]
+    unsafe fn prefetch_once(_: *const u8) {}
+    #[inline(always)]
     unsafe fn load_bytes(from: *const u8) -> Bytes {
         unsafe { from.cast::<Bytes>().read_unaligned() }
     }

@@ -3,6 +3,7 @@
 use super::lanes::Lanes;
 use super::tile::{Codes, Scales, Walk};
 use crate::pack::{BLOCK, LINE, TILE};
+use crate::policy::StreamFetch;
 
 /// Rows of activations, quantised to int8 a block at a time. `columns` apart, one row after
 /// another in each array.
@@ -13,8 +14,8 @@ pub(crate) struct QuantizedRows {
     /// `[rows][columns / 32]`
     pub metas: *const BlockMeta,
     pub columns: usize,
-    /// Weights so many bytes behind those that are read are asked for; 0 leaves that to the hardware.
-    pub ahead: usize,
+    /// How weights behind those that are read are asked for.
+    pub fetch: StreamFetch,
     /// Planted in the block in the middle.
     #[cfg(feature = "test-hooks")]
     pub fault: Option<pianola_plan::Fault>,
@@ -71,7 +72,7 @@ pub(crate) struct FloatRows {
 
 /// `out[row][lane] = tile row lane . activation row first + row`, `R` rows at once: the codes are
 /// unpacked once and multiplied with each row in turn. A tile is one stream of bytes; whether software asks
-/// for what comes next is the policy's choice (`stream_ahead`).
+/// for what comes next is the policy's choice (`stream_fetch`).
 ///
 /// # Safety
 /// `tile` is a whole tile of the type that `C`, `S` and `ZERO` name with `activations.columns`
@@ -100,10 +101,19 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
             if let Some(at) = place.shared {
                 shared = S::shared::<L>(tile.add(at));
             }
-            if activations.ahead > 0 {
-                // The codes, and the line of scales that may follow.
-                for line in (0..C::BYTES + LINE).step_by(LINE) {
-                    L::prefetch(tile.wrapping_add(place.codes + activations.ahead + line));
+            // The codes, and the line of scales that may follow.
+            let lines = (place.codes..place.codes + C::BYTES + LINE).step_by(LINE);
+            match activations.fetch {
+                StreamFetch::Hardware => {}
+                StreamFetch::Cached(ahead) => {
+                    for line in lines {
+                        L::prefetch(tile.wrapping_add(line + ahead));
+                    }
+                }
+                StreamFetch::Once(ahead) => {
+                    for line in lines {
+                        L::prefetch_once(tile.wrapping_add(line + ahead));
+                    }
                 }
             }
             let codes = C::load::<L>(tile.add(place.codes));

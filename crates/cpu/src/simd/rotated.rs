@@ -113,15 +113,27 @@ pub(crate) struct Panels {
     pub next: NextPanels,
 }
 
-/// Cache lines that are read after some panels, which a kernel asks for while it multiplies.
+/// Panels that are read after some others, which a kernel asks for while it multiplies those.
 #[derive(Clone, Copy)]
 pub(crate) struct NextPanels {
     pub start: *const u8,
+    pub tiles: usize,
+    /// Cache lines of each tile's.
     pub lines: usize,
+    /// Bytes from one tile's to the next's.
+    pub stride: usize,
 }
 
 impl NextPanels {
-    pub const NONE: NextPanels = NextPanels { start: std::ptr::null(), lines: 0 };
+    pub const NONE: NextPanels =
+        NextPanels { start: std::ptr::null(), tiles: 0, lines: 0, stride: 0 };
+
+    /// Line `index` of all.
+    #[inline(always)]
+    pub fn line(&self, index: usize) -> *const u8 {
+        let (tile, line) = (index / self.lines.max(1), index % self.lines.max(1));
+        self.start.wrapping_add(tile * self.stride + line * LINE)
+    }
 }
 
 /// Sums of tiles with rows: `[tiles][stride][16]`, of which the first are those of the rows.
@@ -313,8 +325,9 @@ unsafe fn hadamard<L: Lanes, const COUNT: usize>(values: &mut [L::F; COUNT]) {
 unsafe fn spoil<L: Lanes>(source: &PanelSource, block: usize, scales: [L::F; 3]) -> [L::F; 3] {
     let (codes, metas) = (std::ptr::null(), std::ptr::null());
     let Some((fault, columns)) = source.fault else { return scales };
+    let fetch = crate::policy::StreamFetch::Hardware;
     let rows =
-        super::product::QuantizedRows { codes, metas, columns, ahead: 0, fault: Some(fault) };
+        super::product::QuantizedRows { codes, metas, columns, fetch, fault: Some(fault) };
     // SAFETY: the rows are not read.
     unsafe { super::product::spoil::<L>(&rows, block, scales) }
 }

@@ -22,6 +22,7 @@ pub(crate) use rotated::RotatedForm;
 
 use crate::kv::KvMemory;
 use crate::pack::{PackedMatrix, TILE};
+use crate::policy::StreamFetch;
 use crate::simd::attend::Scratch;
 use crate::simd::kernels::Kernels;
 use crate::simd::product::BlockMeta;
@@ -91,8 +92,8 @@ pub(crate) struct Play<'a> {
     pub kv: &'a KvMemory,
     pub kernels: &'static Kernels,
     pub workers: usize,
-    /// Weights of few rows are asked for so many bytes ahead, see `policy::stream_ahead`.
-    pub ahead: usize,
+    /// How weights of few rows are asked for.
+    pub fetch: StreamFetch,
     /// Planted in the kernels.
     #[cfg(feature = "test-hooks")]
     pub fault: Option<pianola_plan::Fault>,

@@ -352,7 +352,7 @@ impl Product {
                         codes,
                         metas,
                         columns: self.columns,
-                        ahead: if count <= STREAMING_ROWS { play.ahead } else { 0 },
+                        fetch: play.fetch.for_rows(count),
                         #[cfg(feature = "test-hooks")]
                         fault: play.fault.filter(|_| part.is_faulty(tile.index)),
                     };

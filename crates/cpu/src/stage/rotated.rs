@@ -120,14 +120,20 @@ impl Product {
             end if end < tiles.end => (end, group.first),
             _ => (tiles.start, group.first + group.depth),
         };
-        let count = if first < chunks { group.depth.min(chunks - first) } else { 0 };
+        let depth = group.depth.min(chunks.saturating_sub(first));
+        let next = NextPanels {
+            start: at(tile, first),
+            tiles: form.group.tiles.min(tiles.end - tile),
+            lines: depth * each / LINE,
+            stride,
+        };
         Panels {
             start: at(group.tiles.start, group.first),
             tiles: group.tiles.len(),
             stride,
             first: group.first,
             depth: group.depth,
-            next: NextPanels { start: at(tile, first), lines: count * each / LINE },
+            next,
         }
     }
 

@@ -40,9 +40,8 @@ pub(crate) unsafe fn multiply_rotated<L: UnitLanes, U: MatrixUnit>(
         if panels.first == 0 {
             grid.clear_sums();
         }
-        for tile in 0..panels.tiles {
-            let next = panels.next.start.wrapping_add(tile * panels.stride);
-            (0..panels.next.lines).for_each(|line| L::prefetch(next.wrapping_add(line * LINE)));
+        for line in 0..panels.next.tiles * panels.next.lines {
+            L::prefetch(panels.next.line(line));
         }
         let mut unit = U::configure_whole();
         match activations.chunk {
@@ -238,7 +237,7 @@ impl<const PARTS: usize, const STRIPS: usize, const TILES: usize> Step<PARTS, ST
                         }
                         let index = ($part * STRIPS + $strip) * TILES + $tile;
                         for line in index * self.share..(index + 1) * self.share {
-                            L::prefetch_near(self.fetched.wrapping_add(line * LINE));
+                            L::prefetch_near(self.fetched.wrapping_add(line * LINE).cast());
                         }
                         if $part == 1 {
                             let (each, index) = (STRIP / TILES, $strip * TILES + $tile);

@@ -58,7 +58,7 @@ fn both(level: Level, ty: TensorType, rows: usize) -> [Vec<f32>; 2] {
     let matrix = packed(ty, COLUMNS, &file);
     let all = activations(level, rows);
     let plain = QuantizedRows {
-        ahead: 0,
+        fetch: crate::policy::StreamFetch::Hardware,
         codes: all.codes.as_ptr(),
         metas: all.metas.as_ptr(),
         columns: COLUMNS,

@@ -245,7 +245,7 @@ impl Case {
             let depth = columns.len();
             let panel_stride = depth * chunk_bytes(self.chunk);
             // What is asked for ahead changes nothing, whatever it is.
-            let next = NextPanels { start, lines: 7 * first };
+            let next = NextPanels { start, tiles: 3, lines: 7 * first, stride: 100 };
             let panels =
                 Panels { start, tiles: self.tiles, stride: panel_stride, first, depth, next };
             let sums = TileSums { start: sums.as_mut_ptr(), stride };
