@@ -55,6 +55,12 @@ pub(crate) fn stream_fetch(processor: Processor) -> StreamFetch {
     }
 }
 
+/// Rows of a job of what is computed row by row. Of many rows a job has several: what neighbouring rows leave shares
+/// cache lines, which two workers would take from one another.
+pub(crate) fn rows_of_job(rows: usize, workers: usize) -> usize {
+    (rows / (4 * workers)).clamp(1, 16)
+}
+
 /// How a product is cut: a job is `tiles` tiles of weights against `rows` rows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct ProductCut {
@@ -252,6 +258,12 @@ mod tests {
             cut.rows * 9000 <= CACHED_ACTIVATIONS && cut.rows.is_multiple_of(8) && cut.rows > 8
         );
         assert_eq!(cut_product(1, 512, 600, 2).tiles, 1);
+    }
+
+    #[test]
+    fn few_rows_are_jobs_by_themselves() {
+        assert_eq!((rows_of_job(0, 2), rows_of_job(1, 2), rows_of_job(8, 2)), (1, 1, 1));
+        assert_eq!((rows_of_job(32, 2), rows_of_job(256, 2), rows_of_job(256, 16)), (4, 16, 4));
     }
 
     #[test]

@@ -55,9 +55,8 @@ impl Product {
                 unsafe { product(&group, &strips, strip, blocks.clone(), panels, sums) };
             }
         }
-        let sums = sums.chunks_exact_mut(padded);
         // SAFETY: by the promise of `Stage::run`.
-        unsafe { self.put_sums(play, part, tiles, rows, gate, sums) };
+        unsafe { self.put_sums(play, part, tiles, rows, gate, (sums, padded)) };
     }
 }
 

@@ -22,7 +22,7 @@ pub(crate) use rotated::RotatedForm;
 
 use crate::kv::KvMemory;
 use crate::pack::{PackedMatrix, TILE};
-use crate::policy::StreamFetch;
+use crate::policy::{StreamFetch, rows_of_job};
 use crate::simd::attend::Scratch;
 use crate::simd::kernels::Kernels;
 use crate::simd::product::BlockMeta;
@@ -135,14 +135,23 @@ impl WorkerScratch {
 }
 
 impl Stage {
+    /// Rows of a stage that is computed row by row.
+    fn rows(&self, play: &Play<'_>) -> Option<usize> {
+        match self {
+            Stage::Embed(_) | Stage::Angles(_) | Stage::StoreKv(_) => Some(play.rows.len()),
+            Stage::Prologue(prologue) => Some(prologue.rows(play)),
+            Stage::Plain(plain) => Some(plain.rows(play)),
+            Stage::Product(_) | Stage::Attend(_) => None,
+        }
+    }
+
     /// Jobs in this play.
     pub fn jobs(&self, play: &Play<'_>) -> usize {
-        match self {
-            Stage::Embed(_) | Stage::Angles(_) | Stage::StoreKv(_) => play.rows.len(),
-            Stage::Prologue(prologue) => prologue.rows(play),
-            Stage::Product(product) => product.jobs(play),
-            Stage::Attend(attention) => attention.jobs(play),
-            Stage::Plain(plain) => plain.jobs(play),
+        match (self, self.rows(play)) {
+            (_, Some(rows)) => rows.div_ceil(rows_of_job(rows, play.workers)),
+            (Stage::Product(product), _) => product.jobs(play),
+            (Stage::Attend(attention), _) => attention.jobs(play),
+            _ => unreachable!("all others have rows"),
         }
     }
 
@@ -150,7 +159,8 @@ impl Stage {
     pub fn ranges(&self, play: &Play<'_>) -> usize {
         match self {
             Stage::Product(product) => product.ranges(play),
-            _ => 1,
+            Stage::Attend(_) => 1,
+            _ => play.workers,
         }
     }
 
@@ -160,16 +170,19 @@ impl Stage {
     /// The pointers are those of a living recording, `job` is below [`Stage::jobs`], no other
     /// worker runs the same job, and stages that this one depends on are done.
     pub unsafe fn run(&self, play: &Play<'_>, job: usize, scratch: &mut WorkerScratch) {
-        // SAFETY: each stage's `run` has this function's promise.
+        let rows = self.rows(play).unwrap_or(0);
+        let each = rows_of_job(rows, play.workers);
+        let rows = job * each..rows.min((job + 1) * each);
+        // SAFETY: each stage's `run` has this function's promise, of a job or of one of its rows.
         unsafe {
             match self {
-                Stage::Embed(embed) => embed.run(play, job),
-                Stage::Angles(angles) => angles.run(play, job),
-                Stage::Prologue(prologue) => prologue.run(play, job, scratch),
+                Stage::Embed(embed) => rows.for_each(|row| embed.run(play, row)),
+                Stage::Angles(angles) => rows.for_each(|row| angles.run(play, row)),
+                Stage::Prologue(prologue) => rows.for_each(|row| prologue.run(play, row, scratch)),
                 Stage::Product(product) => product.run(play, job, scratch),
-                Stage::StoreKv(store) => store.run(play, job, scratch),
+                Stage::StoreKv(store) => rows.for_each(|row| store.run(play, row, scratch)),
                 Stage::Attend(attention) => attention.run(play, job, scratch),
-                Stage::Plain(plain) => plain.run(play, job),
+                Stage::Plain(plain) => rows.for_each(|row| plain.run(play, row)),
             }
         }
     }

@@ -41,7 +41,7 @@ pub(crate) enum PlainOp {
 }
 
 impl Plain {
-    pub fn jobs(&self, play: &Play<'_>) -> usize {
+    pub fn rows(&self, play: &Play<'_>) -> usize {
         match self.rows {
             RowSet::All => play.rows.len(),
             RowSet::Logits => play.logits.len(),

@@ -99,9 +99,8 @@ impl Product {
                 unsafe { (form.multiply)(&panels, &activations, rows.clone(), sums) };
             }
         }
-        let sums = sums.chunks_exact_mut(stride);
         // SAFETY: by the promise of `Stage::run`.
-        unsafe { self.put_sums(play, part, tiles, rows, gate, sums) };
+        unsafe { self.put_sums(play, part, tiles, rows, gate, (sums, stride)) };
     }
 
     /// Panels that were made at load.

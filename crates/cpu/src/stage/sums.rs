@@ -1,7 +1,7 @@
 //! Sums of products that wait in a worker's scratch until all columns were added.
 
 use super::Play;
-use super::product::{Product, Weights};
+use super::product::{Product, ROWS_AT_ONCE, Weights};
 use crate::pack::TILE;
 use pianola_plan::Activation;
 use std::ops::Range;
@@ -22,7 +22,7 @@ impl Sums {
 }
 
 impl Product {
-    /// Puts the sums of some tiles of a part with `rows` where they belong: `[tiles][each]`, of which the
+    /// Puts the sums of some tiles of a part with `rows` where they belong: `[tiles][stride]`, of which the
     /// first are those of the rows.
     pub(super) unsafe fn put_sums(
         &self,
@@ -31,17 +31,22 @@ impl Product {
         tiles: Range<usize>,
         rows: Range<usize>,
         gate: Option<Activation>,
-        sums: std::slice::ChunksExactMut<'_, Sums>,
+        (sums, stride): (&mut [Sums], usize),
     ) {
-        for (tile, sums) in tiles.zip(sums) {
-            let sums = Sums::values(sums);
-            if fault!(play, WrongTail) && rows.len() > 1 && !rows.len().is_multiple_of(8) {
-                // The last row is that before it.
-                let last = rows.len() - 1;
-                sums.copy_within((last - 1) * TILE..last * TILE, last * TILE);
+        // Some rows of all tiles, then the next rows: what they write of a row lies side by side.
+        for start in rows.clone().step_by(ROWS_AT_ONCE) {
+            let end = rows.end.min(start + ROWS_AT_ONCE);
+            for (tile, sums) in tiles.clone().zip(sums.chunks_exact_mut(stride)) {
+                let sums = Sums::values(sums);
+                if fault!(play, WrongTail) && rows.len() > 1 && !rows.len().is_multiple_of(8) {
+                    // The last row is that before it.
+                    let last = rows.len() - 1;
+                    sums.copy_within((last - 1) * TILE..last * TILE, last * TILE);
+                }
+                let sums = &mut sums[(start - rows.start) * TILE..];
+                // SAFETY: by the promise of `Stage::run`.
+                unsafe { self.put(play, part, tile, start..end, gate, sums) };
             }
-            // SAFETY: by the promise of `Stage::run`.
-            unsafe { self.put(play, part, tile, rows.clone(), gate, sums) };
         }
     }
 }
