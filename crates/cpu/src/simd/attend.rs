@@ -52,6 +52,11 @@ pub(crate) struct Scratch {
     pub(super) values: Vec<f32>,
     pub(super) largest: Vec<f32>,
     pub(super) sums: Vec<f32>,
+    /// For weights in bf16: the largest score of each query with the newest page, the factor of what the pages before
+    /// left, and sums of weights by lanes.
+    pub(super) newest: Vec<f32>,
+    pub(super) factors: Vec<f32>,
+    pub(super) lane_sums: Vec<f32>,
     /// Queries and weights as pairs of bf16.
     pub(super) pairs: Vec<u32>,
     pub(super) weights: Vec<u32>,
@@ -75,6 +80,9 @@ impl Scratch {
             values: vec![0.0; stride * PAGE_TOKENS],
             largest: vec![0.0; MAX_QUERIES],
             sums: vec![0.0; MAX_QUERIES],
+            newest: vec![0.0; MAX_QUERIES],
+            factors: vec![0.0; MAX_QUERIES],
+            lane_sums: vec![0.0; 16 * MAX_QUERIES],
             pairs: vec![0; MAX_QUERIES * stride / 2],
             weights: vec![0; MAX_QUERIES * PAGE_TOKENS / 2],
         }

@@ -6,10 +6,11 @@
 use super::attend::{Queries, Scratch};
 use super::avx512::Avx512;
 use super::lanes::Lanes;
-use super::softmax::Softmax;
+use super::{math, softmax};
 use super::store::scales_of;
 use pianola_plan::{KvType, PAGE_TOKENS};
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 /// Whether this processor has the instructions.
 pub(crate) fn available() -> bool {
@@ -40,22 +41,28 @@ unsafe fn pairs(first: __m512, second: __m512) -> __m512i {
     }
 }
 
-/// `out[row][..16 * N] (+)= a[row] . b[..16 * N]`, `R` rows and `inner` pairs.
+/// Where the rows of a product go, `stride` apart.
+#[derive(Clone, Copy)]
+struct Output {
+    start: *mut f32,
+    stride: usize,
+    /// A factor for each row of what is there already, to which the products are added; none where they replace it.
+    factors: Option<*const f32>,
+}
+
+/// `out[row][..16 * N] = a[row] . b[..16 * N] (+ factors[row] * out[row][..16 * N])`, `R` rows and `inner` pairs.
 #[inline(always)]
-unsafe fn block<const R: usize, const N: usize>(
-    a: Pairs,
-    b: Pairs,
-    inner: usize,
-    (out, stride): (*mut f32, usize),
-    add: bool,
-) {
+unsafe fn block<const R: usize, const N: usize>(a: Pairs, b: Pairs, inner: usize, out: Output) {
+    let Output { start: out, stride, factors } = out;
     // SAFETY: by the promise of `product`.
     unsafe {
         let mut sums = [[_mm512_setzero_ps(); N]; R];
-        if add {
+        if let Some(factors) = factors {
             for (row, sums) in sums.iter_mut().enumerate() {
+                let factor = _mm512_set1_ps(*factors.add(row));
                 for (column, sum) in sums.iter_mut().enumerate() {
-                    *sum = _mm512_loadu_ps(out.add(row * stride + 16 * column));
+                    let before = _mm512_loadu_ps(out.add(row * stride + 16 * column));
+                    *sum = _mm512_mul_ps(before, factor);
                 }
             }
         }
@@ -83,20 +90,13 @@ unsafe fn block<const R: usize, const N: usize>(
     }
 }
 
-/// `out[rows][columns] (+)= a[rows][inner] . b[inner][columns]`, in pairs; `columns` are those of `b`, a multiple
-/// of 16.
+/// `out[rows][columns] = a[rows][inner] . b[inner][columns]`, in pairs, and what [`Output`] says of what is there;
+/// `columns` are those of `b`, a multiple of 16.
 ///
 /// # Safety
 /// The matrices have these rows and columns, and the processor the instructions.
 #[inline(always)]
-unsafe fn product(
-    a: Pairs,
-    rows: usize,
-    b: Pairs,
-    inner: usize,
-    out: (*mut f32, usize),
-    add: bool,
-) {
+unsafe fn product(a: Pairs, rows: usize, b: Pairs, inner: usize, out: Output) {
     let mut column = 0;
     while column < b.stride {
         let wide = b.stride - column >= 64;
@@ -106,26 +106,30 @@ unsafe fn product(
             unsafe {
                 let a = Pairs { start: a.start.add(row * a.stride), ..a };
                 let b = Pairs { start: b.start.add(column), ..b };
-                let out = (out.0.add(row * out.1 + column), out.1);
+                let out = Output {
+                    start: out.start.add(row * out.stride + column),
+                    factors: out.factors.map(|factors| factors.add(row)),
+                    ..out
+                };
                 row += match (wide, rows - row) {
                     (true, 6..) => {
-                        block::<6, 4>(a, b, inner, out, add);
+                        block::<6, 4>(a, b, inner, out);
                         6
                     }
                     (true, 4..) => {
-                        block::<4, 4>(a, b, inner, out, add);
+                        block::<4, 4>(a, b, inner, out);
                         4
                     }
                     (true, 2..) => {
-                        block::<2, 4>(a, b, inner, out, add);
+                        block::<2, 4>(a, b, inner, out);
                         2
                     }
                     (true, _) => {
-                        block::<1, 4>(a, b, inner, out, add);
+                        block::<1, 4>(a, b, inner, out);
                         1
                     }
                     (false, _) => {
-                        block::<1, 1>(a, b, inner, out, add);
+                        block::<1, 1>(a, b, inner, out);
                         1
                     }
                 };
@@ -163,6 +167,8 @@ pub(crate) unsafe fn attend(
     let (count, stride) = (positions.len(), head_dim.next_multiple_of(16));
     let seen = queries.seen();
     scratch.start(count, stride);
+    scratch.largest[..count].fill(f32::MIN);
+    scratch.lane_sums[..16 * count].fill(0.0);
     let asked = Pairs { start: scratch.pairs.as_ptr(), stride: head_dim / 2 };
     for (pair, to) in scratch.pairs[..count * head_dim / 2].iter_mut().enumerate() {
         // SAFETY: the queries have `count * head_dim` values.
@@ -189,28 +195,15 @@ pub(crate) unsafe fn attend(
                     _mm512_storeu_si512(keys.add(pair * PAGE_TOKENS + token).cast(), both);
                 }
             }
-            let scores = scratch.scores.as_mut_ptr();
             let keys = Pairs { start: keys, stride: PAGE_TOKENS };
-            product(asked, count, keys, head_dim / 2, (scores, PAGE_TOKENS), false);
+            let scores = Output {
+                start: scratch.scores.as_mut_ptr(),
+                stride: PAGE_TOKENS,
+                factors: None,
+            };
+            product(asked, count, keys, head_dim / 2, scores);
             let scales = (ty == KvType::Q8).then(|| scales_of(stored, head_dim));
-            let weights = scratch.weights.as_mut_ptr();
-            for (query, &position) in positions.iter().enumerate() {
-                let row = scores.add(query * PAGE_TOKENS);
-                let softmax = Softmax {
-                    largest: &mut scratch.largest[query],
-                    sum: &mut scratch.sums[query],
-                    output: &mut scratch.output[query * stride..(query + 1) * stride],
-                };
-                let visible = queries.visible(position, base);
-                softmax.add_page::<Avx512>(row, visible, queries.soft_cap, scales);
-                for token in (0..PAGE_TOKENS).step_by(16) {
-                    let halves = _mm512_cvtneps_pbh(_mm512_loadu_ps(row.add(token)));
-                    // SAFETY: 32 bytes of either type.
-                    let halves: __m256i = std::mem::transmute(halves);
-                    let to = weights.add((query * PAGE_TOKENS + token) / 2);
-                    _mm256_storeu_si256(to.cast(), halves);
-                }
-            }
+            add_page(&queries, base, scales, scratch);
             let values = scratch.values.as_mut_ptr().cast::<u32>();
             let first = head_dim * PAGE_TOKENS;
             for pair in 0..used.div_ceil(2) {
@@ -225,11 +218,114 @@ pub(crate) unsafe fn attend(
                     _mm512_storeu_si512(values.add(pair * stride + at).cast(), both);
                 }
             }
-            let weights = Pairs { start: weights, stride: PAGE_TOKENS / 2 };
+            let weights = Pairs { start: scratch.weights.as_ptr(), stride: PAGE_TOKENS / 2 };
             let values = Pairs { start: values, stride };
-            let output = (scratch.output.as_mut_ptr(), stride);
-            product(weights, count, values, used.div_ceil(2), output, true);
+            let output = Output {
+                start: scratch.output.as_mut_ptr(),
+                stride,
+                factors: Some(scratch.factors.as_ptr()),
+            };
+            product(weights, count, values, used.div_ceil(2), output);
         }
     }
+    for (sum, lanes) in scratch.sums.iter_mut().zip(scratch.lane_sums.as_chunks::<16>().0) {
+        let mut lanes = *lanes;
+        for half in [8, 4, 2, 1] {
+            for lane in 0..half {
+                lanes[lane] += lanes[lane + half];
+            }
+        }
+        *sum = lanes[0];
+    }
     scratch.finish(count, stride);
+}
+
+/// Turns a page's scores into weights, in pairs, under each query's largest score so far; leaves the factors that bring
+/// what the pages before left to that score.
+///
+/// In three turns over all queries, none of which decides by what it computes: a branch that is guessed wrong would
+/// wait for a whole query's work.
+///
+/// # Safety
+/// As of [`attend`]; the scratch holds the page's scores.
+#[inline(always)]
+unsafe fn add_page(
+    queries: &Queries<'_>,
+    base: usize,
+    scales: Option<*const f32>,
+    scratch: &mut Scratch,
+) {
+    let row_of = |scores: *mut f32, query: usize| scores.wrapping_add(query * PAGE_TOKENS);
+    let scores = scratch.scores.as_mut_ptr();
+    // SAFETY: by this function's promise.
+    unsafe {
+        // Finite, and far below any score, so that no difference is NaN.
+        let hidden = _mm512_set1_ps(f32::MIN);
+        for (query, &position) in queries.positions.iter().enumerate() {
+            let row = row_of(scores, query);
+            if let Some(keys) = scales {
+                softmax::scale::<Avx512>(row, keys);
+            }
+            if let Some(cap) = queries.soft_cap {
+                softmax::cap::<Avx512>(row, cap);
+            }
+            let seen = Seen::of(queries.visible(position, base));
+            let mut top = hidden;
+            for at in (0..PAGE_TOKENS).step_by(16) {
+                let scores = _mm512_mask_loadu_ps(hidden, seen.lanes(at), row.add(at));
+                top = _mm512_max_ps(top, scores);
+            }
+            scratch.newest[query] = scratch.largest[query].max(_mm512_reduce_max_ps(top));
+        }
+        for first in (0..queries.positions.len()).step_by(16) {
+            let largest = scratch.largest.as_mut_ptr().add(first);
+            let newest = _mm512_loadu_ps(scratch.newest.as_ptr().add(first));
+            let factors = math::exp::<Avx512>(_mm512_sub_ps(_mm512_loadu_ps(largest), newest));
+            _mm512_storeu_ps(scratch.factors.as_mut_ptr().add(first), factors);
+            _mm512_storeu_ps(largest, newest);
+        }
+        for (query, &position) in queries.positions.iter().enumerate() {
+            let row = row_of(scores, query);
+            let seen = Seen::of(queries.visible(position, base));
+            let shift = _mm512_set1_ps(scratch.largest[query]);
+            let sums = scratch.lane_sums.as_mut_ptr().add(16 * query);
+            let mut sum =
+                _mm512_mul_ps(_mm512_loadu_ps(sums), _mm512_set1_ps(scratch.factors[query]));
+            let weights = scratch.weights.as_mut_ptr().add(query * PAGE_TOKENS / 2);
+            for first in (0..PAGE_TOKENS).step_by(32) {
+                let mut both = [_mm512_setzero_ps(); 2];
+                for (half, weight) in both.iter_mut().enumerate() {
+                    let at = first + 16 * half;
+                    let score = _mm512_sub_ps(_mm512_loadu_ps(row.add(at)), shift);
+                    *weight = _mm512_maskz_mov_ps(seen.lanes(at), math::exp::<Avx512>(score));
+                    sum = _mm512_add_ps(sum, *weight);
+                    if let Some(keys) = scales {
+                        // Scales of tokens that this row does not see may be anything.
+                        let values = _mm512_loadu_ps(keys.add(PAGE_TOKENS + at));
+                        *weight = _mm512_maskz_mul_ps(seen.lanes(at), *weight, values);
+                    }
+                }
+                // SAFETY: 64 bytes of either type.
+                let both: __m512i = std::mem::transmute(_mm512_cvtne2ps_pbh(both[1], both[0]));
+                _mm512_storeu_si512(weights.add(first / 2).cast(), both);
+            }
+            _mm512_storeu_ps(sums, sum);
+        }
+    }
+}
+
+/// Tokens of a page that a query sees, a bit each.
+#[derive(Clone, Copy)]
+struct Seen(u64);
+
+impl Seen {
+    fn of(visible: Range<usize>) -> Seen {
+        let below = |token: usize| u64::MAX.checked_shr((PAGE_TOKENS - token) as u32).unwrap_or(0);
+        Seen(below(visible.end) & !below(visible.start))
+    }
+
+    /// Those of 16 tokens.
+    fn lanes(self, first: usize) -> __mmask16 {
+        (self.0 >> first) as __mmask16
+    }
 }

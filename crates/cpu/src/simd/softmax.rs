@@ -66,10 +66,22 @@ impl Softmax<'_> {
 /// # Safety
 /// Both have a page's tokens.
 #[inline(always)]
-unsafe fn scale<L: Lanes>(row: *mut f32, scales: *const f32) {
+pub(super) unsafe fn scale<L: Lanes>(row: *mut f32, scales: *const f32) {
     for at in (0..PAGE_TOKENS).step_by(16) {
         // SAFETY: by this function's promise.
         unsafe { L::store(row.add(at), L::mul(L::load(row.add(at)), L::load(scales.add(at)))) };
+    }
+}
+
+/// Caps a page's scores.
+///
+/// # Safety
+/// `row` has a page's tokens.
+#[inline(always)]
+pub(super) unsafe fn cap<L: Lanes>(row: *mut f32, cap: f32) {
+    for at in (0..PAGE_TOKENS).step_by(16) {
+        // SAFETY: by this function's promise.
+        unsafe { L::store(row.add(at), math::soft_cap::<L>(L::load(row.add(at)), cap)) };
     }
 }
 
@@ -100,10 +112,8 @@ unsafe fn weights<L: Lanes>(
     // SAFETY: by this function's promise.
     unsafe {
         let mut top = L::splat(f32::NEG_INFINITY);
-        if let Some(cap) = soft_cap {
-            for at in (0..PAGE_TOKENS).step_by(16) {
-                L::store(row.add(at), math::soft_cap::<L>(L::load(row.add(at)), cap));
-            }
+        if let Some(soft_cap) = soft_cap {
+            cap::<L>(row, soft_cap);
         }
         let whole = visible == (0..PAGE_TOKENS);
         if !whole {
