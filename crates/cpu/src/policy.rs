@@ -127,9 +127,27 @@ pub(crate) const fn sums_stride(rows: usize) -> usize {
     rows.next_multiple_of(64) + 32
 }
 
+/// Whether each of a few workers computes rows of its own, from stage to stage: what they hand on then stays in its own
+/// cache, where products cut by tiles would read half of it from another's. `largest` is the number of weights of the
+/// largest product of a layer.
+pub(crate) fn keeps_rows(rows: usize, workers: usize, largest: usize) -> bool {
+    /// Least rows of a worker, and most workers: each reads all weights.
+    const ROWS: usize = 64;
+    const WORKERS: usize = 4;
+    /// Most weights, a byte each, that come from the cache that all share.
+    const SHARED: usize = 4 << 20;
+    workers <= WORKERS && rows >= ROWS * workers && largest <= SHARED
+}
+
 /// Cuts a product in rotated form.
 pub(crate) fn cut_rotated_product(tiles: usize, rows: usize, workers: usize) -> ProductCut {
     cut_evenly(ROTATED_CUT, tiles, rows, workers)
+}
+
+/// Cuts a product in rotated form so that each worker has rows of its own.
+pub(crate) fn cut_kept_rows(tiles: usize, rows: usize, workers: usize) -> ProductCut {
+    let rows = rows.div_ceil(workers).next_multiple_of(STRIP).min(ROTATED_CUT.rows);
+    ProductCut { rows, ..cut_evenly(ROTATED_CUT, tiles, rows, 1) }
 }
 
 /// Cuts a product into jobs of at most `most` so that workers finish together; what a job reads but for
@@ -282,6 +300,17 @@ mod tests {
         }
         // Three jobs a worker.
         assert_eq!(cut_rotated_product(240, 512, 16), ProductCut { tiles: 5, rows: 512 });
+    }
+
+    #[test]
+    fn a_few_workers_keep_their_rows_where_all_can_read_the_weights() {
+        // Gate and up of SmolLM2 135M, and of a model of 1.5 B parameters.
+        let (small, large) = (2 * 1536 * 576, 2 * 8960 * 1536);
+        assert!(keeps_rows(256, 2, small) && !keeps_rows(256, 2, large));
+        assert!(!keeps_rows(127, 2, small) && !keeps_rows(512, 8, small));
+        assert_eq!(cut_kept_rows(96, 256, 2).rows, 128);
+        assert_eq!(cut_kept_rows(96, 250, 2).rows, 128);
+        assert_eq!(cut_kept_rows(96, 4096, 2).rows, ROTATED_CUT.rows);
         assert!(UNIT_PANELS.tiles * UNIT_PANELS.chunks <= MOST_PANEL_CHUNKS);
     }
 

@@ -7,14 +7,14 @@ use crate::kept::{self, KeptPanels};
 use crate::kv::KvMemory;
 use crate::measure::{LEAST_BLOCK, measure_with};
 use crate::memory::Memory;
-use crate::policy::{StreamFetch, rotated_rows, rotation, stream_fetch};
+use crate::policy::{StreamFetch, keeps_rows, rotated_rows, rotation, stream_fetch};
 use crate::pool::Pool;
 use crate::profile::Profiler;
 use crate::record::{Recorded, Recorder, activation_bytes, widest_input};
 use crate::reference::Reference;
 use crate::simd::Level;
 use crate::simd::rotated::CHUNK;
-use crate::stage::{Play, ScratchFor, WorkerScratch};
+use crate::stage::{Play, ScratchFor, Stage, WorkerScratch};
 use crate::weights::{self, Weight};
 use crate::work::{Progress, Work};
 use pianola_formats::TensorSource;
@@ -47,6 +47,8 @@ pub struct CpuRecording {
     _activations: Memory,
     level: Level,
     fetch: StreamFetch,
+    /// Weights of the largest product of a layer.
+    largest_product: usize,
     /// Progress of each stage in the play.
     progress: Vec<Progress>,
     scratch: Vec<Mutex<WorkerScratch>>,
@@ -134,12 +136,18 @@ impl CpuRecording {
             rotated: rotation(&plan.options, options.level, CHUNK).is_some()
                 && plan.options.max_rows >= rotated_rows(options.level, kept.is_some()),
         };
+        let layer_weights = |recorded: &Recorded| match &recorded.stage {
+            Stage::Product(product) => product.layer_weights(),
+            _ => 0,
+        };
+        let largest_product = slots[0].stages.iter().map(layer_weights).max().unwrap_or(0);
         let scratch = || Mutex::new(WorkerScratch::new(widest, head_dim, products));
         Ok(CpuRecording {
             progress: slots[0].stages.iter().map(|_| Progress::new(pool.workers())).collect(),
             scratch: (0..pool.workers()).map(|_| scratch()).collect(),
             runs: Vec::with_capacity(plan.options.max_rows),
             slots,
+            largest_product,
             level: options.level,
             fetch: stream_fetch(crate::topology::Processor::this()),
             plan,
@@ -185,6 +193,7 @@ impl CpuRecording {
             kernels: self.level.kernels(),
             workers: self.pool.workers(),
             fetch: self.fetch,
+            keeps_rows: keeps_rows(step.rows.len(), self.pool.workers(), self.largest_product),
             #[cfg(feature = "test-hooks")]
             fault: self.fault,
         };

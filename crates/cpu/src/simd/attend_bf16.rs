@@ -6,8 +6,8 @@
 use super::attend::{Queries, Scratch};
 use super::avx512::Avx512;
 use super::lanes::Lanes;
-use super::{math, softmax};
 use super::store::scales_of;
+use super::{math, softmax};
 use pianola_plan::{KvType, PAGE_TOKENS};
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -196,11 +196,8 @@ pub(crate) unsafe fn attend(
                 }
             }
             let keys = Pairs { start: keys, stride: PAGE_TOKENS };
-            let scores = Output {
-                start: scratch.scores.as_mut_ptr(),
-                stride: PAGE_TOKENS,
-                factors: None,
-            };
+            let scores =
+                Output { start: scratch.scores.as_mut_ptr(), stride: PAGE_TOKENS, factors: None };
             product(asked, count, keys, head_dim / 2, scores);
             let scales = (ty == KvType::Q8).then(|| scales_of(stored, head_dim));
             add_page(&queries, base, scales, scratch);

@@ -326,8 +326,7 @@ unsafe fn spoil<L: Lanes>(source: &PanelSource, block: usize, scales: [L::F; 3])
     let (codes, metas) = (std::ptr::null(), std::ptr::null());
     let Some((fault, columns)) = source.fault else { return scales };
     let fetch = crate::policy::StreamFetch::Hardware;
-    let rows =
-        super::product::QuantizedRows { codes, metas, columns, fetch, fault: Some(fault) };
+    let rows = super::product::QuantizedRows { codes, metas, columns, fetch, fault: Some(fault) };
     // SAFETY: the rows are not read.
     unsafe { super::product::spoil::<L>(&rows, block, scales) }
 }

@@ -84,6 +84,11 @@ impl Attention {
         blocks * kv_heads * (heads / kv_heads).div_ceil(cut.heads)
     }
 
+    /// Ranges of jobs that workers begin with.
+    pub fn ranges(&self, play: &Play<'_>) -> usize {
+        if play.keeps_rows { play.workers } else { 1 }
+    }
+
     pub unsafe fn run(&self, play: &Play<'_>, job: usize, scratch: &mut WorkerScratch) {
         let AttentionSpec { heads, kv_heads, head_dim, kv, .. } = self.spec;
         let group = heads / kv_heads;
@@ -91,9 +96,11 @@ impl Attention {
         let splits = group.div_ceil(cut.heads);
         let (mut block, kv_head, split) =
             (job / (kv_heads * splits), job / splits % kv_heads, job % splits);
-        // Later rows see more: they come first, so that no long job is left for the end.
-        let total: usize = play.runs.iter().map(|run| run.len().div_ceil(cut.rows)).sum();
-        block = total - 1 - block;
+        if self.ranges(play) == 1 {
+            // Later rows see more: they come first, so that no long job is left for the end.
+            let total: usize = play.runs.iter().map(|run| run.len().div_ceil(cut.rows)).sum();
+            block = total - 1 - block;
+        }
         let mut rows = 0..0;
         for run in play.runs {
             let blocks = run.len().div_ceil(cut.rows);

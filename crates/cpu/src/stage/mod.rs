@@ -94,6 +94,8 @@ pub(crate) struct Play<'a> {
     pub workers: usize,
     /// How weights of few rows are asked for.
     pub fetch: StreamFetch,
+    /// Each worker has rows of its own, see `policy::keeps_rows`.
+    pub keeps_rows: bool,
     /// Planted in the kernels.
     #[cfg(feature = "test-hooks")]
     pub fault: Option<pianola_plan::Fault>,
@@ -159,7 +161,7 @@ impl Stage {
     pub fn ranges(&self, play: &Play<'_>) -> usize {
         match self {
             Stage::Product(product) => product.ranges(play),
-            Stage::Attend(_) => 1,
+            Stage::Attend(attention) => attention.ranges(play),
             _ => play.workers,
         }
     }

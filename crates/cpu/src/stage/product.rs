@@ -3,8 +3,8 @@
 use super::{Activations, Play, RotatedForm, Slab, WorkerScratch};
 use crate::pack::{LINE, PackedMatrix, TILE};
 use crate::policy::{
-    ProductCut, STREAMING_ROWS, UNIT_ROWS, cut_product, cut_rotated_product, cut_unit_product,
-    direct_rows,
+    ProductCut, STREAMING_ROWS, UNIT_ROWS, cut_kept_rows, cut_product, cut_rotated_product,
+    cut_unit_product, direct_rows,
 };
 use crate::simd::direct::{TILES_AT_ONCE, Tiles};
 use crate::simd::kernels::{Dequantize, FloatProduct, QuantizedProduct};
@@ -75,7 +75,8 @@ impl Product {
 
     fn cut(&self, play: &Play<'_>) -> ProductCut {
         if self.rotated(play).is_some() {
-            return cut_rotated_product(self.tiles(), self.rows(play), play.workers);
+            let cut = if self.keeps_rows(play) { cut_kept_rows } else { cut_rotated_product };
+            return cut(self.tiles(), self.rows(play), play.workers);
         }
         if self.parts.iter().any(|part| self.unit_product(play, part).is_some()) {
             return cut_unit_product(self.tiles(), self.rows(play), play.workers);
@@ -139,9 +140,24 @@ impl Product {
     }
 
     /// Ranges of jobs that workers begin with, each with its own: one where the order of jobs does not
-    /// matter for reading weights.
+    /// matter for reading weights or rows.
     pub fn ranges(&self, play: &Play<'_>) -> usize {
-        if self.rows(play) <= STREAMING_ROWS { play.workers } else { 1 }
+        let streams = self.rows(play) <= STREAMING_ROWS;
+        if streams || self.keeps_rows(play) { play.workers } else { 1 }
+    }
+
+    /// Whether workers have rows of their own.
+    fn keeps_rows(&self, play: &Play<'_>) -> bool {
+        play.keeps_rows && !self.logits && self.rotated(play).is_some()
+    }
+
+    /// Weights of a product of a layer.
+    pub fn layer_weights(&self) -> usize {
+        let rows = |part: &Weights| {
+            // SAFETY: matrices outlive the recording's stages.
+            unsafe { &*part.matrix }.rows
+        };
+        if self.logits { 0 } else { self.columns * self.parts.iter().map(rows).sum::<usize>() }
     }
 
     /// The bytes that job `job` begins with, in the order in which they are read, for a play that
@@ -154,7 +170,7 @@ impl Product {
             let tile = first.checked_sub(part.first_tile)?;
             (tile < matrix.tiles()).then_some((matrix, tile))
         })?;
-        (self.ranges(play) > 1).then(|| matrix.bytes_from(tile))
+        (self.rows(play) <= STREAMING_ROWS).then(|| matrix.bytes_from(tile))
     }
 
     /// Products of some tiles of a part with `rows`, put where they belong; with `gate`, multiplied by
