@@ -52,22 +52,26 @@ pub fn measure(options: CpuOptions, numeric: Numeric) -> Option<Ceilings> {
     Some(measure_with(&pool, options.level, &block.bytes()[..bytes], numeric))
 }
 
-/// Bytes that are read at most: several times the last-level cache, as far as a second allows.
+/// Most bytes that are read: what takes a second, in a few rounds.
+const MOST_BLOCK: usize = 1 << 30;
+
+/// Bytes that are read where there are no weights: many times the last-level cache, which would serve its share of them.
 fn block_bytes() -> usize {
     const LEAST: usize = 128 << 20;
-    const MOST: usize = 1 << 30;
-    crate::topology::last_cache().map_or(LEAST, |bytes| bytes.saturating_mul(4).clamp(LEAST, MOST))
+    let times = |bytes: usize| bytes.saturating_mul(8).clamp(LEAST, MOST_BLOCK);
+    crate::topology::last_cache().map_or(LEAST, times)
 }
 
 /// Weights of this size serve as well.
 pub(crate) const LEAST_BLOCK: usize = 64 << 20;
 
-/// [`measure`] with a block that is in memory and workers that are there. The processor has the
+/// [`measure`] with a block that is in memory and workers that are there. All of it is read, round after round, as
+/// generation reads weights: of a small model a part stays in the last-level cache. The processor has the
 /// instructions of the level.
 pub(crate) fn measure_with(pool: &Pool, level: Level, block: &[u8], numeric: Numeric) -> Ceilings {
     const SLICE: usize = 1 << 20;
     let kernels = level.kernels();
-    let bytes = block.len().min(block_bytes()) / SLICE * SLICE;
+    let bytes = block.len().min(MOST_BLOCK) / SLICE * SLICE;
     let next = AtomicUsize::new(0);
     // Best of a few rounds: what disturbs a round is not the processor's limit.
     let best = |work: &(dyn Fn(usize) + Sync)| {
