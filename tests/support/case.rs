@@ -143,6 +143,22 @@ pub fn map_pages(recording: &mut dyn Recording) {
     }
 }
 
+/// Bits of the logits of the last 8 of `rows` rows of one sequence, played `chunk` at a time. Pages are mapped.
+pub fn logit_bits(recording: &mut dyn Recording, rows: u32, chunk: u32) -> Vec<u32> {
+    let mut bits = Vec::new();
+    for start in (0..rows).step_by(chunk as usize) {
+        let mut step = Step::default();
+        for position in start..rows.min(start + chunk) {
+            step.push(position * 7 % 50, 0, position, position + 8 >= rows);
+        }
+        recording.play(&step).unwrap();
+        for index in 0..step.logits.len() {
+            bits.extend(recording.logits(0, index).iter().map(|logit| logit.to_bits()));
+        }
+    }
+    bits
+}
+
 /// Rows of a step: (sequence, first position, rows).
 pub type Runs = [(u32, u32, u32)];
 

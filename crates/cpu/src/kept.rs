@@ -12,9 +12,7 @@ use crate::pool::Pool;
 use crate::simd::Level;
 use crate::simd::rotated::{FloatChunk, PanelSource, chunk_bytes};
 use crate::weights::Weight;
-use pianola_plan::{
-    Allocation, AllocationKind, DeviceError, DeviceId, Kernel, Numeric, Plan, PromptWeights,
-};
+use pianola_plan::{Allocation, AllocationKind, DeviceError, DeviceId, Kernel, Numeric, Plan};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -50,15 +48,22 @@ fn rotatable(plan: &Plan, device: DeviceId, level: Level) -> BTreeMap<usize, usi
         .collect()
 }
 
+/// A weight that panels are kept of.
+struct Listed {
+    weight: usize,
+    /// Columns of a chunk.
+    chunk: usize,
+    allocation: Allocation,
+}
+
 /// What [`KeptPanels::new`] would allocate.
-fn listed(plan: &Plan, device: DeviceId, level: Level) -> Vec<(usize, Allocation)> {
-    let of_weight = |(index, chunk): (usize, usize)| {
-        let spec = &plan.graph.weights[index];
-        let (rows, columns) = spec.shape.rows();
+fn listed(plan: &Plan, device: DeviceId, level: Level) -> Vec<Listed> {
+    let of_weight = |(weight, chunk): (usize, usize)| {
+        let (rows, columns) = plan.graph.weights[weight].shape.rows();
         let bytes = (rows.div_ceil(TILE) * panel_bytes(columns, chunk)) as u64;
         let what = "the weights in rotated form".to_string();
-        let (kind, layer) = (AllocationKind::PromptWeights, plan.weight_layer(index));
-        (index, Allocation { kind, what, bytes, layer })
+        let (kind, layer) = (AllocationKind::PromptWeights, plan.weight_layer(weight));
+        Listed { weight, chunk, allocation: Allocation { kind, what, bytes, layer } }
     };
     rotatable(plan, device, level).into_iter().map(of_weight).collect()
 }
@@ -70,7 +75,7 @@ pub(crate) fn allocations(
     options: CpuOptions,
 ) -> Result<Vec<Allocation>, DeviceError> {
     let list: Vec<Allocation> =
-        listed(plan, device, options.level).into_iter().map(|(_, allocation)| allocation).collect();
+        listed(plan, device, options.level).into_iter().map(|one| one.allocation).collect();
     Ok(if keeps(plan, device, options, &list)? { list } else { Vec::new() })
 }
 
@@ -95,26 +100,19 @@ fn keeps(
         (plan.options.reproducible, "reproducible plans compute all rows alike"),
     ];
     let obstacle = obstacles.into_iter().find(|obstacle| obstacle.0);
-    match (options.prompt_weights, obstacle) {
-        (PromptWeights::Off, _) | (PromptWeights::Auto, Some(_)) => Ok(false),
-        (PromptWeights::On, None) => Ok(true),
-        (PromptWeights::On, Some((_, why))) => Err(DeviceError::Unsupported(format!(
-            "prompts cannot have weights of their own here: {why}; leave the choice to the program"
-        ))),
-        (PromptWeights::Auto, None) => {
-            let bytes = |list: &[Allocation]| list.iter().map(|one| one.bytes).sum::<u64>();
-            // Pages come and go; what stays is counted.
-            let mut others = allocations_of_file(plan, device);
-            others.retain(|allocation| allocation.kind != AllocationKind::Kv);
-            let budget = KeptBudget {
-                form: bytes(list),
-                others: bytes(&others),
-                available: crate::measure::describe().memory.map(|(_, available)| available),
-            };
-            // A plan on several devices has its context from what the weights leave of each.
-            Ok(plan.devices.len() == 1 && keeps_panels(&plan.options, budget))
-        }
-    }
+    options.prompt_weights.decide(obstacle.map(|obstacle| obstacle.1), || {
+        let bytes = |list: &[Allocation]| list.iter().map(|one| one.bytes).sum::<u64>();
+        // Pages come and go; what stays is counted.
+        let mut others = allocations_of_file(plan, device);
+        others.retain(|allocation| allocation.kind != AllocationKind::Kv);
+        let budget = KeptBudget {
+            form: bytes(list),
+            others: bytes(&others),
+            available: crate::available::memory().map(|(_, available)| available),
+        };
+        // A plan on several devices has its context from what the weights leave of each.
+        Ok(plan.devices.len() == 1 && keeps_panels(&plan.options, budget))
+    })
 }
 
 impl KeptPanels {
@@ -126,15 +124,14 @@ impl KeptPanels {
         pool: &Pool,
     ) -> Result<KeptPanels, DeviceError> {
         let list = listed(plan, device, level);
-        let bytes: u64 = list.iter().map(|(_, allocation)| allocation.bytes).sum();
+        let bytes: u64 = list.iter().map(|one| one.allocation.bytes).sum();
         let memory = Memory::zeroed(bytes as usize)
             .ok_or_else(|| out_of_memory("the weights in rotated form", bytes))?;
-        let chunks = rotatable(plan, device, level);
         let mut panels = KeptPanels { memory, starts: BTreeMap::new() };
         let mut next = 0;
-        for (index, allocation) in list {
-            panels.starts.insert(index, next);
-            panels.make(next, weights[index].matrix(), (level, chunks[&index]), pool);
+        for Listed { weight, chunk, allocation } in list {
+            panels.starts.insert(weight, next);
+            panels.make(next, weights[weight].matrix(), (level, chunk), pool);
             next += allocation.bytes as usize;
         }
         Ok(panels)

@@ -65,32 +65,34 @@ fn block_bytes() -> usize {
 /// Weights of this size serve as well.
 pub(crate) const LEAST_BLOCK: usize = 64 << 20;
 
-/// [`measure`] with a block that is in memory and workers that are there. All of it is read, round after round, as
-/// generation reads weights: of a small model a part stays in the last-level cache. The processor has the
-/// instructions of the level.
+/// [`measure`] with a block of at least a mebibyte that is in memory, and workers that are there. All of it is read round after round, as
+/// generation reads weights (of a small model a part stays in the last-level cache); of a block that is too large for
+/// that, another gibibyte each round. The processor has the instructions of the level.
 pub(crate) fn measure_with(pool: &Pool, level: Level, block: &[u8], numeric: Numeric) -> Ceilings {
     const SLICE: usize = 1 << 20;
     let kernels = level.kernels();
     let bytes = block.len().min(MOST_BLOCK) / SLICE * SLICE;
     let next = AtomicUsize::new(0);
-    // Best of a few rounds: what disturbs a round is not the processor's limit.
+    // Best of a few rounds: what disturbs a round is not the processor's limit. Work is told the round.
     let best = |work: &(dyn Fn(usize) + Sync)| {
-        let time = |_| {
+        let time = |round: usize| {
             next.store(0, Ordering::Relaxed);
             let start = Instant::now();
-            pool.run(work);
+            pool.run(&|_| work(round));
             start.elapsed().as_secs_f64()
         };
         (0..4).map(time).fold(f64::INFINITY, f64::min)
     };
-    let read = best(&|_| {
+    let parts = block.len() / bytes.max(1);
+    let read = best(&|round| {
+        let part = &block[round % parts * bytes..][..bytes];
         loop {
             let at = next.fetch_add(SLICE, Ordering::Relaxed);
             if at >= bytes {
                 break;
             }
-            // SAFETY: inside the block; the level was found available.
-            std::hint::black_box(unsafe { (kernels.probe_read)(block.as_ptr().add(at), SLICE) });
+            // SAFETY: inside the part; the level was found available.
+            std::hint::black_box(unsafe { (kernels.probe_read)(part.as_ptr().add(at), SLICE) });
         }
     });
     let (seconds, operations) = match (numeric, level.unit_kernels()) {

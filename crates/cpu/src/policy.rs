@@ -33,8 +33,8 @@ pub(crate) enum StreamFetch {
 }
 
 impl StreamFetch {
-    /// For `rows` rows: products of some numbers of rows read a tile several times, and would not find again what was
-    /// dropped.
+    /// For `rows` rows. Row counts that are no power of two take several passes over a tile; a line fetched for one use
+    /// would be gone by the second pass.
     pub fn for_rows(self, rows: usize) -> StreamFetch {
         match self {
             _ if rows > STREAMING_ROWS => StreamFetch::Hardware,
@@ -45,8 +45,8 @@ impl StreamFetch {
 }
 
 /// How weights of few rows are asked for. Zen 4's prefetcher keeps up with a stream, and requests of software take its
-/// buffers. Intel's (measured on Emerald Rapids) fetches half of what a plain read does, Zen 5's (family 26) three
-/// fifths, and both nearly all of it with requests 8 KiB ahead (`examples/stream.rs`, `bench/lab/CPU-NOTES.md`).
+/// buffers. Intel's (measured on Emerald Rapids) fetches half of what a plain read does and up to three quarters with
+/// requests 8 KiB ahead, Zen 5's (family 26) three fifths and nine tenths (`bench/lab/CPU-NOTES.md`).
 pub(crate) fn stream_fetch(processor: Processor) -> StreamFetch {
     match &processor.vendor {
         b"GenuineIntel" => StreamFetch::Cached(8 << 10),
@@ -55,8 +55,8 @@ pub(crate) fn stream_fetch(processor: Processor) -> StreamFetch {
     }
 }
 
-/// Rows of a job of what is computed row by row. Of many rows a job has several: what neighbouring rows leave shares
-/// cache lines, which two workers would take from one another.
+/// Rows per job of a stage that is computed row by row. With many rows a job takes several neighbours, because two
+/// workers writing neighbouring rows would contend for a cache line.
 pub(crate) fn rows_of_job(rows: usize, workers: usize) -> usize {
     (rows / (4 * workers)).clamp(1, 16)
 }
@@ -128,9 +128,9 @@ pub(crate) const fn sums_stride(rows: usize) -> usize {
 }
 
 /// Whether each of a few workers computes rows of its own, from stage to stage: what they hand on then stays in its own
-/// cache, where products cut by tiles would read half of it from another's. `largest` is the number of weights of the
-/// largest product of a layer.
-pub(crate) fn keeps_rows(rows: usize, workers: usize, largest: usize) -> bool {
+/// cache, where products cut by tiles would read half of it from another's. Only where weights are kept in rotated
+/// form: each worker would make all panels. `largest` is the number of weights of the largest product of a layer.
+pub(crate) fn rows_by_worker(rows: usize, workers: usize, largest: usize) -> bool {
     /// Least rows of a worker, and most workers: each reads all weights.
     const ROWS: usize = 64;
     const WORKERS: usize = 4;
@@ -145,7 +145,7 @@ pub(crate) fn cut_rotated_product(tiles: usize, rows: usize, workers: usize) -> 
 }
 
 /// Cuts a product in rotated form so that each worker has rows of its own.
-pub(crate) fn cut_kept_rows(tiles: usize, rows: usize, workers: usize) -> ProductCut {
+pub(crate) fn cut_rows_by_worker(tiles: usize, rows: usize, workers: usize) -> ProductCut {
     let rows = rows.div_ceil(workers).next_multiple_of(STRIP).min(ROTATED_CUT.rows);
     ProductCut { rows, ..cut_evenly(ROTATED_CUT, tiles, rows, 1) }
 }
@@ -168,13 +168,13 @@ pub(crate) const ROTATED_ROWS: usize = 192;
 /// Least rows of a product whose weights are kept in rotated form. They are a byte each, more to read than the file's,
 /// and a step of fewer rows is done before they have come: with two cores at 30 GB/s those of up to 10 rows, with eight
 /// at 60 up to 19. One number for all, so that a row's bits do not depend on the number of threads.
-pub(crate) const KEPT_ROWS: usize = 16;
+pub(crate) const KEPT_PANEL_ROWS: usize = 16;
 
 /// Least rows of a product in rotated form, where its weights are kept in it or not.
 pub(crate) fn rotated_rows(level: Level, kept: bool) -> usize {
     match (kept, level.unit_kernels()) {
         (false, _) => ROTATED_ROWS,
-        (true, None) => KEPT_ROWS,
+        (true, None) => KEPT_PANEL_ROWS,
         (true, Some(_)) => UNIT_ROWS,
     }
 }
@@ -194,7 +194,7 @@ pub(crate) struct KeptBudget {
     pub available: Option<u64>,
 }
 
-/// Sequences of a plan from which on its steps are expected to have [`KEPT_ROWS`] rows.
+/// Sequences of a plan from which on its steps are expected to have [`KEPT_PANEL_ROWS`] rows.
 const MANY_SEQUENCES: usize = 8;
 /// Most bytes of a form that every plan keeps: with two cores it is made in about a tenth of a second.
 const SMALL_FORM: u64 = 2 << 30;
@@ -219,15 +219,15 @@ pub(crate) fn refined_rows(options: &PlanOptions) -> usize {
     if options.reproducible { usize::MAX } else { REFINED_ROWS }
 }
 
-/// Columns that share a scale where the layers' products of `columns` columns are computed in rotated form
+/// Columns that share a scale where products of `columns` columns are computed in rotated form
 /// from [`rotated_rows`] rows on. A reproducible plan computes all rows alike.
 pub(crate) fn rotation(options: &PlanOptions, level: Level, columns: usize) -> Option<usize> {
     let allowed = options.numeric == Numeric::Fast && !options.reproducible && level.rotates();
     chunk_columns(columns).filter(|_| allowed)
 }
 
-/// Least rows of a step whose attention is computed in bf16: those of [`ROTATED_ROWS`], so that a row's bits
-/// depend on one number of rows only where weights are not kept in rotated form.
+/// Least rows of a step whose attention is computed in bf16: those of [`ROTATED_ROWS`], so that layers change at one
+/// number of rows where weights are not kept in rotated form.
 pub(crate) const BLOCK_ATTENTION_ROWS: usize = ROTATED_ROWS;
 
 /// The kernel for attention of [`BLOCK_ATTENTION_ROWS`] rows and more with heads of `head_dim`, where it is another
@@ -267,6 +267,7 @@ pub(crate) fn cut_attend(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::rotated::chunk_bytes;
 
     #[test]
     fn products_stay_in_cache_and_balance() {
@@ -306,12 +307,16 @@ mod tests {
     fn a_few_workers_keep_their_rows_where_all_can_read_the_weights() {
         // Gate and up of SmolLM2 135M, and of a model of 1.5 B parameters.
         let (small, large) = (2 * 1536 * 576, 2 * 8960 * 1536);
-        assert!(keeps_rows(256, 2, small) && !keeps_rows(256, 2, large));
-        assert!(!keeps_rows(127, 2, small) && !keeps_rows(512, 8, small));
-        assert_eq!(cut_kept_rows(96, 256, 2).rows, 128);
-        assert_eq!(cut_kept_rows(96, 250, 2).rows, 128);
-        assert_eq!(cut_kept_rows(96, 4096, 2).rows, ROTATED_CUT.rows);
-        assert!(UNIT_PANELS.tiles * UNIT_PANELS.chunks <= MOST_PANEL_CHUNKS);
+        assert!(rows_by_worker(256, 2, small) && !rows_by_worker(256, 2, large));
+        assert!(!rows_by_worker(127, 2, small) && !rows_by_worker(512, 8, small));
+        assert_eq!(cut_rows_by_worker(96, 256, 2).rows, 128);
+        assert_eq!(cut_rows_by_worker(96, 250, 2).rows, 128);
+        assert_eq!(cut_rows_by_worker(96, 4096, 2).rows, ROTATED_CUT.rows);
+        assert_eq!(cut_rows_by_worker(96, 64, 1).rows, 64);
+        for rows in [64, 250, 500, 2048] {
+            let cut = cut_rows_by_worker(37, rows, 2);
+            assert!(cut.tiles * sums_stride(cut.rows) <= MOST_ROTATED_ROWS);
+        }
     }
 
     #[test]
@@ -322,7 +327,8 @@ mod tests {
         for chunk in [CHUNK / 2, CHUNK] {
             for columns in (chunk..20_000).step_by(chunk) {
                 let group = vector_panels(columns, chunk);
-                assert!(group.tiles * group.chunks * chunk <= MOST_PANEL_CHUNKS * CHUNK);
+                let bytes = group.tiles * group.chunks * chunk_bytes(chunk);
+                assert!(bytes <= MOST_PANEL_CHUNKS * chunk_bytes(CHUNK));
                 assert!((1..=columns / chunk).contains(&group.chunks));
             }
         }

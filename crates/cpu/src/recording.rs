@@ -7,7 +7,7 @@ use crate::kept::{self, KeptPanels};
 use crate::kv::KvMemory;
 use crate::measure::{LEAST_BLOCK, measure_with};
 use crate::memory::Memory;
-use crate::policy::{StreamFetch, keeps_rows, rotated_rows, rotation, stream_fetch};
+use crate::policy::{StreamFetch, rotated_rows, rotation, rows_by_worker, stream_fetch};
 use crate::pool::Pool;
 use crate::profile::Profiler;
 use crate::record::{Recorded, Recorder, activation_bytes, widest_input};
@@ -38,7 +38,7 @@ pub(crate) struct SlotState {
 pub struct CpuRecording {
     pub(crate) plan: Arc<Plan>,
     pub(crate) weights: Vec<Weight>,
-    /// The weights of layers once more, in rotated form.
+    /// The weights of layers and head once more, in rotated form.
     kept: Option<KeptPanels>,
     pub(crate) kv: KvMemory,
     /// One for each arena of the plan.
@@ -91,8 +91,14 @@ impl CpuRecording {
         if let Some((_, available)) = crate::measure::describe().memory
             && needed > available
         {
+            let second = match form {
+                0 => String::new(),
+                _ => format!(
+                    " and their second form, which --prompt-weights off leaves out ({form} bytes)"
+                ),
+            };
             return Err(out_of_memory(
-                &format!("the weights ({available} bytes are available)"),
+                &format!("the weights{second} ({available} bytes are available)"),
                 needed,
             ));
         }
@@ -193,7 +199,8 @@ impl CpuRecording {
             kernels: self.level.kernels(),
             workers: self.pool.workers(),
             fetch: self.fetch,
-            keeps_rows: keeps_rows(step.rows.len(), self.pool.workers(), self.largest_product),
+            rows_by_worker: self.kept.is_some()
+                && rows_by_worker(step.rows.len(), self.pool.workers(), self.largest_product),
             #[cfg(feature = "test-hooks")]
             fault: self.fault,
         };

@@ -9,7 +9,7 @@ use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level, ReferenceModel};
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceId, Fault, KvType, Probe, Recording, Rounding, Step};
 
-/// More than attention in bf16 has at least, and no whole number of anything.
+/// More than attention in bf16 has at least, a multiple of no tile, strip or page.
 const ROWS: u32 = 203;
 
 fn many_rows(head_dim: usize, kv_type: KvType) -> Case {
@@ -55,10 +55,27 @@ fn heads_and_types_match_the_reference() {
 }
 
 #[test]
+fn capped_scores_match_the_reference() {
+    for (window, caps) in [(Some(20), true), (Some(150), true), (None, true), (None, false)] {
+        let case = Case { window, caps, ..many_rows(64, KvType::F16) };
+        let (mut recording, mut reference_model) = record(&case);
+        let rows: &Runs = &[(0, 0, ROWS)];
+        check(&mut recording, &mut reference_model, &[rows])
+            .unwrap_or_else(|reason| panic!("{window:?}, caps {caps}: {reason}"));
+    }
+}
+
+#[test]
 fn faults_of_attention_are_noticed() {
     let (mut recording, mut reference_model) = record(&many_rows(64, KvType::F16));
     let rows: &Runs = &[(0, 0, ROWS)];
-    let faults = [Fault::StaleKey, Fault::WrongPosition, Fault::WrongPage, Fault::LostSplit];
+    let faults = [
+        Fault::StaleKey,
+        Fault::WrongPosition,
+        Fault::WrongPage,
+        Fault::LostSplit,
+        Fault::LongWindow,
+    ];
     for fault in faults.into_iter().map(Some).chain([None]) {
         recording.set_fault(fault);
         let result = check(&mut recording, &mut reference_model, &[rows]);

@@ -4,7 +4,7 @@
 #[path = "../../../tests/support/case.rs"]
 mod case;
 
-use case::{Case, Runs, beside_reference, check, map_pages, plan, usual};
+use case::{Case, Runs, beside_reference, check, logit_bits, map_pages, plan, usual};
 use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level, ReferenceModel};
 use pianola_formats::TensorType;
 use pianola_plan::{
@@ -13,7 +13,7 @@ use pianola_plan::{
 };
 use std::sync::Arc;
 
-/// More rows than products in rotated form have at least where panels are made, and no whole number of anything.
+/// More rows than products in rotated form have at least where panels are made, a multiple of no tile, strip or page.
 const MANY: u32 = 203;
 
 fn levels() -> impl Iterator<Item = Level> {
@@ -75,18 +75,7 @@ fn logits(case: &Case, cpu: CpuOptions, (rows, chunk): (u32, u32)) -> Vec<u32> {
     let mut recording =
         CpuRecording::new(Arc::new(plan), DeviceId(0), &weights, cpu, &mut |_, _| ()).unwrap();
     map_pages(&mut recording);
-    let mut bits = Vec::new();
-    for start in (0..rows).step_by(chunk as usize) {
-        let mut step = Step::default();
-        for position in start..rows.min(start + chunk) {
-            step.push(position * 7 % 50, 0, position, position + 8 >= rows);
-        }
-        recording.play(&step).unwrap();
-        for index in 0..step.logits.len() {
-            bits.extend(recording.logits(0, index).iter().map(|logit| logit.to_bits()));
-        }
-    }
-    bits
+    logit_bits(&mut recording, rows, chunk)
 }
 
 #[test]

@@ -3,10 +3,12 @@
 #[path = "../../../tests/support/case.rs"]
 mod case;
 
-use case::{Case, STEPS, beside_reference, check, map_pages, plan, plan_of_types, usual};
+use case::{
+    Case, STEPS, beside_reference, check, logit_bits, map_pages, plan, plan_of_types, usual,
+};
 use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level};
 use pianola_formats::TensorType;
-use pianola_plan::{DeviceId, Fault, Numeric, Recording, Step};
+use pianola_plan::{DeviceId, Fault, Numeric};
 use std::sync::Arc;
 
 /// Levels with a matrix unit, each beside the same without it.
@@ -25,22 +27,6 @@ fn record(case: &Case, level: Level, type_of: impl Fn(&str) -> TensorType) -> Cp
     recording
 }
 
-/// Bits of the logits of the last 8 of `rows` rows, played `chunk` at a time.
-fn logits(recording: &mut CpuRecording, rows: u32, chunk: u32) -> Vec<u32> {
-    let mut bits = Vec::new();
-    for start in (0..rows).step_by(chunk as usize) {
-        let mut step = Step::default();
-        for position in start..rows.min(start + chunk) {
-            step.push(position * 7 % 50, 0, position, position + 8 >= rows);
-        }
-        recording.play(&step).unwrap();
-        for index in 0..step.logits.len() {
-            bits.extend(recording.logits(0, index).iter().map(|logit| logit.to_bits()));
-        }
-    }
-    bits
-}
-
 #[test]
 fn prompts_have_the_same_bits_with_and_without_a_unit() {
     for (level, without) in levels() {
@@ -50,8 +36,8 @@ fn prompts_have_the_same_bits_with_and_without_a_unit() {
             let (mut on_unit, mut plain) =
                 (record(&case, level, |_| ty), record(&case, without, |_| ty));
             for (rows, chunk) in [(64, 64), (64, 40), (33, 33), (32, 32), (32, 5)] {
-                let expected = logits(&mut plain, rows, rows);
-                let found = logits(&mut on_unit, rows, chunk);
+                let expected = logit_bits(&mut plain, rows, rows);
+                let found = logit_bits(&mut on_unit, rows, chunk);
                 assert_eq!(expected, found, "{ty} on {level}: {rows} rows, {chunk} at a time");
             }
         }
@@ -71,8 +57,8 @@ fn a_product_may_have_parts_that_the_unit_does_not_compute() {
                 _ if name.contains("ffn_up") => up,
                 _ => most,
             };
-            let expected = logits(&mut record(&case, without, type_of), 50, 50);
-            let found = logits(&mut record(&case, level, type_of), 50, 50);
+            let expected = logit_bits(&mut record(&case, without, type_of), 50, 50);
+            let found = logit_bits(&mut record(&case, level, type_of), 50, 50);
             assert_eq!(expected, found, "{level}, {most} and {value}");
         }
     }

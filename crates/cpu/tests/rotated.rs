@@ -4,13 +4,13 @@
 #[path = "../../../tests/support/case.rs"]
 mod case;
 
-use case::{Case, Runs, beside_reference, check, map_pages, plan, usual};
+use case::{Case, Runs, beside_reference, check, logit_bits, map_pages, plan, usual};
 use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level, ReferenceModel};
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceId, Fault, Numeric, Probe, Recording, Rounding, Step};
 use std::sync::Arc;
 
-/// More than products in rotated form have at least, and no whole number of anything.
+/// More than products in rotated form have at least, a multiple of no tile, strip or page.
 const ROWS: u32 = 203;
 
 /// Levels with rotated products, by vectors and on a unit.
@@ -114,25 +114,14 @@ fn faults_are_noticed() {
     }
 }
 
-/// Bits of the logits of the last 8 of `rows` rows, played `chunk` at a time.
+/// Bits of the logits of the last 8 rows, played `chunk` at a time.
 fn logits(case: &Case, level: Level, chunk: u32) -> Vec<u32> {
     let (plan, weights) = plan(case, CpuDevice::spec());
     let cpu = CpuOptions::bare(level, case.threads);
     let mut recording =
         CpuRecording::new(Arc::new(plan), DeviceId(0), &weights, cpu, &mut |_, _| ()).unwrap();
     map_pages(&mut recording);
-    let mut bits = Vec::new();
-    for start in (0..ROWS).step_by(chunk as usize) {
-        let mut step = Step::default();
-        for position in start..ROWS.min(start + chunk) {
-            step.push(position * 7 % 50, 0, position, position + 8 >= ROWS);
-        }
-        recording.play(&step).unwrap();
-        for index in 0..step.logits.len() {
-            bits.extend(recording.logits(0, index).iter().map(|logit| logit.to_bits()));
-        }
-    }
-    bits
+    logit_bits(&mut recording, ROWS, chunk)
 }
 
 /// What a row's neighbours may change, and what not.

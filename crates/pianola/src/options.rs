@@ -68,7 +68,7 @@ pub struct ComputeOptions {
     /// Whether quantised weights are kept a second time, rotated and in int8, for prompts and many requests at once, in fast
     /// mode, for a byte a weight. On a GPU prompts are about twice as fast. Auto: on a card with matrix units for int8
     /// that has memory left, for models of about a billion parameters and more; on: an error where a GPU cannot; or off. On
-    /// the processor, where it computes alone, steps of 16 tokens or more are 1.1 to 1.9 times as fast. Auto: where that takes at
+    /// the processor, where it computes alone, steps of 16 tokens or more are 1.06 to 2.5 times as fast. Auto: where that takes at
     /// most 2 GiB and a twelfth of the memory available, or for 8 requests at once or more a quarter of it, and half is left; on: an error
     /// where it cannot
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "on", "off"])]

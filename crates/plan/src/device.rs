@@ -118,6 +118,25 @@ pub enum PromptWeights {
     Off,
 }
 
+impl PromptWeights {
+    /// What is done where `obstacle` says why the device or the plan cannot keep a second form, and `auto` whether it
+    /// would by itself.
+    pub fn decide(
+        self,
+        obstacle: Option<&str>,
+        auto: impl FnOnce() -> Result<bool, DeviceError>,
+    ) -> Result<bool, DeviceError> {
+        match (self, obstacle) {
+            (PromptWeights::Off, _) | (PromptWeights::Auto, Some(_)) => Ok(false),
+            (PromptWeights::On, None) => Ok(true),
+            (PromptWeights::On, Some(why)) => Err(DeviceError::Unsupported(format!(
+                "prompts cannot have weights of their own here: {why}; leave the choice to the program"
+            ))),
+            (PromptWeights::Auto, None) => auto(),
+        }
+    }
+}
+
 /// Memory that a recording allocates.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Allocation {

@@ -127,26 +127,17 @@ impl Budget {
             (!rotated::has_room(&self.limits), "a workgroup has too little shared memory"),
         ];
         let obstacle = obstacles.into_iter().find(|obstacle| obstacle.0);
-        match (self.prompt_weights, obstacle) {
-            (PromptWeights::Off, _) | (PromptWeights::Auto, Some(_)) => Ok(false),
-            (PromptWeights::On, None) => Ok(true),
-            (PromptWeights::On, Some((_, why))) => Err(DeviceError::Unsupported(format!(
-                "prompts cannot have weights of their own here: {why}; leave the choice to the program"
-            ))),
+        self.prompt_weights.decide(obstacle.map(|obstacle| obstacle.1), || {
             // What follows is asked of those only that would gain.
-            (PromptWeights::Auto, None)
-                if !self.discrete || layer_weights(plan) < rotated::LEAST_WEIGHTS =>
-            {
-                Ok(false)
+            if !self.discrete || layer_weights(plan) < rotated::LEAST_WEIGHTS {
+                return Ok(false);
             }
-            (PromptWeights::Auto, None) => {
-                let all = self.listed(plan, device, true)?;
-                let sizes: Vec<u64> = all.iter().map(|allocation| allocation.bytes).collect();
-                // Over the bus they would be read more slowly than the first form is decoded.
-                let own = |heap: &HeapShare| heap.name == DEVICE_LOCAL || heap.taken == 0;
-                Ok(self.share(&sizes).is_some_and(|heaps| heaps.iter().all(own)))
-            }
-        }
+            let all = self.listed(plan, device, true)?;
+            let sizes: Vec<u64> = all.iter().map(|allocation| allocation.bytes).collect();
+            // Over the bus they would be read more slowly than the first form is decoded.
+            let own = |heap: &HeapShare| heap.name == DEVICE_LOCAL || heap.taken == 0;
+            Ok(self.share(&sizes).is_some_and(|heaps| heaps.iter().all(own)))
+        })
     }
 
     /// How much the blocks that regions end up in take of each heap, allocated one by one as

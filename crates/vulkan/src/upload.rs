@@ -79,8 +79,9 @@ impl Uploader {
             let mut slices = Vec::with_capacity(pieces.len());
             for &(offset, length) in pieces {
                 assert!(offset + length <= region.size);
-                // SAFETY: inside the mapped region, and pieces of a plane do not overlap; the
-                // device does not read before the first submission.
+                // SAFETY: inside the mapped region, and pieces of a plane do not overlap; nothing that is
+                // under way on the device uses the region: it is filled before the first submission, or after
+                // all were waited for.
                 slices.push(unsafe {
                     std::slice::from_raw_parts_mut(start.add(offset as usize), length as usize)
                 });

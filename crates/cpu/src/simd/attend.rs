@@ -83,15 +83,15 @@ impl Scratch {
             newest: vec![0.0; MAX_QUERIES],
             factors: vec![0.0; MAX_QUERIES],
             lane_sums: vec![0.0; 16 * MAX_QUERIES],
-            pairs: vec![0; MAX_QUERIES * stride / 2],
+            pairs: vec![0; MAX_QUERIES * stride / 2 + 8],
             weights: vec![0; MAX_QUERIES * PAGE_TOKENS / 2],
         }
     }
 
-    /// Makes ready for `count` queries whose results are `stride` apart.
-    pub(super) fn start(&mut self, count: usize, stride: usize) {
+    /// Makes ready for `count` queries whose results are `stride` apart; `least` is below any score.
+    pub(super) fn start(&mut self, count: usize, stride: usize, least: f32) {
         self.output[..count * stride].fill(0.0);
-        self.largest[..count].fill(f32::NEG_INFINITY);
+        self.largest[..count].fill(least);
         self.sums[..count].fill(0.0);
     }
 
@@ -121,7 +121,7 @@ pub(crate) unsafe fn attend<L: Lanes>(
     let count = positions.len();
     let stride = head_dim.next_multiple_of(16);
     let Range { start, end } = queries.seen();
-    scratch.start(count, stride);
+    scratch.start(count, stride, f32::NEG_INFINITY);
     for page in start / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS) {
         #[cfg(feature = "test-hooks")]
         if queries.lost_page == Some(page) {

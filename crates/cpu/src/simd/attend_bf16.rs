@@ -166,17 +166,12 @@ pub(crate) unsafe fn attend(
     let Queries { positions, head_dim, .. } = queries;
     let (count, stride) = (positions.len(), head_dim.next_multiple_of(16));
     let seen = queries.seen();
-    scratch.start(count, stride);
-    scratch.largest[..count].fill(f32::MIN);
+    // Finite, and far below any score, so that no difference is NaN.
+    scratch.start(count, stride, f32::MIN);
     scratch.lane_sums[..16 * count].fill(0.0);
     let asked = Pairs { start: scratch.pairs.as_ptr(), stride: head_dim / 2 };
-    for (pair, to) in scratch.pairs[..count * head_dim / 2].iter_mut().enumerate() {
-        // SAFETY: the queries have `count * head_dim` values.
-        *to = unsafe {
-            let bits = |at: usize| (*queries.values.add(at)).to_bits().wrapping_add(0x8000);
-            bits(2 * pair) >> 16 | bits(2 * pair + 1) & 0xffff_0000
-        };
-    }
+    // SAFETY: by this function's promise; queries and pairs have room for whole vectors.
+    unsafe { round_queries(queries.values, count * head_dim, scratch.pairs.as_mut_ptr()) };
     for page in seen.start / PAGE_TOKENS..seen.end.div_ceil(PAGE_TOKENS) {
         #[cfg(feature = "test-hooks")]
         if queries.lost_page == Some(page) {
@@ -237,11 +232,27 @@ pub(crate) unsafe fn attend(
     scratch.finish(count, stride);
 }
 
+/// Rounds `count` values to bf16, side by side, and what follows them up to a whole vector.
+///
+/// # Safety
+/// Both have room for whole vectors of 16 values; the processor has the instructions.
+#[inline(always)]
+unsafe fn round_queries(values: *const f32, count: usize, to: *mut u32) {
+    for at in (0..count).step_by(16) {
+        // SAFETY: by this function's promise; 32 bytes of either type.
+        unsafe {
+            let halves = _mm512_cvtneps_pbh(_mm512_loadu_ps(values.add(at)));
+            let halves: __m256i = std::mem::transmute(halves);
+            _mm256_storeu_si256(to.add(at / 2).cast(), halves);
+        }
+    }
+}
+
 /// Turns a page's scores into weights, in pairs, under each query's largest score so far; leaves the factors that bring
 /// what the pages before left to that score.
 ///
-/// In three turns over all queries, none of which decides by what it computes: a branch that is guessed wrong would
-/// wait for a whole query's work.
+/// Three passes over all queries, without a branch that depends on a score: a mispredicted branch would stall a whole
+/// query.
 ///
 /// # Safety
 /// As of [`attend`]; the scratch holds the page's scores.
@@ -256,7 +267,6 @@ unsafe fn add_page(
     let scores = scratch.scores.as_mut_ptr();
     // SAFETY: by this function's promise.
     unsafe {
-        // Finite, and far below any score, so that no difference is NaN.
         let hidden = _mm512_set1_ps(f32::MIN);
         for (query, &position) in queries.positions.iter().enumerate() {
             let row = row_of(scores, query);

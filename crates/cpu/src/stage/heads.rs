@@ -86,7 +86,7 @@ impl Attention {
 
     /// Ranges of jobs that workers begin with.
     pub fn ranges(&self, play: &Play<'_>) -> usize {
-        if play.keeps_rows { play.workers } else { 1 }
+        if play.rows_by_worker { play.workers } else { 1 }
     }
 
     pub unsafe fn run(&self, play: &Play<'_>, job: usize, scratch: &mut WorkerScratch) {

@@ -94,8 +94,8 @@ pub(crate) struct Play<'a> {
     pub workers: usize,
     /// How weights of few rows are asked for.
     pub fetch: StreamFetch,
-    /// Each worker has rows of its own, see `policy::keeps_rows`.
-    pub keeps_rows: bool,
+    /// Each worker has rows of its own, see `policy::rows_by_worker`.
+    pub rows_by_worker: bool,
     /// Planted in the kernels.
     #[cfg(feature = "test-hooks")]
     pub fault: Option<pianola_plan::Fault>,
@@ -172,9 +172,10 @@ impl Stage {
     /// The pointers are those of a living recording, `job` is below [`Stage::jobs`], no other
     /// worker runs the same job, and stages that this one depends on are done.
     pub unsafe fn run(&self, play: &Play<'_>, job: usize, scratch: &mut WorkerScratch) {
-        let rows = self.rows(play).unwrap_or(0);
-        let each = rows_of_job(rows, play.workers);
-        let rows = job * each..rows.min((job + 1) * each);
+        let rows = self.rows(play).map_or(0..0, |rows| {
+            let each = rows_of_job(rows, play.workers);
+            job * each..rows.min((job + 1) * each)
+        });
         // SAFETY: each stage's `run` has this function's promise, of a job or of one of its rows.
         unsafe {
             match self {

@@ -3,8 +3,8 @@
 use super::{Activations, Play, RotatedForm, Slab, WorkerScratch};
 use crate::pack::{LINE, PackedMatrix, TILE};
 use crate::policy::{
-    ProductCut, STREAMING_ROWS, UNIT_ROWS, cut_kept_rows, cut_product, cut_rotated_product,
-    cut_unit_product, direct_rows,
+    ProductCut, STREAMING_ROWS, StreamFetch, UNIT_ROWS, cut_product, cut_rotated_product,
+    cut_rows_by_worker, cut_unit_product, direct_rows,
 };
 use crate::simd::direct::{TILES_AT_ONCE, Tiles};
 use crate::simd::kernels::{Dequantize, FloatProduct, QuantizedProduct};
@@ -75,7 +75,8 @@ impl Product {
 
     fn cut(&self, play: &Play<'_>) -> ProductCut {
         if self.rotated(play).is_some() {
-            let cut = if self.keeps_rows(play) { cut_kept_rows } else { cut_rotated_product };
+            let cut =
+                if self.rows_by_worker(play) { cut_rows_by_worker } else { cut_rotated_product };
             return cut(self.tiles(), self.rows(play), play.workers);
         }
         if self.parts.iter().any(|part| self.unit_product(play, part).is_some()) {
@@ -143,12 +144,12 @@ impl Product {
     /// matter for reading weights or rows.
     pub fn ranges(&self, play: &Play<'_>) -> usize {
         let streams = self.rows(play) <= STREAMING_ROWS;
-        if streams || self.keeps_rows(play) { play.workers } else { 1 }
+        if streams || self.rows_by_worker(play) { play.workers } else { 1 }
     }
 
     /// Whether workers have rows of their own.
-    fn keeps_rows(&self, play: &Play<'_>) -> bool {
-        play.keeps_rows && !self.logits && self.rotated(play).is_some()
+    fn rows_by_worker(&self, play: &Play<'_>) -> bool {
+        play.rows_by_worker && !self.logits && self.rotated(play).is_some()
     }
 
     /// Weights of a product of a layer.
@@ -231,7 +232,8 @@ impl Product {
         let output = &mut scratch.output[..];
         // SAFETY: by the promise of `Stage::run`.
         unsafe {
-            let tile = Tile { index, panel: self.panel(play, part, index, &mut scratch.panel) };
+            let panel = self.panel(play, part, index, &mut scratch.panel);
+            let tile = Tile { index, panel, fetch: play.fetch.for_rows(rows.len()) };
             let (streams, bytes) = (rows.len() <= STREAMING_ROWS, (*part.matrix).tile_bytes);
             let next = (*part.matrix).tile(index).as_ptr_range().end;
             // Many rows take longer than the hardware looks ahead: a part of the next tile with each
@@ -368,7 +370,7 @@ impl Product {
                         codes,
                         metas,
                         columns: self.columns,
-                        fetch: play.fetch.for_rows(count),
+                        fetch: tile.fetch,
                         #[cfg(feature = "test-hooks")]
                         fault: play.fault.filter(|_| part.is_faulty(tile.index)),
                     };
@@ -389,11 +391,12 @@ impl Product {
     }
 }
 
-/// A tile of a part, and its f32 panel where one was made.
+/// A tile of a part, its f32 panel where one was made, and how what lies behind it is asked for.
 #[derive(Clone, Copy)]
 struct Tile {
     index: usize,
     panel: *const f32,
+    fetch: StreamFetch,
 }
 
 /// Cuts rows into runs whose results fit a worker's scratch.

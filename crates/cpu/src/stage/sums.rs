@@ -33,17 +33,16 @@ impl Product {
         gate: Option<Activation>,
         (sums, stride): (&mut [Sums], usize),
     ) {
+        if fault!(play, WrongTail) && rows.len() > 1 && !rows.len().is_multiple_of(8) {
+            // The last row is that before it.
+            let last = rows.len() - 1;
+            sums.chunks_exact_mut(stride).for_each(|sums| sums[last] = sums[last - 1]);
+        }
         // Some rows of all tiles, then the next rows: what they write of a row lies side by side.
         for start in rows.clone().step_by(ROWS_AT_ONCE) {
             let end = rows.end.min(start + ROWS_AT_ONCE);
             for (tile, sums) in tiles.clone().zip(sums.chunks_exact_mut(stride)) {
-                let sums = Sums::values(sums);
-                if fault!(play, WrongTail) && rows.len() > 1 && !rows.len().is_multiple_of(8) {
-                    // The last row is that before it.
-                    let last = rows.len() - 1;
-                    sums.copy_within((last - 1) * TILE..last * TILE, last * TILE);
-                }
-                let sums = &mut sums[(start - rows.start) * TILE..];
+                let sums = &mut Sums::values(sums)[(start - rows.start) * TILE..];
                 // SAFETY: by the promise of `Stage::run`.
                 unsafe { self.put(play, part, tile, start..end, gate, sums) };
             }

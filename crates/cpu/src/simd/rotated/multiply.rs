@@ -39,7 +39,7 @@ pub(crate) unsafe fn multiply<L: Lanes>(
 }
 
 /// What is asked for while panels are multiplied, a part with each chunk of eight rows: what is read after many rows is further
-/// away than the hardware looks. (All at once was not tried; a core has few miss buffers.)
+/// away than the hardware looks.
 struct Fetch {
     next: NextPanels,
     /// Lines with each chunk of a tile.
