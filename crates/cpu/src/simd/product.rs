@@ -101,18 +101,17 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
             if let Some(at) = place.shared {
                 shared = S::shared::<L>(tile.add(at));
             }
-            // The codes, and the line of scales that may follow.
-            let lines = (place.codes..place.codes + C::BYTES + LINE).step_by(LINE);
+            // The codes, and the line of scales that may follow: a constant number, so that the loop is unrolled.
             match activations.fetch {
                 StreamFetch::Hardware => {}
                 StreamFetch::Cached(ahead) => {
-                    for line in lines {
-                        L::prefetch(tile.wrapping_add(line + ahead));
+                    for line in (0..C::BYTES + LINE).step_by(LINE) {
+                        L::prefetch(tile.wrapping_add(place.codes + ahead + line));
                     }
                 }
                 StreamFetch::Once(ahead) => {
-                    for line in lines {
-                        L::prefetch_once(tile.wrapping_add(line + ahead));
+                    for line in (0..C::BYTES + LINE).step_by(LINE) {
+                        L::prefetch_once(tile.wrapping_add(place.codes + ahead + line));
                     }
                 }
             }
