@@ -267,7 +267,7 @@ pub(crate) fn cut_attend(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::simd::rotated::chunk_bytes;
+    use crate::simd::rotated::{MOST_COLUMNS, SMALL_BLOCK, THREE_BLOCKS, chunk_bytes};
 
     #[test]
     fn products_stay_in_cache_and_balance() {
@@ -322,13 +322,13 @@ mod tests {
     #[test]
     fn panels_of_vectors_are_alike_and_fit_the_scratch() {
         let chunks = |columns, chunk| vector_panels(columns, chunk).chunks;
-        assert_eq!((chunks(576, 64), chunks(640, 128), chunks(1152, 128)), (9, 5, 5));
+        assert_eq!((chunks(576, 192), chunks(640, 128), chunks(1152, 128)), (3, 5, 5));
         assert_eq!((chunks(1536, 128), chunks(8960, 128), chunks(64, 64)), (4, 5, 1));
-        for chunk in [CHUNK / 2, CHUNK] {
+        for chunk in [SMALL_BLOCK, CHUNK, THREE_BLOCKS] {
             for columns in (chunk..20_000).step_by(chunk) {
                 let group = vector_panels(columns, chunk);
                 let bytes = group.tiles * group.chunks * chunk_bytes(chunk);
-                assert!(bytes <= MOST_PANEL_CHUNKS * chunk_bytes(CHUNK));
+                assert!(bytes <= MOST_PANEL_CHUNKS * chunk_bytes(MOST_COLUMNS));
                 assert!((1..=columns / chunk).contains(&group.chunks));
             }
         }

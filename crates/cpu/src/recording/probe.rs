@@ -3,6 +3,7 @@
 use super::CpuRecording;
 use crate::kv::KvPages;
 use crate::policy::{BLOCK_ATTENTION_ROWS, block_attention, refined_rows, rotated_rows, rotation};
+use crate::simd::rotated::rotated_columns;
 use crate::variants;
 use pianola_plan::{
     AttentionSpec, DeviceError, Kernel, KernelVariant, KvSlot, Numeric, Op, Probe, Rounding, Row,
@@ -65,7 +66,9 @@ impl Probe for CpuRecording {
                 let rows = if head { step.logits.len() } else { step.rows.len() };
                 let rotates = (!head || kept) && rows >= rotated_rows(self.level, kept);
                 match rotation(&self.plan.options, self.level, columns) {
-                    Some(block) if rotates => Rounding::Rotated { block, scaled: block },
+                    Some(scaled) if rotates => {
+                        Rounding::Rotated { block: rotated_columns(scaled), scaled }
+                    }
                     _ if head && rows <= refined_rows(&self.plan.options) => Rounding::Int8Twice,
                     _ => Rounding::Int8,
                 }

@@ -8,7 +8,8 @@
 //!
 //! Both sides are multiplied by the same Hadamard matrix, a chunk of columns at a time, which changes no
 //! product but spreads large values over their chunk: one scale for 128 columns is then as good as one
-//! for 32. A panel is made once for all rows of a step and thrown away, or once at load and kept (`kept.rs`):
+//! for 32. Of widths that 128 does not divide 64 columns are rotated together, and three times as many share a scale
+//! where that divides the width. A panel is made once for all rows of a step and thrown away, or once at load and kept (`kept.rs`):
 //! it has the same bytes.
 
 mod multiply;
@@ -21,12 +22,22 @@ use super::tile::{Codes, Scales, Walk};
 use crate::pack::{BLOCK, LINE, TILE};
 use std::ops::Range;
 
-/// Columns of a chunk, at most: those that are rotated together and share a scale.
+/// Columns of a chunk, which share a scale: those of most widths.
 pub(crate) const CHUNK: usize = 128;
+/// Columns that are rotated together where [`CHUNK`] does not divide a width, and chunks of them.
+pub(crate) const SMALL_BLOCK: usize = CHUNK / 2;
+pub(crate) const THREE_BLOCKS: usize = 3 * SMALL_BLOCK;
+/// Most columns of a chunk.
+pub(crate) const MOST_COLUMNS: usize = THREE_BLOCKS;
 
 /// Columns of a chunk of rows with `columns` columns; none where these cannot be rotated.
 pub(crate) fn chunk_columns(columns: usize) -> Option<usize> {
-    [CHUNK, CHUNK / 2].into_iter().find(|&chunk| columns.is_multiple_of(chunk))
+    [CHUNK, THREE_BLOCKS, SMALL_BLOCK].into_iter().find(|&chunk| columns.is_multiple_of(chunk))
+}
+
+/// Columns of a chunk that are rotated together.
+pub(crate) fn rotated_columns(chunk: usize) -> usize {
+    if chunk == CHUNK { CHUNK } else { SMALL_BLOCK }
 }
 
 /// Bytes of the codes of a chunk of 16 rotated weights: `[columns / 4][16][4]`, as a dot product takes them.
@@ -50,10 +61,10 @@ impl PanelLine {
 
 /// A chunk in f32, on its way to a panel.
 #[repr(C, align(64))]
-pub(crate) struct FloatChunk([f32; CHUNK * TILE]);
+pub(crate) struct FloatChunk([f32; MOST_COLUMNS * TILE]);
 
 impl FloatChunk {
-    pub const ZERO: FloatChunk = FloatChunk([0.0; CHUNK * TILE]);
+    pub const ZERO: FloatChunk = FloatChunk([0.0; MOST_COLUMNS * TILE]);
 }
 
 /// What is known of a chunk of an int8 row.
@@ -172,33 +183,42 @@ pub(crate) unsafe fn fill<L: Lanes, C: Codes, S: Scales, const ZERO: i32>(
 ) {
     // SAFETY: by this function's promise.
     unsafe {
+        const SMALL: usize = SMALL_BLOCK / HALF;
         match source.chunk {
-            CHUNK => fill_chunks::<L, C, S, ZERO, { CHUNK / HALF }>(source, room, panel),
-            _ => fill_chunks::<L, C, S, ZERO, { CHUNK / 2 / HALF }>(source, room, panel),
+            CHUNK => fill_chunks::<L, C, S, ZERO, { CHUNK / HALF }, 1>(source, room, panel),
+            THREE_BLOCKS => fill_chunks::<L, C, S, ZERO, SMALL, 3>(source, room, panel),
+            _ => fill_chunks::<L, C, S, ZERO, SMALL, 1>(source, room, panel),
         }
     }
 }
 
-/// [`fill`] for chunks of `HALVES` half-blocks.
+/// [`fill`] for chunks of `PARTS` times `HALVES` half-blocks, which are rotated together.
 ///
 /// # Safety
 /// As there.
 #[inline(always)]
-unsafe fn fill_chunks<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const HALVES: usize>(
+unsafe fn fill_chunks<
+    L: Lanes,
+    C: Codes,
+    S: Scales,
+    const ZERO: i32,
+    const HALVES: usize,
+    const PARTS: usize,
+>(
     source: &PanelSource,
     room: &mut FloatChunk,
     panel: *mut u8,
 ) {
     // SAFETY: by this function's promise; a chunk's values fill no more than the room.
     unsafe {
-        let blocks = HALVES / 2;
+        let (blocks, columns) = (PARTS * HALVES / 2, PARTS * HALVES * HALF);
         let tile = source.tile;
         let (mut walk, at) = Walk::from::<C, S>(source.first * blocks);
         let mut shared = S::shared::<L>(tile.add(at));
         let room = room.0.as_mut_ptr();
         for index in 0..source.chunks {
-            let codes_at = panel.add(index * chunk_bytes(HALVES * HALF));
-            let scales_at = codes_at.add(code_bytes(HALVES * HALF)).cast::<f32>();
+            let codes_at = panel.add(index * chunk_bytes(columns));
+            let scales_at = codes_at.add(code_bytes(columns)).cast::<f32>();
             for block in 0..blocks {
                 let place = walk.step::<C, S>();
                 if let Some(at) = place.shared {
@@ -213,9 +233,12 @@ unsafe fn fill_chunks<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const HALV
                 rotate_half::<L, S, ZERO>([a, b, c, d], low, min, out);
                 rotate_half::<L, S, ZERO>([e, f, g, h], high, min, out.add(HALF * TILE));
             }
-            let largest = rotate_across::<L, HALVES>(room);
             // Below this the inverse would overflow; such weights are rounded to zero.
-            let largest = L::max(largest, L::splat(1e-30));
+            let mut largest = L::splat(1e-30);
+            for part in 0..PARTS {
+                let part = room.add(part * HALVES * HALF * TILE);
+                largest = L::max(largest, rotate_across::<L, HALVES>(part));
+            }
             let inverse = L::div(L::splat(127.0), largest);
             // A Hadamard matrix of sums and differences is longer than one by its root.
             let length = 1.0 / (127.0 * ((HALVES * HALF) as f32).sqrt());
@@ -223,7 +246,7 @@ unsafe fn fill_chunks<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const HALV
             // From 2^23 on, the lowest bits of an f32 are those of a whole number.
             const WHOLE: f32 = 12_582_912.0;
             let whole = L::splat(WHOLE + f32::from(source.zero));
-            for group in 0..HALVES * HALF / 4 {
+            for group in 0..columns / 4 {
                 let from = room.add(4 * TILE * group);
                 let code = |column: usize| L::fma(L::load(from.add(column * TILE)), inverse, whole);
                 let codes = L::low_bytes([code(0), code(1), code(2), code(3)]);
@@ -344,54 +367,64 @@ pub(crate) unsafe fn rotate_row<L: Lanes>(
 ) {
     // SAFETY: by this function's promise.
     unsafe {
+        const SMALL: usize = SMALL_BLOCK / TILE;
         match rows.chunk {
-            CHUNK => rotate_row_chunks::<L, { CHUNK / TILE }>(x, columns, rows, row),
-            _ => rotate_row_chunks::<L, { CHUNK / 2 / TILE }>(x, columns, rows, row),
+            CHUNK => rotate_row_chunks::<L, { CHUNK / TILE }, 1>(x, columns, rows, row),
+            THREE_BLOCKS => rotate_row_chunks::<L, SMALL, 3>(x, columns, rows, row),
+            _ => rotate_row_chunks::<L, SMALL, 1>(x, columns, rows, row),
         }
     }
 }
 
-/// [`rotate_row`] for chunks of `VECTORS` vectors.
+/// [`rotate_row`] for chunks of `PARTS` times `VECTORS` vectors, which are rotated together.
 ///
 /// # Safety
 /// As there.
 #[inline(always)]
-unsafe fn rotate_row_chunks<L: Lanes, const VECTORS: usize>(
+unsafe fn rotate_row_chunks<L: Lanes, const VECTORS: usize, const PARTS: usize>(
     x: *const f32,
     columns: usize,
     rows: &RotatedRows,
     row: usize,
 ) {
-    let width = VECTORS * TILE;
+    const { assert!(PARTS <= 3, "a chunk fits the registers") };
+    let width = PARTS * VECTORS * TILE;
     // SAFETY: by this function's promise.
     unsafe {
         for chunk in 0..columns / width {
             let from = x.add(chunk * width);
-            let mut values = [L::splat(0.0); VECTORS];
-            each_below!(VECTORS, vector, { values[vector] = L::load(from.add(vector * TILE)) });
-            hadamard::<L, VECTORS>(&mut values);
+            let mut values = [[L::splat(0.0); VECTORS]; PARTS];
             let mut largest = L::splat(0.0);
-            each_below!(VECTORS, vector, {
-                let mut value = values[vector];
-                for distance in [1, 2, 4, 8] {
-                    value = L::butterfly(value, distance);
-                }
-                largest = L::max(largest, L::abs(value));
-                values[vector] = value;
+            each_below!(PARTS, part, {
+                let from = from.add(part * VECTORS * TILE);
+                let values = &mut values[part];
+                each_below!(VECTORS, vector, { values[vector] = L::load(from.add(vector * TILE)) });
+                hadamard::<L, VECTORS>(values);
+                each_below!(VECTORS, vector, {
+                    let mut value = values[vector];
+                    for distance in [1, 2, 4, 8] {
+                        value = L::butterfly(value, distance);
+                    }
+                    largest = L::max(largest, L::abs(value));
+                    values[vector] = value;
+                });
             });
             let largest = L::largest(largest);
             let inverse = L::splat(if largest > 1e-30 { 127.0 / largest } else { 0.0 });
             let at = chunk * rows.capacity + row;
             let codes = rows.codes.add(at * width);
             let mut sum = L::splat(0.0);
-            each_below!(VECTORS, vector, {
-                let code = L::round(L::mul(values[vector], inverse));
-                L::store_i8(codes.add(vector * TILE), code);
-                sum = L::add(sum, code);
+            each_below!(PARTS, part, {
+                let codes = codes.add(part * VECTORS * TILE);
+                each_below!(VECTORS, vector, {
+                    let code = L::round(L::mul(values[part][vector], inverse));
+                    L::store_i8(codes.add(vector * TILE), code);
+                    sum = L::add(sum, code);
+                });
             });
             // Exact; NaN anywhere makes it NaN, and the step carries it on.
             let sum = L::sum(sum);
-            let length = 1.0 / (127.0 * (width as f32).sqrt());
+            let length = 1.0 / (127.0 * ((VECTORS * TILE) as f32).sqrt());
             let step = if sum.is_nan() { f32::NAN } else { largest * length };
             let offset = -i32::from(UNSIGNED) * sum as i32;
             *rows.metas.add(at) = ChunkMeta { step, offset };

@@ -7,8 +7,8 @@ use crate::kept::panel_bytes;
 use crate::pack::LINE;
 use crate::policy::{MOST_PANEL_CHUNKS, MOST_ROTATED_ROWS, PanelGroup, sums_stride};
 use crate::simd::rotated::{
-    CHUNK, FillPanel, FloatChunk, MultiplyPanels, NextPanels, PanelLine, PanelSource, Panels,
-    RotatedRows, TileSums, chunk_bytes,
+    FillPanel, FloatChunk, MOST_COLUMNS, MultiplyPanels, NextPanels, PanelLine, PanelSource,
+    Panels, RotatedRows, TileSums, chunk_bytes,
 };
 use pianola_plan::Activation;
 use std::ops::Range;
@@ -49,7 +49,7 @@ impl RotatedScratch {
         let (chunks, rows) = if exists { (MOST_PANEL_CHUNKS, MOST_ROTATED_ROWS) } else { (0, 0) };
         RotatedScratch {
             room: Box::new(FloatChunk::ZERO),
-            panels: vec![PanelLine::ZERO; chunks * chunk_bytes(CHUNK) / LINE],
+            panels: vec![PanelLine::ZERO; chunks * chunk_bytes(MOST_COLUMNS) / LINE],
             sums: vec![Sums::ZERO; rows],
         }
     }

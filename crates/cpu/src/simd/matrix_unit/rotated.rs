@@ -12,7 +12,7 @@
 use super::{MatrixUnit, Rooms, SLOTS, STRIP, UnitLanes};
 use crate::pack::{LINE, TILE};
 use crate::simd::rotated::{
-    CHUNK, ChunkMeta, Panels, RotatedRows, TileSums, chunk_bytes, code_bytes,
+    CHUNK, ChunkMeta, Panels, RotatedRows, THREE_BLOCKS, TileSums, chunk_bytes, code_bytes,
 };
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -46,6 +46,9 @@ pub(crate) unsafe fn multiply_rotated<L: UnitLanes, U: MatrixUnit>(
         let mut unit = U::configure_whole();
         match activations.chunk {
             CHUNK => multiply_grid::<L, U, { CHUNK / WHOLE_COLUMNS }>(&mut unit, &grid),
+            THREE_BLOCKS => {
+                multiply_grid::<L, U, { THREE_BLOCKS / WHOLE_COLUMNS }>(&mut unit, &grid);
+            }
             _ => multiply_grid::<L, U, 1>(&mut unit, &grid),
         }
         unit.release();
@@ -259,6 +262,9 @@ impl<const PARTS: usize, const STRIPS: usize, const TILES: usize> Step<PARTS, ST
                 self.scale::<L>(0..STRIPS * STRIP);
             } else {
                 part!(1);
+            }
+            if PARTS == 3 {
+                part!(2);
             }
         }
     }

@@ -1,6 +1,9 @@
 //! Panels times rows, by vectors.
 
-use super::{CHUNK, NextPanels, Panels, RotatedRows, TileSums, chunk_bytes, code_bytes};
+use super::{
+    CHUNK, NextPanels, Panels, RotatedRows, SMALL_BLOCK, THREE_BLOCKS, TileSums, chunk_bytes,
+    code_bytes,
+};
 use crate::pack::{LINE, TILE};
 use crate::simd::lanes::Lanes;
 use crate::simd::product::{each_below, in_runs};
@@ -86,9 +89,23 @@ unsafe fn multiply_tiles<L: Lanes, const T: usize>(
                 CHUNK => {
                     multiply_rows::<L, CHUNK, T, COUNT>(panels, activations, row, sums, fetch);
                 }
+                THREE_BLOCKS => {
+                    multiply_rows::<L, THREE_BLOCKS, T, COUNT>(
+                        panels,
+                        activations,
+                        row,
+                        sums,
+                        fetch,
+                    );
+                }
                 _ => {
-                    const SMALL: usize = CHUNK / 2;
-                    multiply_rows::<L, SMALL, T, COUNT>(panels, activations, row, sums, fetch);
+                    multiply_rows::<L, SMALL_BLOCK, T, COUNT>(
+                        panels,
+                        activations,
+                        row,
+                        sums,
+                        fetch,
+                    );
                 }
             }
         }

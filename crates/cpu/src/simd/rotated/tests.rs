@@ -28,16 +28,17 @@ fn matrix(ty: TensorType, tiles: usize, columns: usize) -> PackedMatrix {
     packed(ty, columns, &file)
 }
 
-/// A row times a Hadamard matrix of length one, chunk by chunk.
+/// A row times a Hadamard matrix of length one, as many columns at a time as are rotated together in a chunk.
 fn rotated(row: &[f32], chunk: usize) -> Vec<f64> {
+    let block = rotated_columns(chunk);
     let sign = |a: usize, b: usize| if (a & b).count_ones().is_multiple_of(2) { 1.0 } else { -1.0 };
-    let of_chunk = |values: &[f32]| -> Vec<f64> {
+    let of_block = |values: &[f32]| -> Vec<f64> {
         let sum = |at: usize| -> f64 {
             values.iter().enumerate().map(|(from, &x)| sign(at, from) * f64::from(x)).sum()
         };
-        (0..chunk).map(|at| sum(at) / (chunk as f64).sqrt()).collect()
+        (0..block).map(|at| sum(at) / (block as f64).sqrt()).collect()
     };
-    row.chunks_exact(chunk).flat_map(of_chunk).collect()
+    row.chunks_exact(block).flat_map(of_block).collect()
 }
 
 /// Asserts that `codes` times a step for each chunk are `expected`, but for the rounding.
@@ -108,7 +109,7 @@ fn panel_of(
 fn panels_are_rotated_weights() {
     for level in levels() {
         for &ty in TensorType::ALL.iter().filter(|ty| ty.is_quantized()) {
-            for (chunk, zero) in [(128, 128), (64, 128), (128, 0)] {
+            for (chunk, zero) in [(128, 128), (64, 128), (192, 128), (128, 0)] {
                 let matrix = matrix(ty, 1, 1280);
                 let panel = panel_of(level, &matrix, 0, (chunk, zero));
                 let mut row = vec![0.0; matrix.columns];
@@ -177,7 +178,7 @@ fn random_rows(rows: usize, columns: usize) -> Vec<Vec<f32>> {
 #[test]
 fn rows_are_rotated_and_their_sums_are_known() {
     for level in levels() {
-        for chunk in [128, 64] {
+        for chunk in [128, 64, 192] {
             let rows = random_rows(3, 640);
             let all = Activations::new(level, &rows, chunk);
             for (index, row) in rows.iter().enumerate() {
@@ -287,6 +288,9 @@ fn products_are_those_of_the_codes() {
         (128, 32..112, 5, 4),
         (64, 16..111, 4, 5),
         (64, 0..64, 7, 1),
+        (192, 0..21, 2, 4),
+        (192, 16..80, 5, 1),
+        (192, 48..159, 8, 3),
         (128, 48..159, 8, 6),
     ];
     for level in levels() {
