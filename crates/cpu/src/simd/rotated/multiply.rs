@@ -79,37 +79,49 @@ unsafe fn multiply_tiles<L: Lanes, const T: usize>(
     sums: TileSums,
     fetch: &mut Fetch,
 ) {
-    let (start, rows) = (rows.start, rows.len());
-    in_runs!(rows, row, COUNT, [8 4 2 1], {
-        // SAFETY: by this function's promise, for some of its rows.
-        unsafe {
-            let sums = TileSums { start: sums.start.add(row * TILE), ..sums };
-            let row = start + row;
-            match activations.chunk {
-                CHUNK => {
-                    multiply_rows::<L, CHUNK, T, COUNT>(panels, activations, row, sums, fetch);
+    macro_rules! runs {
+        ($lengths:tt) => {
+            let (start, rows) = (rows.start, rows.len());
+            in_runs!(rows, row, COUNT, $lengths, {
+                // SAFETY: by this function's promise, for some of its rows.
+                unsafe {
+                    let at = TileSums { start: sums.start.add(row * TILE), ..sums };
+                    let row = start + row;
+                    match activations.chunk {
+                        CHUNK => {
+                            multiply_rows::<L, CHUNK, T, COUNT>(
+                                panels,
+                                activations,
+                                row,
+                                at,
+                                fetch,
+                            );
+                        }
+                        THREE_BLOCKS => multiply_rows::<L, THREE_BLOCKS, T, COUNT>(
+                            panels,
+                            activations,
+                            row,
+                            at,
+                            fetch,
+                        ),
+                        _ => multiply_rows::<L, SMALL_BLOCK, T, COUNT>(
+                            panels,
+                            activations,
+                            row,
+                            at,
+                            fetch,
+                        ),
+                    }
                 }
-                THREE_BLOCKS => {
-                    multiply_rows::<L, THREE_BLOCKS, T, COUNT>(
-                        panels,
-                        activations,
-                        row,
-                        sums,
-                        fetch,
-                    );
-                }
-                _ => {
-                    multiply_rows::<L, SMALL_BLOCK, T, COUNT>(
-                        panels,
-                        activations,
-                        row,
-                        sums,
-                        fetch,
-                    );
-                }
-            }
-        }
-    });
+            });
+        };
+    }
+    // Registers for the products of so many rows.
+    if L::TWO_TILES {
+        runs!([8 4 2 1]);
+    } else {
+        runs!([4 2 1]);
+    }
 }
 
 /// [`multiply`] of the first `T` tiles with `R` rows at once, and chunks of `COLUMNS` columns. Two tiles share what is
