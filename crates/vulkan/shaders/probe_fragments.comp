@@ -1,6 +1,6 @@
 // probe_fragments: where the elements of a matrix lie: for each invocation of a subgroup and each of
-// its elements the row and column, SIDE * row + column, first of an operand (A), then of weights (B,
-// rows and columns swapped).
+// its elements the row and column, SIDE * row + column, first of weights (A), then of an operand (B,
+// rows and columns swapped, of which there are TOKEN_SIDE and SIDE).
 #version 460
 #extension GL_EXT_control_flow_attributes : require
 #extension GL_EXT_shader_16bit_storage : require
@@ -12,8 +12,11 @@ layout(local_size_x_id = 0) in;
 layout(constant_id = 0) const uint SUBGROUP = 32;
 layout(constant_id = 1) const uint SIDE = 16;
 
+layout(constant_id = 2) const uint TOKEN_SIDE = 16;
+
 // Elements of an invocation, where each has a place of its own.
 const uint ELEMENTS = SIDE * SIDE / SUBGROUP;
+const uint TOKEN_ELEMENTS = SIDE * TOKEN_SIDE / SUBGROUP;
 
 layout(set = 1, binding = 0, std430) writeonly buffer Places { uint places[]; };
 
@@ -27,7 +30,7 @@ void main() {
     }
     barrier();
     coopmat<float16_t, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseA> a;
-    coopmat<float16_t, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseB> b;
+    coopmat<float16_t, gl_ScopeSubgroup, SIDE, TOKEN_SIDE, gl_MatrixUseB> b;
     coopMatLoad(a, numbers, 0, SIDE, gl_CooperativeMatrixLayoutRowMajor);
     coopMatLoad(b, numbers, 0, SIDE, gl_CooperativeMatrixLayoutColumnMajor);
     // A matrix of which invocations hold copies has more elements than places, and is told by that.
@@ -38,7 +41,7 @@ void main() {
     for (uint i = 0; i < min(a.length(), ELEMENTS); i++) {
         places[2 + invocation * ELEMENTS + i] = uint(a[i]);
     }
-    for (uint i = 0; i < min(b.length(), ELEMENTS); i++) {
-        places[2 + SIDE * SIDE + invocation * ELEMENTS + i] = uint(b[i]);
+    for (uint i = 0; i < min(b.length(), TOKEN_ELEMENTS); i++) {
+        places[2 + SIDE * SIDE + invocation * TOKEN_ELEMENTS + i] = uint(b[i]);
     }
 }

@@ -7,6 +7,9 @@
 //   share a row of 16, and each holds four columns of two rows; on Mesa's software driver eight
 //   share a row of 8, and each holds one column of all rows.
 //
+// A matrix has SIDE rows of the weights or TOKEN_SIDE rows of the operand. Where the latter can be half of the former, as on NVIDIA's
+// cards, eight rows of the operand take half of the products.
+//
 // So an invocation can put its own weights into a matrix: they come from memory, are dequantised
 // and multiplied in registers, and no invocation waits for another. The order of the product's
 // columns in a matrix is free, as long as weights and operand agree: an invocation takes whole
@@ -28,7 +31,7 @@ uint half_1024;
 // Rows that the operand has room for; it lies as fragments (include/operand.glsl).
 layout(constant_id = 11) const uint OPERAND_ROWS = 16;
 // Whether an invocation's pairs of columns come rows first: of the weights, which are the first factor of a
-// product, of the operand. So eight rows of the operand or fewer are whole registers of the second.
+// product, of the operand.
 layout(constant_id = 12) const bool WEIGHTS_ROWS_FIRST = false;
 layout(constant_id = 13) const bool OPERAND_ROWS_FIRST = false;
 // Weights of the next stage are loaded while one is multiplied: less waiting, more registers.
@@ -37,6 +40,8 @@ layout(constant_id = 15) const bool EARLY = true;
 layout(constant_id = 16) const uint SHARERS = 4;
 // Rows of the next product's operand, where outputs are left for it as fragments; else 0.
 layout(constant_id = 17) const uint NEXT_ROWS = 0;
+// Rows of the operand in a matrix.
+layout(constant_id = 18) const uint TOKEN_SIDE = 16;
 
 layout(set = 1, binding = 7, std430) writeonly buffer NextOperand { float16_t next_operand[]; };
 layout(set = 1, binding = 8, std430) writeonly buffer NextMetas { uvec2 next_metas[]; };
@@ -67,10 +72,11 @@ void put_value(uint token, uint part, uint row, float value) {
     }
 }
 
-// Rows of a matrix that lie side by side in a subgroup, rows that an invocation holds, and columns
-// of each.
+// Rows of a matrix that lie side by side in a subgroup, rows that an invocation holds of the weights and of the operand, and
+// columns of each.
 const uint GROUPS = WORKGROUP / SPLIT / SHARERS;
 const uint HELD_ROWS = SIDE / GROUPS;
+const uint HELD_TOKENS = TOKEN_SIDE / GROUPS;
 const uint HELD_COLUMNS = SIDE / SHARERS;
 
 // Stages of SHARERS blocks.
@@ -79,11 +85,13 @@ const uint STAGES = (BLOCKS + SHARERS - 1) / SHARERS;
 // Weight rows and rows of the operand of an invocation. Names, because arrays are of one type only
 // if their lengths are one constant.
 const uint OWN_ROWS = HELD_ROWS * HEIGHT;
-const uint OWN_TOKENS = HELD_ROWS * COUNT;
+// Matrices of the operand.
+const uint TILES = TOKENS_EACH / TOKEN_SIDE;
+const uint OWN_TOKENS = HELD_TOKENS * TILES;
 
-// Place of a held row and column among an invocation's elements of a matrix.
-uint element_at(const bool rows_first, uint row, uint column) {
-    return rows_first ? (column / 2 * HELD_ROWS + row) * 2 + column % 2 : row * HELD_COLUMNS + column;
+// Place of a held row and column among an invocation's elements of a matrix of which it holds `rows` rows.
+uint element_at(const bool rows_first, const uint rows, uint row, uint column) {
+    return rows_first ? (column / 2 * rows + row) * 2 + column % 2 : row * HELD_COLUMNS + column;
 }
 
 void fetch(uint part, uint first_row, uint stage, out Raw raws[OWN_ROWS]) {
@@ -111,9 +119,9 @@ void main() {
     const uint slice = gl_SubgroupID;
     const uint sharer = gl_SubgroupInvocationID % SHARERS;
 
-    coopmat<float, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseAccumulator> sums[COUNT * HEIGHT];
-    [[unroll]] for (uint i = 0; i < COUNT * HEIGHT; i++) {
-        sums[i] = coopmat<float, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseAccumulator>(0.0);
+    coopmat<float, gl_ScopeSubgroup, SIDE, TOKEN_SIDE, gl_MatrixUseAccumulator> sums[TILES * HEIGHT];
+    [[unroll]] for (uint i = 0; i < TILES * HEIGHT; i++) {
+        sums[i] = coopmat<float, gl_ScopeSubgroup, SIDE, TOKEN_SIDE, gl_MatrixUseAccumulator>(0.0);
     }
     // Rows that are not there are the last one that is: read, but not from afar.
     uint tokens[OWN_TOKENS];
@@ -163,12 +171,12 @@ void main() {
                 weights[i] = decode_block(part, GATE != 0 && i / HELD_ROWS % 2 == 1, now[i], k);
             }
             [[unroll]] for (uint first = 0; first < vector_end; first += HELD_COLUMNS) {
-                coopmat<float16_t, gl_ScopeSubgroup, SIDE, SIDE, gl_MatrixUseB> b[COUNT];
-                [[unroll]] for (uint n = 0; n < COUNT; n++) {
-                    [[unroll]] for (uint i = 0; i < HELD_ROWS * HELD_COLUMNS; i++) {
+                coopmat<float16_t, gl_ScopeSubgroup, SIDE, TOKEN_SIDE, gl_MatrixUseB> b[TILES];
+                [[unroll]] for (uint n = 0; n < TILES; n++) {
+                    [[unroll]] for (uint i = 0; i < HELD_TOKENS * HELD_COLUMNS; i++) {
                         const uint row = i / HELD_COLUMNS, column = i % HELD_COLUMNS, at = first + column;
-                        const f16vec2 pair = unpackFloat2x16(inputs[k][HELD_ROWS * n + row][at / 2]);
-                        b[n][element_at(OPERAND_ROWS_FIRST, row, column)] = pair[at % 2];
+                        const f16vec2 pair = unpackFloat2x16(inputs[k][HELD_TOKENS * n + row][at / 2]);
+                        b[n][element_at(OPERAND_ROWS_FIRST, HELD_TOKENS, row, column)] = pair[at % 2];
                     }
                 }
                 [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
@@ -176,9 +184,9 @@ void main() {
                     [[unroll]] for (uint i = 0; i < HELD_ROWS * HELD_COLUMNS; i++) {
                         const uint row = i / HELD_COLUMNS, column = i % HELD_COLUMNS, at = first + column;
                         const f16vec2 pair = unpackFloat2x16(weights[HELD_ROWS * r + row][at / 2]);
-                        a[element_at(WEIGHTS_ROWS_FIRST, row, column)] = pair[at % 2];
+                        a[element_at(WEIGHTS_ROWS_FIRST, HELD_ROWS, row, column)] = pair[at % 2];
                     }
-                    [[unroll]] for (uint n = 0; n < COUNT; n++) {
+                    [[unroll]] for (uint n = 0; n < TILES; n++) {
                         sums[n * HEIGHT + r] = coopMatMulAdd(a, b[n], sums[n * HEIGHT + r]);
                     }
                 }
@@ -186,13 +194,19 @@ void main() {
         }
     }
 
-    [[unroll]] for (uint n = 0; n < COUNT; n++) {
+    // As many rows of the operand at a time as a matrix has rows. Conditions are known when this is compiled: an array of
+    // matrices that is indexed by anything else lies in memory.
+    [[unroll]] for (uint first = 0; first < TILES; first += SIDE / TOKEN_SIDE) {
         barrier();
-        [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
-            const uint at = gl_SubgroupID * SIDE * SUM_STRIDE + r * SIDE / 4;
-            coopMatStore(sums[n * HEIGHT + r], tile, at, SUM_STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
+        [[unroll]] for (uint n = 0; n < TILES; n++) {
+            if (n / (SIDE / TOKEN_SIDE) * (SIDE / TOKEN_SIDE) == first) {
+                [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
+                    const uint at = (gl_SubgroupID * SIDE + (n - first) * TOKEN_SIDE) * SUM_STRIDE + r * SIDE / 4;
+                    coopMatStore(sums[n * HEIGHT + r], tile, at, SUM_STRIDE, gl_CooperativeMatrixLayoutColumnMajor);
+                }
+            }
         }
         barrier();
-        put_outputs(n, part, first_row, first_token);
+        put_outputs(first * TOKEN_SIDE / SIDE, part, first_row, first_token);
     }
 }

@@ -49,7 +49,7 @@ constants! {
     "project_matrix.comp" project_matrix { STEP = 11 }
     "project_fragments.comp" project_fragments {
         OPERAND_ROWS = 11, WEIGHTS_ROWS_FIRST = 12, OPERAND_ROWS_FIRST = 13, EARLY = 15,
-        SHARERS = 16, NEXT_ROWS = 17
+        SHARERS = 16, NEXT_ROWS = 17, TOKEN_SIDE = 18
     }
     "project_rotated.comp" project_rotated {
         WORKGROUP = 0, GATE = 1, CHUNKS = 2, SIDE = 3, DEPTH = 4, ROWS_EACH = 5, TOKENS_EACH = 6,
@@ -83,7 +83,7 @@ constants! {
     "sample_whole.comp" sample_whole { SLICE_KEYS = 1 }
     "probe.comp" probe { KIND = 0 }
     "probe_matrix.comp" probe_matrix { SIDE = 0 }
-    "probe_fragments.comp" probe_fragments { SUBGROUP = 0, SIDE = 1 }
+    "probe_fragments.comp" probe_fragments { SUBGROUP = 0, SIDE = 1, TOKEN_SIDE = 2 }
 }
 
 #[cfg(any(test, feature = "test-hooks"))]

@@ -7,7 +7,7 @@ use crate::lab::Lab;
 use crate::memory::{Purpose, Region};
 use crate::pipeline::{Shader, Variant};
 use crate::policy::Limits;
-use crate::policy::fragments::{Fragments, Places};
+use crate::policy::fragments::{Fragments, Places, token_side};
 use crate::program::Dispatch;
 use pianola_plan::{Ceilings, DeviceError, Numeric};
 use std::sync::Arc;
@@ -68,18 +68,20 @@ fn matrix_rate(lab: &mut Lab, sink: Region, limits: &Limits) -> Result<f64, Devi
 /// which a check of this kernel against the reference shows and nothing else would.
 pub(crate) fn fragments(gpu: &Arc<Gpu>) -> Result<Option<Fragments>, DeviceError> {
     let Limits { subgroup, matrices: side, .. } = Limits::of(gpu.description(), None);
-    let elements = side * side;
+    let token_side = token_side(gpu.description(), side);
+    let (elements, token_elements) = (side * side, side * token_side);
     // A driver that only compiles has no memory to answer into.
     let has_memory = gpu.memory.memory_heaps_as_slice().iter().any(|heap| heap.size > 0);
-    if side == 0 || elements < subgroup || !has_memory {
+    if side == 0 || token_elements < subgroup || !has_memory {
         return Ok(None);
     }
     let mut lab = Lab::new(gpu)?;
-    let words = 2 + 2 * elements as usize;
+    let words = 2 + (elements + token_elements) as usize;
     let places = lab.memory.allocate(Purpose::Readback, 4 * words as u64, "a measurement")?;
     let constants = vec![
         (constants::probe_fragments::SUBGROUP, subgroup),
         (constants::probe_fragments::SIDE, side),
+        (constants::probe_fragments::TOKEN_SIDE, token_side),
     ];
     let variant = Variant { shader: Shader::ProbeFragments, constants };
     lab.play(&[Dispatch::new(variant, vec![places], &[], [1, 1, 1], 0)])?;
@@ -88,11 +90,11 @@ pub(crate) fn fragments(gpu: &Arc<Gpu>) -> Result<Option<Fragments>, DeviceError
     let found = unsafe { std::slice::from_raw_parts(start.cast::<u32>(), words) };
     let (lengths, places) = found.split_at(2);
     // Where invocations hold copies, as on RDNA 3, an invocation has more elements.
-    if lengths != [elements / subgroup; 2] {
+    if lengths != [elements / subgroup, token_elements / subgroup] {
         return Ok(None);
     }
     let (first, second) = places.split_at(elements as usize);
-    Ok(Fragments::of(&Places { subgroup, side, first, second }))
+    Ok(Fragments::of(&Places { subgroup, side, token_side, first, second }))
 }
 
 /// Operations a second of the arithmetic that `numeric` rests on, roughly, for predictions.

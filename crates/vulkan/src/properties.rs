@@ -41,6 +41,7 @@ impl Properties {
                 "sharers": fragments.sharers,
                 "first_rows_first": fragments.first_rows_first,
                 "second_rows_first": fragments.second_rows_first,
+                "token_side": fragments.token_side,
             }),
         };
         value["exchange_missing"] = json!(self.exchange_lacks);

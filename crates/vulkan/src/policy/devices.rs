@@ -134,6 +134,7 @@ fn properties(value: &Value) -> Properties {
         sharers: small(&found["sharers"]),
         first_rows_first: found["first_rows_first"].as_bool().unwrap(),
         second_rows_first: found["second_rows_first"].as_bool().unwrap(),
+        token_side: small(&found["token_side"]),
     });
     let weight_heaps = list(&value["weight_heaps"], |heap| number(heap) as usize);
     let exchange_lacks = list(&value["exchange_missing"], leaked);

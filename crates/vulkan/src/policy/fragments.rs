@@ -3,6 +3,7 @@
 
 use super::Limits;
 use crate::constants::matrix as id;
+use crate::describe::GpuDescription;
 
 /// Fewest rows of the operand that it is faster with than `ProjectRows`.
 pub(crate) const LEAST_ROWS: u32 = 3;
@@ -25,6 +26,8 @@ pub(crate) struct Fragments {
     pub first_rows_first: bool,
     /// Of the second, whose columns are meant by rows.
     pub second_rows_first: bool,
+    /// Rows of the operand in a matrix: those of the second factor.
+    pub token_side: u32,
 }
 
 /// What a device answered: the place, side * row + column, of each invocation's elements.
@@ -32,6 +35,7 @@ pub(crate) struct Fragments {
 pub(crate) struct Places<'a> {
     pub subgroup: u32,
     pub side: u32,
+    pub token_side: u32,
     /// Of the first factor of a product.
     pub first: &'a [u32],
     /// Of the second, rows and columns swapped.
@@ -41,18 +45,24 @@ pub(crate) struct Places<'a> {
 impl Fragments {
     /// From a device's answer, if it is an order that the kernel knows.
     pub fn of(places: &Places<'_>) -> Option<Fragments> {
-        let &Places { subgroup, side, first, second } = places;
+        let &Places { subgroup, side, token_side, first, second } = places;
         // An invocation holds part of a vector of eight columns.
         let candidates = (0..=side.ilog2()).map(|power| 1 << power).filter(|sharers| {
-            side / sharers <= 8 && sharers * side >= subgroup && *sharers <= subgroup
+            side / sharers <= 8 && sharers * token_side >= subgroup && *sharers <= subgroup
         });
         for sharers in candidates {
             let order = Order { subgroup, side, sharers };
-            if let (Some(first), Some(second)) = (order.find(first), order.find(second))
+            if let (Some(first), Some(second)) =
+                (order.find(first, side), order.find(second, token_side))
                 && first.1 == second.1
             {
                 let (first_rows_first, second_rows_first) = (first.0, second.0);
-                return Some(Fragments { sharers, first_rows_first, second_rows_first });
+                return Some(Fragments {
+                    sharers,
+                    first_rows_first,
+                    second_rows_first,
+                    token_side,
+                });
             }
         }
         None
@@ -67,13 +77,13 @@ struct Order {
 }
 
 impl Order {
-    /// Whether places have this order, with rows first or not; and the columns of each invocation
-    /// of a neighbourhood, one after another.
-    fn find(&self, places: &[u32]) -> Option<(bool, Vec<u32>)> {
+    /// Whether places of a matrix of `all_rows` rows have this order, with rows first or not; and the columns of each
+    /// invocation of a neighbourhood, one after another.
+    fn find(&self, places: &[u32], all_rows: u32) -> Option<(bool, Vec<u32>)> {
         let &Order { subgroup, side, sharers } = self;
         let groups = subgroup / sharers;
-        let (rows, columns) = (side / groups, side / sharers);
-        if places.len() != (side * side) as usize {
+        let (rows, columns) = (all_rows / groups, side / sharers);
+        if places.len() != (all_rows * side) as usize {
             return None;
         }
         let at = |rows_first: bool, invocation: u32, row: u32, column: u32| {
@@ -113,6 +123,8 @@ pub(crate) struct FragmentsShape {
     pub rows_each: u32,
     /// Rows of the operand.
     pub tokens_each: u32,
+    /// Those of a matrix.
+    pub token_side: u32,
     /// Subgroups that share the piece, each with columns of its own.
     pub split: u32,
     /// Weights of the next stage are on their way while one is multiplied: more registers.
@@ -138,57 +150,119 @@ impl FragmentsShape {
     }
 }
 
-/// The tile for a product of `rows` weight rows (of both parts of a gate) with `count` rows. Eight
-/// subgroups share a piece, so that even products of few weight rows keep the device reading; half
+/// Columns of the second factor of products with matrices of `side` rows: half as many where the device has such matrices,
+/// so that eight rows of the operand take half of the products.
+pub(crate) fn token_side(description: &GpuDescription, side: u32) -> u32 {
+    let narrow = description
+        .matrices
+        .iter()
+        .any(|shape| shape.size == [side, side / 2, side] && shape.types == ["f16", "f32"]);
+    if narrow { side / 2 } else { side }
+}
+
+/// Subgroups of the kernel for up to eight rows that are on a unit at once, as NVIDIA's cards have registers for.
+const RESIDENT_SUBGROUPS: u32 = 24;
+
+/// What a product multiplies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Product {
+    /// Weight rows, of both parts of a gate.
+    pub rows: u32,
+    /// Blocks of 32 columns.
+    pub blocks: u32,
+    /// Rows of the operand.
+    pub count: u32,
+    pub gate: bool,
+}
+
+/// The tile for a product. Eight subgroups share a piece, so that even products of few weight rows keep the device reading; half
 /// of them are enough where there are many.
-pub(crate) fn choose(limits: &Limits, rows: u32, count: u32, gate: bool) -> FragmentsShape {
+pub(crate) fn choose(limits: &Limits, product: &Product) -> FragmentsShape {
+    let &Product { rows, blocks, count, gate } = product;
+    let side = limits.matrices;
+    let order = limits.fragments.expect("the kernel was chosen by it");
     let tokens_each = match count {
+        0..=8 if order.token_side < side => 8,
         0..=16 => 16,
         17..=32 => 32,
         _ => 64,
     };
+    let stages = blocks.div_ceil(order.sharers);
     let filled = rows.div_ceil(32) * 4 * limits.subgroup >= limits.parallelism;
     let split = match tokens_each {
-        16 if filled => 4,
+        8 if filled && limits.units > 0 => balanced_split(rows.div_ceil(32), stages, limits.units),
+        8 | 16 if filled => 4,
+        // Many columns: twelve subgroups read more at once.
+        8 if stages >= 96 && stages.is_multiple_of(12) => 12,
         // Sums of 64 rows of the operand fill the registers: workgroups of half the size.
         64 => 4,
         _ => 8,
     };
     let invocations = rows.div_ceil(32) * split * limits.subgroup;
+    let few_tokens = tokens_each <= 16;
     // Fewer rows of the operand are read anew by more workgroups at less cost.
-    let few = if tokens_each == 16 { limits.parallelism } else { limits.parallelism / 2 };
+    let few = if few_tokens { limits.parallelism } else { limits.parallelism / 2 };
     // A gate's parts alternate within a piece.
     let narrow = !gate && tokens_each < 64 && invocations < few;
     // As many matrices of another side.
-    let scaled = |each: u32| each * limits.matrices / 16;
+    let scaled = |each: u32| each * side / 16;
     FragmentsShape {
         rows_each: scaled(if narrow { 16 } else { 32 }),
         tokens_each: scaled(tokens_each),
+        token_side: order.token_side,
         split,
         // More weight rows under way at once do without.
-        early: tokens_each == 16 && narrow,
+        early: few_tokens && narrow,
     }
+}
+
+/// Subgroups that share a piece, of `workgroups` in all and with `stages` to divide among them, so that they end together: the
+/// least of a last wave is empty, and the least of a last turn.
+fn balanced_split(workgroups: u32, stages: u32, units: u32) -> u32 {
+    let used = |split: u32| {
+        let places = units * (RESIDENT_SUBGROUPS / split);
+        let waves = f64::from(workgroups.div_ceil(places) * places);
+        let turns = f64::from(stages.div_ceil(split) * split);
+        f64::from(workgroups) / waves * f64::from(stages) / turns
+    };
+    let best = [4, 5, 6, 7].into_iter().max_by(|&a, &b| used(a).total_cmp(&used(b)));
+    best.expect("there are some")
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn tiles_suit_the_rows_and_the_device() {
-        let limits = Limits {
+    fn limits(token_side: u32) -> Limits {
+        let (first_rows_first, second_rows_first) = (false, false);
+        Limits {
             subgroup: 32,
             parallelism: 1 << 17,
-            units: 0,
+            units: 132,
             shared_memory: 48 << 10,
             matrices: 16,
             byte_depth: 0,
-            fragments: None,
-        };
-        for count in 2..=MOST_ROWS {
-            for (rows, gate) in [(5376, false), (43_008, true), (256, true), (262_144, false)] {
-                let shape = choose(&limits, rows, count, gate);
-                assert!(shape.tokens_each >= count && shape.tokens_each.is_multiple_of(16));
+            fragments: Some(Fragments {
+                sharers: 4,
+                first_rows_first,
+                second_rows_first,
+                token_side,
+            }),
+        }
+    }
+
+    #[test]
+    fn tiles_suit_the_rows_and_the_device() {
+        for (token_side, count) in
+            [8, 16].into_iter().flat_map(|side| (2..=MOST_ROWS).map(move |count| (side, count)))
+        {
+            let limits = limits(token_side);
+            for (rows, blocks, gate) in
+                [(5376, 672, false), (43_008, 168, true), (256, 20, true), (262_144, 168, false)]
+            {
+                let shape = choose(&limits, &Product { rows, blocks, count, gate });
+                assert!(shape.tokens_each >= count && shape.tokens_each.is_multiple_of(token_side));
+                assert_eq!(shape.token_side, token_side);
                 assert!(shape.rows_each.is_multiple_of(if gate { 32 } else { 16 }));
                 // Sums pass through shared memory.
                 let sums = 16 * shape.split * 16 * (shape.rows_each / 4 + 1);
@@ -196,9 +270,24 @@ mod tests {
             }
         }
         // Few weight rows make small tiles.
-        assert_eq!(choose(&limits, 5376, 8, false).rows_each, 16);
-        assert_eq!(choose(&limits, 8192, 8, false).rows_each, 16);
-        assert_eq!(choose(&limits, 8192, 32, false).rows_each, 32);
+        let rows_each = |rows: u32, count: u32| {
+            choose(&limits(8), &Product { rows, blocks: 168, count, gate: false }).rows_each
+        };
+        assert_eq!(rows_each(5376, 8), 16);
+        assert_eq!(rows_each(8192, 8), 16);
+        assert_eq!(rows_each(8192, 32), 32);
+    }
+
+    /// Measured: Gemma 3 27B on an H200.
+    #[test]
+    fn subgroups_of_a_piece_end_together() {
+        let split = |rows: u32, blocks: u32, gate: bool| {
+            choose(&limits(8), &Product { rows, blocks, count: 8, gate }).split
+        };
+        assert_eq!(split(43_008, 168, true), 7);
+        assert_eq!(split(65_536, 168, false), 6);
+        assert_eq!(split(5376, 672, false), 12);
+        assert_eq!(split(5376, 128, false), 8);
     }
 
     /// Places of matrices of 16 by 16 in 32 invocations, as NVIDIA's cards have them.
@@ -215,16 +304,36 @@ mod tests {
     }
 
     fn found(subgroup: u32, side: u32, first: &[u32], second: &[u32]) -> Option<Fragments> {
-        Fragments::of(&Places { subgroup, side, first, second })
+        let token_side = second.len() as u32 / side;
+        Fragments::of(&Places { subgroup, side, token_side, first, second })
     }
 
     #[test]
     fn places_are_told_apart() {
-        let expected = Fragments { sharers: 4, first_rows_first: true, second_rows_first: false };
+        let expected = Fragments {
+            sharers: 4,
+            first_rows_first: true,
+            second_rows_first: false,
+            token_side: 16,
+        };
         assert_eq!(found(32, 16, &pairs(true), &pairs(false)), Some(expected));
+        // Matrices of eight rows of the operand: a row an invocation.
+        let narrow: Vec<u32> = (0..32)
+            .flat_map(|invocation| [0, 1, 8, 9].map(|column| (invocation, column)))
+            .map(|(invocation, column)| 16 * (invocation / 4) + 2 * (invocation % 4) + column)
+            .collect();
+        assert_eq!(
+            found(32, 16, &pairs(true), &narrow),
+            Some(Fragments { token_side: 8, ..expected })
+        );
         // A column for each of eight invocations, as Mesa's software driver has them.
         let columns: Vec<u32> = (0..64).map(|at| at % 8 * 8 + at / 8).collect();
-        let expected = Fragments { sharers: 8, first_rows_first: false, second_rows_first: false };
+        let expected = Fragments {
+            sharers: 8,
+            first_rows_first: false,
+            second_rows_first: false,
+            token_side: 8,
+        };
         assert_eq!(found(8, 8, &columns, &columns), Some(expected));
     }
 

@@ -91,7 +91,13 @@ impl Programmer<'_> {
         input: InputFrom,
     ) -> Dispatch {
         let gate = project.gate.is_some();
-        let shape = fragments::choose(&self.limits, group.rows(), self.policy_rows(count), gate);
+        let cut = fragments::Product {
+            rows: group.rows(),
+            blocks: self.blocks(project),
+            count: self.policy_rows(count),
+            gate,
+        };
+        let shape = fragments::choose(&self.limits, &cut);
         let outputs = if gate { shape.rows_each / 2 } else { shape.rows_each };
         let (mut bindings, product, types, workgroups) = self.product(project, group, outputs);
         // A prologue leaves them where attention does.
@@ -117,6 +123,7 @@ impl Programmer<'_> {
             (project_fragments::EARLY, u32::from(shape.early)),
             (project_fragments::SHARERS, order.sharers),
             (project_fragments::NEXT_ROWS, next_rows),
+            (project_fragments::TOKEN_SIDE, shape.token_side),
         ]);
         let variant = Variant { shader: Shader::ProjectFragments, constants };
         let groups = [count.div_ceil(shape.tokens_each), workgroups, 1];
