@@ -94,6 +94,9 @@ uint element_at(const bool rows_first, const uint rows, uint row, uint column) {
     return rows_first ? (column / 2 * rows + row) * 2 + column % 2 : row * HELD_COLUMNS + column;
 }
 
+// Whether weight row i of an invocation is of a gate's second part.
+bool is_up(const uint i) { return GATE != 0 && i * GROUPS / GATE_ROWS % 2 == 1; }
+
 void fetch(uint part, uint first_row, uint stage, out Raw raws[OWN_ROWS]) {
     const uint block = stage * SHARERS + gl_SubgroupInvocationID % SHARERS;
     [[unroll]] for (uint i = 0; i < OWN_ROWS; i++) {
@@ -101,7 +104,7 @@ void fetch(uint part, uint first_row, uint stage, out Raw raws[OWN_ROWS]) {
         if (BLOCKS % SHARERS != 0 && block >= BLOCKS) {
             raws[i] = Raw(uvec4(0), uvec4(0), 0, 0);
         } else {
-            raws[i] = load_block(part, GATE != 0 && i / HELD_ROWS % 2 == 1, first_row, tile_row, block);
+            raws[i] = load_block(part, is_up(i), first_row, tile_row, block);
         }
     }
 }
@@ -168,7 +171,7 @@ void main() {
         [[unroll]] for (uint k = 0; k < 4; k++) {
             uvec4 weights[OWN_ROWS];
             [[unroll]] for (uint i = 0; i < OWN_ROWS; i++) {
-                weights[i] = decode_block(part, GATE != 0 && i / HELD_ROWS % 2 == 1, now[i], k);
+                weights[i] = decode_block(part, is_up(i), now[i], k);
             }
             [[unroll]] for (uint first = 0; first < vector_end; first += HELD_COLUMNS) {
                 coopmat<float16_t, gl_ScopeSubgroup, SIDE, TOKEN_SIDE, gl_MatrixUseB> b[TILES];

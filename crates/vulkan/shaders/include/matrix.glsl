@@ -52,9 +52,10 @@ const uint PIECES = ACROSS * ALONG;
 // Matrices of a piece.
 const uint HEIGHT = ROWS_EACH / SIDE;
 const uint COUNT = TOKENS_EACH / SIDE;
-// Outputs of a piece along its rows. Of a gate, matrices of both parts alternate, so that a
-// subgroup holds both factors of an output.
+// Outputs of a piece along its rows. Of a gate, as many rows of each part alternate as a matrix has, or halves of a
+// matrix where the piece has one only: so a subgroup holds both factors of an output.
 const uint OUTPUTS_EACH = GATE != 0 ? ROWS_EACH / 2 : ROWS_EACH;
+const uint GATE_ROWS = OUTPUTS_EACH < SIDE ? OUTPUTS_EACH : SIDE;
 
 // Sums pass through shared memory, vectors [subgroup][token of a matrix][row].
 const uint SUM_STRIDE = ROWS_EACH / 4 + 1;
@@ -73,7 +74,7 @@ uint first_row_of(uint workgroup, uint part) { return (workgroup - part_group[pa
 // this is compiled or be the same for all invocations of a branch.
 Raw load_block(uint part, const bool second, uint first_row, uint tile_row, uint block) {
     if (GATE != 0) {
-        const uint row = min(first_row + tile_row / (2 * SIDE) * SIDE + tile_row % SIDE, part_rows[0] - 1);
+        const uint row = min(first_row + tile_row / (2 * GATE_ROWS) * GATE_ROWS + tile_row % GATE_ROWS, part_rows[0] - 1);
         if (second) {
             return load_raw(TYPE_B, Matrix(1, part_rows[1], BLOCKS), row, block);
         }
@@ -125,9 +126,9 @@ void put_outputs(uint n, uint part, uint first_row, uint first_token) {
             const float inverse = uintBitsToFloat(metas[token].x);
             float value;
             if (GATE != 0) {
-                const uint gate_column = column / SIDE * (2 * SIDE) + column % SIDE;
+                const uint gate_column = column / GATE_ROWS * (2 * GATE_ROWS) + column % GATE_ROWS;
                 const float gate = biased(0, row, inverse * sum_of(source, matrix_token, gate_column));
-                const float up = biased(1, row, inverse * sum_of(source, matrix_token, gate_column + SIDE));
+                const float up = biased(1, row, inverse * sum_of(source, matrix_token, gate_column + GATE_ROWS));
                 value = gated(GATE, gate, up);
             } else {
                 value = biased(part, row, inverse * sum_of(source, matrix_token, column));

@@ -188,8 +188,12 @@ pub(crate) fn choose(limits: &Limits, product: &Product) -> FragmentsShape {
         _ => 64,
     };
     let stages = blocks.div_ceil(order.sharers);
+    let few_tokens = tokens_each <= 16;
     let filled = rows.div_ceil(32) * 4 * limits.subgroup >= limits.parallelism;
+    // A gate's parts alternate within a piece; one of a single matrix has half a matrix of each.
+    let halves = gate && few_tokens && filled && limits.subgroup / order.sharers <= side / 2;
     let split = match tokens_each {
+        _ if halves => even_split(stages),
         8 if filled && limits.units > 0 => balanced_split(rows.div_ceil(32), stages, limits.units),
         8 | 16 if filled => 4,
         // Many columns: twelve subgroups read more at once.
@@ -199,11 +203,9 @@ pub(crate) fn choose(limits: &Limits, product: &Product) -> FragmentsShape {
         _ => 8,
     };
     let invocations = rows.div_ceil(32) * split * limits.subgroup;
-    let few_tokens = tokens_each <= 16;
     // Fewer rows of the operand are read anew by more workgroups at less cost.
     let few = if few_tokens { limits.parallelism } else { limits.parallelism / 2 };
-    // A gate's parts alternate within a piece.
-    let narrow = !gate && tokens_each < 64 && invocations < few;
+    let narrow = halves || (!gate && tokens_each < 64 && invocations < few);
     // As many matrices of another side.
     let scaled = |each: u32| each * side / 16;
     FragmentsShape {
@@ -212,7 +214,7 @@ pub(crate) fn choose(limits: &Limits, product: &Product) -> FragmentsShape {
         token_side: order.token_side,
         split,
         // More weight rows under way at once do without.
-        early: few_tokens && narrow,
+        early: few_tokens && narrow && !gate,
     }
 }
 
@@ -227,6 +229,12 @@ fn balanced_split(workgroups: u32, stages: u32, units: u32) -> u32 {
     };
     let best = [4, 5, 6, 7].into_iter().max_by(|&a, &b| used(a).total_cmp(&used(b)));
     best.expect("there are some")
+}
+
+/// Subgroups that share a piece of a gate that is a single matrix high: the least of a last turn is empty.
+fn even_split(stages: u32) -> u32 {
+    let empty = |split: &u32| f64::from(stages.div_ceil(*split) * split) / f64::from(stages);
+    [6, 5, 7, 4].into_iter().min_by(|a, b| empty(a).total_cmp(&empty(b))).expect("there are some")
 }
 
 #[cfg(test)]
@@ -263,7 +271,7 @@ mod tests {
                 let shape = choose(&limits, &Product { rows, blocks, count, gate });
                 assert!(shape.tokens_each >= count && shape.tokens_each.is_multiple_of(token_side));
                 assert_eq!(shape.token_side, token_side);
-                assert!(shape.rows_each.is_multiple_of(if gate { 32 } else { 16 }));
+                assert!(shape.rows_each.is_multiple_of(if gate && count > 16 { 32 } else { 16 }));
                 // Sums pass through shared memory.
                 let sums = 16 * shape.split * 16 * (shape.rows_each / 4 + 1);
                 assert!(sums <= limits.shared_memory);
@@ -284,7 +292,7 @@ mod tests {
         let split = |rows: u32, blocks: u32, gate: bool| {
             choose(&limits(8), &Product { rows, blocks, count: 8, gate }).split
         };
-        assert_eq!(split(43_008, 168, true), 7);
+        assert_eq!(split(43_008, 168, true), 6);
         assert_eq!(split(65_536, 168, false), 6);
         assert_eq!(split(5376, 672, false), 12);
         assert_eq!(split(5376, 128, false), 8);
