@@ -4,7 +4,7 @@
 //   SHARERS neighbouring invocations share a row of a matrix, and each holds equally many of its
 //   columns. Invocation i holds rows i / SHARERS, and those GROUPS, 2 GROUPS, … further on, where
 //   GROUPS is the number of such neighbourhoods in a subgroup. On NVIDIA's cards four invocations
-//   share a row of 16, and each holds four columns of two rows; on Mesa's software driver eight
+//   share a row of 16, and each holds four columns of two rows (of one of the operand's eight); on Mesa's software driver eight
 //   share a row of 8, and each holds one column of all rows.
 //
 // A matrix has SIDE rows of the weights or TOKEN_SIDE rows of the operand. Where the latter can be half of the former, as on NVIDIA's
@@ -86,16 +86,13 @@ const uint STAGES = (BLOCKS + SHARERS - 1) / SHARERS;
 // if their lengths are one constant.
 const uint OWN_ROWS = HELD_ROWS * HEIGHT;
 // Matrices of the operand.
-const uint TILES = TOKENS_EACH / TOKEN_SIDE;
-const uint OWN_TOKENS = HELD_TOKENS * TILES;
+const uint TOKEN_MATRICES = TOKENS_EACH / TOKEN_SIDE;
+const uint OWN_TOKENS = HELD_TOKENS * TOKEN_MATRICES;
 
 // Place of a held row and column among an invocation's elements of a matrix of which it holds `rows` rows.
 uint element_at(const bool rows_first, const uint rows, uint row, uint column) {
     return rows_first ? (column / 2 * rows + row) * 2 + column % 2 : row * HELD_COLUMNS + column;
 }
-
-// Whether weight row i of an invocation is of a gate's second part.
-bool is_up(const uint i) { return GATE != 0 && i * GROUPS / GATE_ROWS % 2 == 1; }
 
 void fetch(uint part, uint first_row, uint stage, out Raw raws[OWN_ROWS]) {
     const uint block = stage * SHARERS + gl_SubgroupInvocationID % SHARERS;
@@ -104,7 +101,7 @@ void fetch(uint part, uint first_row, uint stage, out Raw raws[OWN_ROWS]) {
         if (BLOCKS % SHARERS != 0 && block >= BLOCKS) {
             raws[i] = Raw(uvec4(0), uvec4(0), 0, 0);
         } else {
-            raws[i] = load_block(part, is_up(i), first_row, tile_row, block);
+            raws[i] = load_block(part, is_up(i * GROUPS), first_row, tile_row, block);
         }
     }
 }
@@ -122,8 +119,8 @@ void main() {
     const uint slice = gl_SubgroupID;
     const uint sharer = gl_SubgroupInvocationID % SHARERS;
 
-    coopmat<float, gl_ScopeSubgroup, SIDE, TOKEN_SIDE, gl_MatrixUseAccumulator> sums[TILES * HEIGHT];
-    [[unroll]] for (uint i = 0; i < TILES * HEIGHT; i++) {
+    coopmat<float, gl_ScopeSubgroup, SIDE, TOKEN_SIDE, gl_MatrixUseAccumulator> sums[TOKEN_MATRICES * HEIGHT];
+    [[unroll]] for (uint i = 0; i < TOKEN_MATRICES * HEIGHT; i++) {
         sums[i] = coopmat<float, gl_ScopeSubgroup, SIDE, TOKEN_SIDE, gl_MatrixUseAccumulator>(0.0);
     }
     // Rows that are not there are the last one that is: read, but not from afar.
@@ -171,11 +168,11 @@ void main() {
         [[unroll]] for (uint k = 0; k < 4; k++) {
             uvec4 weights[OWN_ROWS];
             [[unroll]] for (uint i = 0; i < OWN_ROWS; i++) {
-                weights[i] = decode_block(part, is_up(i), now[i], k);
+                weights[i] = decode_block(part, is_up(i * GROUPS), now[i], k);
             }
             [[unroll]] for (uint first = 0; first < vector_end; first += HELD_COLUMNS) {
-                coopmat<float16_t, gl_ScopeSubgroup, SIDE, TOKEN_SIDE, gl_MatrixUseB> b[TILES];
-                [[unroll]] for (uint n = 0; n < TILES; n++) {
+                coopmat<float16_t, gl_ScopeSubgroup, SIDE, TOKEN_SIDE, gl_MatrixUseB> b[TOKEN_MATRICES];
+                [[unroll]] for (uint n = 0; n < TOKEN_MATRICES; n++) {
                     [[unroll]] for (uint i = 0; i < HELD_TOKENS * HELD_COLUMNS; i++) {
                         const uint row = i / HELD_COLUMNS, column = i % HELD_COLUMNS, at = first + column;
                         const f16vec2 pair = unpackFloat2x16(inputs[k][HELD_TOKENS * n + row][at / 2]);
@@ -189,7 +186,7 @@ void main() {
                         const f16vec2 pair = unpackFloat2x16(weights[HELD_ROWS * r + row][at / 2]);
                         a[element_at(WEIGHTS_ROWS_FIRST, HELD_ROWS, row, column)] = pair[at % 2];
                     }
-                    [[unroll]] for (uint n = 0; n < TILES; n++) {
+                    [[unroll]] for (uint n = 0; n < TOKEN_MATRICES; n++) {
                         sums[n * HEIGHT + r] = coopMatMulAdd(a, b[n], sums[n * HEIGHT + r]);
                     }
                 }
@@ -199,9 +196,9 @@ void main() {
 
     // As many rows of the operand at a time as a matrix has rows. Conditions are known when this is compiled: an array of
     // matrices that is indexed by anything else lies in memory.
-    [[unroll]] for (uint first = 0; first < TILES; first += SIDE / TOKEN_SIDE) {
+    [[unroll]] for (uint first = 0; first < TOKEN_MATRICES; first += SIDE / TOKEN_SIDE) {
         barrier();
-        [[unroll]] for (uint n = 0; n < TILES; n++) {
+        [[unroll]] for (uint n = 0; n < TOKEN_MATRICES; n++) {
             if (n / (SIDE / TOKEN_SIDE) * (SIDE / TOKEN_SIDE) == first) {
                 [[unroll]] for (uint r = 0; r < HEIGHT; r++) {
                     const uint at = (gl_SubgroupID * SIDE + (n - first) * TOKEN_SIDE) * SUM_STRIDE + r * SIDE / 4;

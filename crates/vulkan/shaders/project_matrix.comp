@@ -20,6 +20,8 @@ layout(constant_id = 11) const uint STEP = 2;
 #include "include/matrix.glsl"
 
 // Columns of a step that a subgroup multiplies.
+// Matrices of a piece along its tokens.
+const uint COUNT = TOKENS_EACH / SIDE;
 const uint DEPTH = STEP * 32 / SPLIT;
 
 // What an invocation fetches in a step.
@@ -39,9 +41,6 @@ Raw raws[RAW_FETCHES];
 uvec4 floats[FLOAT_FETCHES];
 uvec4 vectors[VECTOR_FETCHES];
 
-// Whether a row of the tile belongs to the second part of a gate.
-bool is_up(uint tile_row) { return GATE != 0 && tile_row / SIDE % 2 == 1; }
-
 Raw fetch_block(uint part, uint first_row, uint tile_row, uint block) {
     if (BLOCKS % STEP != 0 && block >= BLOCKS) {
         return Raw(uvec4(0), uvec4(0), 0, 0);
@@ -60,7 +59,7 @@ bool has_second_type(uint part, const bool second) {
 
 // Vector `v` of a block of a row of the tile, of weights that are floats.
 uvec4 load_float_vector(uint part, const bool second, uint first_row, uint tile_row, uint block, const uint v) {
-    const uint row = min(GATE != 0 ? first_row + tile_row / (2 * SIDE) * SIDE + tile_row % SIDE : first_row + tile_row,
+    const uint row = min(first_row + (GATE != 0 ? gate_row(tile_row) : tile_row),
                          part_rows[part] - 1);
     if (has_second_type(part, second)) {
         return float_vector(TYPE_B, Matrix(GATE != 0 ? 1 : part, part_rows[part], BLOCKS), row, block, v);

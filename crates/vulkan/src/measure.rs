@@ -67,12 +67,28 @@ fn matrix_rate(lab: &mut Lab, sink: Region, limits: &Limits) -> Result<f64, Devi
 /// kernel it compiles: nothing promises it. A driver that does not would compute wrong products,
 /// which a check of this kernel against the reference shows and nothing else would.
 pub(crate) fn fragments(gpu: &Arc<Gpu>) -> Result<Option<Fragments>, DeviceError> {
-    let Limits { subgroup, matrices: side, .. } = Limits::of(gpu.description(), None);
-    let token_side = token_side(gpu.description(), side);
-    let (elements, token_elements) = (side * side, side * token_side);
+    let side = Limits::of(gpu.description(), None).matrices;
     // A driver that only compiles has no memory to answer into.
     let has_memory = gpu.memory.memory_heaps_as_slice().iter().any(|heap| heap.size > 0);
-    if side == 0 || token_elements < subgroup || !has_memory {
+    if side == 0 || !has_memory {
+        return Ok(None);
+    }
+    let narrow = token_side(gpu.description(), side);
+    match fragments_of(gpu, side, narrow)? {
+        None if narrow < side => fragments_of(gpu, side, side),
+        found => Ok(found),
+    }
+}
+
+/// The same of matrices whose second factor has `token_side` rows of the operand.
+fn fragments_of(
+    gpu: &Arc<Gpu>,
+    side: u32,
+    token_side: u32,
+) -> Result<Option<Fragments>, DeviceError> {
+    let subgroup = Limits::of(gpu.description(), None).subgroup;
+    let (elements, token_elements) = (side * side, side * token_side);
+    if token_elements < subgroup {
         return Ok(None);
     }
     let mut lab = Lab::new(gpu)?;

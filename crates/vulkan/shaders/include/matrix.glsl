@@ -16,7 +16,7 @@ layout(constant_id = 2) const uint TYPE_B = 3;
 // 0: none; 1: silu(part 0) * part 1; 2: gelu(part 0) * part 1.
 layout(constant_id = 3) const uint GATE = 0;
 layout(constant_id = 4) const uint BLOCKS = 1;
-// Rows, columns and depth of a matrix.
+// Rows of the weights in a matrix, and its depth; in project_matrix rows of the operand, too.
 layout(constant_id = 5) const uint SIDE = 16;
 // Piece of a subgroup.
 layout(constant_id = 6) const uint ROWS_EACH = 64;
@@ -49,15 +49,17 @@ layout(push_constant) uniform Constants {
 const uint ROWS = ROWS_EACH * ACROSS;
 const uint TOKENS = TOKENS_EACH * ALONG;
 const uint PIECES = ACROSS * ALONG;
-// Matrices of a piece.
+// Matrices of a piece along its rows.
 const uint HEIGHT = ROWS_EACH / SIDE;
-const uint COUNT = TOKENS_EACH / SIDE;
 // Outputs of a piece along its rows. Of a gate, as many rows of each part alternate as a matrix has, or halves of a
 // matrix where the piece has one only: so a subgroup holds both factors of an output.
 const uint OUTPUTS_EACH = GATE != 0 ? ROWS_EACH / 2 : ROWS_EACH;
 const uint GATE_ROWS = OUTPUTS_EACH < SIDE ? OUTPUTS_EACH : SIDE;
+// Whether a row of a piece belongs to the second part of a gate, and which row of its part it is.
+bool is_up(const uint piece_row) { return GATE != 0 && piece_row / GATE_ROWS % 2 == 1; }
+uint gate_row(uint piece_row) { return piece_row / (2 * GATE_ROWS) * GATE_ROWS + piece_row % GATE_ROWS; }
 
-// Sums pass through shared memory, vectors [subgroup][token of a matrix][row].
+// Sums pass through shared memory, vectors [subgroup][SIDE rows of the operand][row].
 const uint SUM_STRIDE = ROWS_EACH / 4 + 1;
 const uint SUM_VECTORS = SPLIT * PIECES * SIDE * SUM_STRIDE;
 shared uvec4 tile[TILE_VECTORS > SUM_VECTORS ? TILE_VECTORS : SUM_VECTORS];
@@ -74,7 +76,7 @@ uint first_row_of(uint workgroup, uint part) { return (workgroup - part_group[pa
 // this is compiled or be the same for all invocations of a branch.
 Raw load_block(uint part, const bool second, uint first_row, uint tile_row, uint block) {
     if (GATE != 0) {
-        const uint row = min(first_row + tile_row / (2 * GATE_ROWS) * GATE_ROWS + tile_row % GATE_ROWS, part_rows[0] - 1);
+        const uint row = min(first_row + gate_row(tile_row), part_rows[0] - 1);
         if (second) {
             return load_raw(TYPE_B, Matrix(1, part_rows[1], BLOCKS), row, block);
         }
@@ -114,7 +116,7 @@ float biased(uint part, uint row, float sum) {
 #define PUT_VALUE(token, part, row, value) values[token * output_stride + part_column[part] + row] = value
 #endif
 
-// Writes the outputs whose sums are in shared memory: matrix `n` of every piece along its tokens.
+// Writes the outputs whose sums are in shared memory: those of the `n`-th SIDE rows of the operand of every piece.
 void put_outputs(uint n, uint part, uint first_row, uint first_token) {
     for (uint i = gl_LocalInvocationIndex; i < PIECES * SIDE * OUTPUTS_EACH; i += WORKGROUP) {
         const uint column = i % OUTPUTS_EACH;

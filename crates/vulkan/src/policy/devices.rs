@@ -6,7 +6,7 @@
 //! shows as a change of these files: `PIANOLA_WRITE_CHOICES=1 cargo test -p pianola-vulkan --lib policy::devices` writes
 //! them anew.
 
-use super::{Limits, matrix, rotated};
+use super::{Limits, fragments, matrix, rotated};
 use crate::budget::Budget;
 use crate::constants::{matrix as matrix_ids, project_matrix, project_rotated};
 use crate::decode::PersistentTrial;
@@ -302,6 +302,11 @@ fn check(dispatch: &Dispatch, limits: &Limits) {
             };
             shape.shared_memory(limits)
         }
+        // The sums of all subgroups that share a piece.
+        Shader::ProjectFragments => {
+            let rows = value(matrix_ids::ROWS_EACH);
+            16 * value(matrix_ids::SPLIT) * value(matrix_ids::SIDE) * (rows / 4 + 1)
+        }
         Shader::ProjectRotated => {
             let shape = rotated::RotatedShape {
                 rows_each: value(project_rotated::ROWS_EACH),
@@ -324,6 +329,12 @@ fn properties_are_read_as_they_were_written() {
         let written = properties.to_json();
         for (key, value) in written.as_object().unwrap() {
             assert_eq!(value, &recorded[key], "{name}: {key}");
+        }
+        // What a device answered is of the matrices that the policy asked for.
+        if let Some(fragments) = properties.fragments {
+            let side = Limits::of(&properties.description, None).matrices;
+            let asked = fragments::token_side(&properties.description, side);
+            assert_eq!(fragments.token_side, asked, "{name}");
         }
         let source = recorded["source"].as_str().unwrap();
         assert!(source.starts_with("recorded") || source.starts_with("transcribed"), "{name}");

@@ -123,8 +123,6 @@ pub(crate) struct FragmentsShape {
     pub rows_each: u32,
     /// Rows of the operand.
     pub tokens_each: u32,
-    /// Those of a matrix.
-    pub token_side: u32,
     /// Subgroups that share the piece, each with columns of its own.
     pub split: u32,
     /// Weights of the next stage are on their way while one is multiplied: more registers.
@@ -150,14 +148,14 @@ impl FragmentsShape {
     }
 }
 
-/// Columns of the second factor of products with matrices of `side` rows: half as many where the device has such matrices,
-/// so that eight rows of the operand take half of the products.
+/// Rows of the operand in matrices whose side is `side`: eight of 16 where the device has such matrices, so that up to eight
+/// rows take half of the products. Of other sides that would be fewer rows than a tile has to hold.
 pub(crate) fn token_side(description: &GpuDescription, side: u32) -> u32 {
-    let narrow = description
+    let has_narrow = description
         .matrices
         .iter()
-        .any(|shape| shape.size == [side, side / 2, side] && shape.types == ["f16", "f32"]);
-    if narrow { side / 2 } else { side }
+        .any(|shape| shape.size == [16, 8, 16] && shape.types == ["f16", "f32"]);
+    if side == 16 && has_narrow { 8 } else { side }
 }
 
 /// Subgroups of the kernel for up to eight rows that are on a unit at once, as NVIDIA's cards have registers for.
@@ -175,8 +173,8 @@ pub(crate) struct Product {
     pub gate: bool,
 }
 
-/// The tile for a product. Eight subgroups share a piece, so that even products of few weight rows keep the device reading; half
-/// of them are enough where there are many.
+/// The tile for a product. Eight subgroups share a piece, so that even products of few weight rows keep the device reading; four to
+/// seven where there are many rows, as few as possible of them idle at the end; twelve for eight rows of the operand and many columns.
 pub(crate) fn choose(limits: &Limits, product: &Product) -> FragmentsShape {
     let &Product { rows, blocks, count, gate } = product;
     let side = limits.matrices;
@@ -191,9 +189,9 @@ pub(crate) fn choose(limits: &Limits, product: &Product) -> FragmentsShape {
     let few_tokens = tokens_each <= 16;
     let filled = rows.div_ceil(32) * 4 * limits.subgroup >= limits.parallelism;
     // A gate's parts alternate within a piece; one of a single matrix has half a matrix of each.
-    let halves = gate && few_tokens && filled && limits.subgroup / order.sharers <= side / 2;
+    let single_matrix = gate && few_tokens && filled && limits.subgroup / order.sharers <= side / 2;
     let split = match tokens_each {
-        _ if halves => even_split(stages),
+        _ if single_matrix => even_split(stages),
         8 if filled && limits.units > 0 => balanced_split(rows.div_ceil(32), stages, limits.units),
         8 | 16 if filled => 4,
         // Many columns: twelve subgroups read more at once.
@@ -205,21 +203,20 @@ pub(crate) fn choose(limits: &Limits, product: &Product) -> FragmentsShape {
     let invocations = rows.div_ceil(32) * split * limits.subgroup;
     // Fewer rows of the operand are read anew by more workgroups at less cost.
     let few = if few_tokens { limits.parallelism } else { limits.parallelism / 2 };
-    let narrow = halves || (!gate && tokens_each < 64 && invocations < few);
+    let narrow = single_matrix || (!gate && tokens_each < 64 && invocations < few);
     // As many matrices of another side.
     let scaled = |each: u32| each * side / 16;
     FragmentsShape {
         rows_each: scaled(if narrow { 16 } else { 32 }),
         tokens_each: scaled(tokens_each),
-        token_side: order.token_side,
         split,
-        // More weight rows under way at once do without.
+        // More weight rows under way at once do without, and so do a gate's pieces of a single matrix.
         early: few_tokens && narrow && !gate,
     }
 }
 
 /// Subgroups that share a piece, of `workgroups` in all and with `stages` to divide among them, so that they end together: the
-/// least of a last wave is empty, and the least of a last turn.
+/// fewest places of all waves on the units stay empty, and the fewest turns of all subgroups over the stages.
 fn balanced_split(workgroups: u32, stages: u32, units: u32) -> u32 {
     let used = |split: u32| {
         let places = units * (RESIDENT_SUBGROUPS / split);
@@ -231,7 +228,7 @@ fn balanced_split(workgroups: u32, stages: u32, units: u32) -> u32 {
     best.expect("there are some")
 }
 
-/// Subgroups that share a piece of a gate that is a single matrix high: the least of a last turn is empty.
+/// Subgroups that share a piece of a gate that is a single matrix high: those with the fewest empty turns over the stages.
 fn even_split(stages: u32) -> u32 {
     let empty = |split: &u32| f64::from(stages.div_ceil(*split) * split) / f64::from(stages);
     [6, 5, 7, 4].into_iter().min_by(|a, b| empty(a).total_cmp(&empty(b))).expect("there are some")
@@ -270,7 +267,6 @@ mod tests {
             {
                 let shape = choose(&limits, &Product { rows, blocks, count, gate });
                 assert!(shape.tokens_each >= count && shape.tokens_each.is_multiple_of(token_side));
-                assert_eq!(shape.token_side, token_side);
                 assert!(shape.rows_each.is_multiple_of(if gate && count > 16 { 32 } else { 16 }));
                 // Sums pass through shared memory.
                 let sums = 16 * shape.split * 16 * (shape.rows_each / 4 + 1);

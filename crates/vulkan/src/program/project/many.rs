@@ -123,7 +123,7 @@ impl Programmer<'_> {
             (project_fragments::EARLY, u32::from(shape.early)),
             (project_fragments::SHARERS, order.sharers),
             (project_fragments::NEXT_ROWS, next_rows),
-            (project_fragments::TOKEN_SIDE, shape.token_side),
+            (project_fragments::TOKEN_SIDE, order.token_side),
         ]);
         let variant = Variant { shader: Shader::ProjectFragments, constants };
         let groups = [count.div_ceil(shape.tokens_each), workgroups, 1];
