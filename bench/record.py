@@ -51,7 +51,7 @@ def call(words):
     try:
         done = subprocess.run([str(word) for word in words], capture_output=True, text=True)
     except FileNotFoundError:
-        raise SystemExit(f"there is no program {words[0]}") from None
+        raise SystemExit(f"there is no program {words[0]}: build or install it, or name where it is (--help)") from None
     if done.returncode != 0:
         raise SystemExit(f"{shlex.join(map(str, words))} failed with {done.returncode}:\n{done.stderr[-2000:]}")
     return done.stdout, done.stderr
@@ -135,7 +135,12 @@ class Record:
 
     def __init__(self, out, settings, part=""):
         self.file = Path(out) / (f"raw-{part}.json" if part else "raw.json")
-        self.file.parent.mkdir(parents=True, exist_ok=True)
+        if self.file.exists():
+            raise SystemExit(f"{self.file} is there already: name another --out, another --part, or remove it")
+        try:
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise SystemExit(f"cannot make the folder {self.file.parent}: {error.strerror}") from None
         self.runs = []
         self.head = {"date": time.strftime("%Y-%m-%d"), "machine": processor(), **settings}
 

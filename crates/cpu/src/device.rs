@@ -72,10 +72,10 @@ impl Device for CpuDevice {
     fn description(&self) -> String {
         let CpuOptions { level, threads, prompt_weights } = self.options;
         let word = if threads == 1 { "thread" } else { "threads" };
+        // Whether other plans keep a second form is known when they are recorded (`Engine::runs_on`).
         let forms = match prompt_weights {
             PromptWeights::Off if level.rotates() => ", weights in one form",
-            PromptWeights::On => ", weights in two forms",
-            PromptWeights::Auto | PromptWeights::Off => "",
+            _ => "",
         };
         format!("cpu ({level}, {threads} {word}{forms})")
     }

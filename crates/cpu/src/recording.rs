@@ -295,6 +295,10 @@ impl Recording for CpuRecording {
         &self.plan
     }
 
+    fn keeps_prompt_weights(&self) -> bool {
+        self.kept.is_some()
+    }
+
     fn submit(
         &mut self,
         segment: usize,

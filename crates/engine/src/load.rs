@@ -270,11 +270,19 @@ impl Engine {
         self.devices.iter().any(|device| device.is_lost())
     }
 
+    /// Whether a device keeps weights in a second form, for steps of many rows.
+    pub fn keeps_prompt_weights(&self) -> bool {
+        self.executor.recordings().any(|recording| recording.keeps_prompt_weights())
+    }
+
     /// What computes, in words, and how many layers it leaves to others.
     pub fn runs_on(&self) -> String {
         let plan = self.plan();
         let head = plan.head_device();
         let mut text = self.devices[head.0].description();
+        if self.keeps_prompt_weights() {
+            text.push_str(", weights in two forms");
+        }
         for id in plan.device_ids().filter(|&id| id != head) {
             let (count, name) = (plan.layers_on(id).len(), &plan.devices[id.0].name);
             text.push_str(&match plan.is_accelerator(id) {

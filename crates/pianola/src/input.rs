@@ -123,7 +123,14 @@ pub enum FirstWord {
 /// Whether a word that stands before others names a model, as people write it who know Ollama.
 pub fn first_word(word: &str) -> FirstWord {
     let file = word.ends_with(".gguf") && Path::new(word).is_file();
-    let on_hub = word.split('/').count() >= 2 && word.to_ascii_lowercase().contains("gguf");
+    let plain = |text: &str| {
+        !text.is_empty()
+            && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/'))
+    };
+    // Of the form owner/name or owner/name:tag: a prompt that speaks of files has blanks.
+    let on_hub = word.contains('/')
+        && word.split(':').all(plain)
+        && word.to_ascii_lowercase().contains("gguf");
     let stored = || {
         let path = Store::open().ok().map(|store| store.models().join(format!("{word}.gguf")));
         !word.contains('/') && path.is_some_and(|path| path.is_file())
@@ -131,10 +138,6 @@ pub fn first_word(word: &str) -> FirstWord {
     if catalogue::find(word).is_some() || file || on_hub || stored() {
         return FirstWord::Model;
     }
-    let plain = |text: &str| {
-        !text.is_empty()
-            && text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | '/'))
-    };
     let tagged = word.split_once(':').is_some_and(|(name, tag)| {
         let letter = name.starts_with(|c: char| c.is_ascii_alphabetic());
         letter && plain(name) && plain(tag) && !tag.contains('/')
@@ -204,13 +207,16 @@ mod tests {
 
     #[test]
     fn names_of_models_are_told_from_words() {
-        for model in ["qwen2.5-coder:1.5b", "gemma3", "SmolLM2", "hf.co/owner/name-GGUF"] {
+        let hub = ["hf.co/owner/name-GGUF", "owner/name-gguf:q4_k_m", "hf:owner/name-GGUF"];
+        for model in ["qwen2.5-coder:1.5b", "gemma3", "SmolLM2"].into_iter().chain(hub) {
             assert_eq!(first_word(model), FirstWord::Model, "{model}");
         }
         for alike in ["llama3:8b", "mistral:latest", "absent.gguf"] {
             assert_eq!(first_word(alike), FirstWord::LikeModel, "{alike}");
         }
-        for word in ["why", "Note:", "10:30", "and/or", "a:b?", "https://x.org/"] {
+        let quoted = ["What do GGUF and/or safetensors hold?", "Why use GGUF/GGML?"];
+        let words = ["why", "Note:", "10:30", "and/or", "a:b?", "https://x.org/"];
+        for word in words.into_iter().chain(quoted) {
             assert_eq!(first_word(word), FirstWord::Prompt, "{word}");
         }
     }

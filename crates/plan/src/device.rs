@@ -130,7 +130,7 @@ impl PromptWeights {
             (PromptWeights::Off, _) | (PromptWeights::Auto, Some(_)) => Ok(false),
             (PromptWeights::On, None) => Ok(true),
             (PromptWeights::On, Some(why)) => Err(DeviceError::Unsupported(format!(
-                "prompts cannot have weights of their own here: {why}; leave the choice to the program"
+                "prompts cannot have weights of their own here: {why}; use --prompt-weights auto, or leave that out"
             ))),
             (PromptWeights::Auto, None) => auto(),
         }
@@ -286,6 +286,11 @@ pub trait Recording: Probe + Send {
     /// a device has to be measured apart from its recordings.
     fn measure(&self) -> Option<Ceilings> {
         None
+    }
+
+    /// Whether it keeps weights in a second form ([`PromptWeights`]): what was decided when it was recorded.
+    fn keeps_prompt_weights(&self) -> bool {
+        false
     }
 
     /// How often the device failed and the recording itself computed on the processor what it should

@@ -285,6 +285,10 @@ impl Recording for VulkanRecording {
         &self.plan
     }
 
+    fn keeps_prompt_weights(&self) -> bool {
+        self.weights.has_prompt_form()
+    }
+
     fn submit(
         &mut self,
         segment: usize,

@@ -62,6 +62,14 @@ impl Weights {
         Ok(())
     }
 
+    /// Whether a matrix has the form for prompts.
+    pub fn has_prompt_form(&self) -> bool {
+        let has = |slices: &[Slice]| slices.iter().any(|slice| slice.prompt_form.is_some());
+        let of_matrix =
+            |weight: &Weight| matches!(weight, Weight::Matrix(matrix) if has(&matrix.slices));
+        self.list.iter().any(of_matrix)
+    }
+
     /// What makes the form for prompts: a launch for every slice that has one.
     fn rotations(&self, limits: &Limits) -> Vec<Dispatch> {
         let matrices = self.list.iter().filter_map(|weight| match weight {

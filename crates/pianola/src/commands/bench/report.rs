@@ -84,6 +84,7 @@ fn options(engine: &Engine) -> Value {
         "logit_rows": plan.options.max_logit_rows,
         "drivers": gpus.iter().map(driver).collect::<Vec<_>>(),
         "reproducible": plan.options.reproducible,
+        "weights_in_two_forms": engine.keeps_prompt_weights(),
         "tuned": gpus.iter().any(|gpu| !gpu.options.tuning.is_empty()),
     })
 }
