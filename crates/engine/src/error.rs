@@ -295,7 +295,7 @@ pub(crate) fn device_kind(error: &DeviceError) -> ErrorKind {
         DeviceError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
         DeviceError::Lost { .. } => ErrorKind::DeviceLost,
         DeviceError::MissingTensor(_) | DeviceError::Shape { .. } => ErrorKind::Load,
-        DeviceError::Unsupported(_) => ErrorKind::Unsupported,
+        DeviceError::Unsupported(_) | DeviceError::UnsupportedOption(_) => ErrorKind::Unsupported,
         DeviceError::Interrupted => ErrorKind::Stopped,
         DeviceError::BadStep(_) | DeviceError::Timeout { .. } | DeviceError::Failed { .. } => {
             ErrorKind::Internal

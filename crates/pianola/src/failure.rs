@@ -186,8 +186,6 @@ fn device_advice(error: &DeviceError) -> String {
         DeviceError::OutOfMemory { .. } => {
             advise(&["--context", "--kv-type", "--layers-on-gpu", "--device cpu"])
         }
-        // What names the option that mends it needs no other advice.
-        DeviceError::Unsupported(why) if why.contains("use --") => String::new(),
         DeviceError::Unsupported(_) | DeviceError::Timeout { .. } | DeviceError::Failed { .. } => {
             advise(&["--device cpu"])
         }

@@ -129,7 +129,7 @@ impl PromptWeights {
         match (self, obstacle) {
             (PromptWeights::Off, _) | (PromptWeights::Auto, Some(_)) => Ok(false),
             (PromptWeights::On, None) => Ok(true),
-            (PromptWeights::On, Some(why)) => Err(DeviceError::Unsupported(format!(
+            (PromptWeights::On, Some(why)) => Err(DeviceError::UnsupportedOption(format!(
                 "prompts cannot have weights of their own here: {why}; use --prompt-weights auto, or leave that out"
             ))),
             (PromptWeights::Auto, None) => auto(),

@@ -67,4 +67,7 @@ pub enum DeviceError {
     /// The machine lacks something that was asked for.
     #[error("{0}")]
     Unsupported(String),
+    /// An option that the device or the plan cannot do; the message names the one to use instead.
+    #[error("{0}")]
+    UnsupportedOption(String),
 }

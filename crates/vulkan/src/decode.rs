@@ -42,14 +42,14 @@ pub struct PersistentTrial {
 
 /// The error of a plan whose single rows cannot be played as [`Decode::Chained`] asks.
 pub(crate) fn chain_refusal(why: &str) -> DeviceError {
-    DeviceError::Unsupported(format!(
+    DeviceError::UnsupportedOption(format!(
         "kernels that overlap (--decode chained) are not possible here: {why}; use --decode dispatches"
     ))
 }
 
 /// The error of a plan whose single rows cannot be played as [`Decode::Persistent`] asks.
 pub(crate) fn refusal(why: &str) -> DeviceError {
-    DeviceError::Unsupported(format!(
+    DeviceError::UnsupportedOption(format!(
         "resident workgroups (--decode persistent) are not possible here: {why}; use --decode dispatches"
     ))
 }

@@ -62,26 +62,26 @@ impl Weights {
         Ok(())
     }
 
-    /// Whether a matrix has the form for prompts.
-    pub fn has_prompt_form(&self) -> bool {
-        let has = |slices: &[Slice]| slices.iter().any(|slice| slice.prompt_form.is_some());
-        let of_matrix =
-            |weight: &Weight| matches!(weight, Weight::Matrix(matrix) if has(&matrix.slices));
-        self.list.iter().any(of_matrix)
-    }
-
-    /// What makes the form for prompts: a launch for every slice that has one.
-    fn rotations(&self, limits: &Limits) -> Vec<Dispatch> {
+    /// Every slice that has the form for prompts, with its matrix and the form.
+    fn prompt_forms(&self) -> impl Iterator<Item = (&Matrix, &Slice, Region)> {
         let matrices = self.list.iter().filter_map(|weight| match weight {
             Weight::Matrix(matrix) => Some(matrix),
             _ => None,
         });
         let slices =
             matrices.flat_map(|matrix| matrix.slices.iter().map(move |slice| (matrix, slice)));
-        slices
-            .filter_map(|(matrix, slice)| {
-                slice.prompt_form.map(|form| rotate(limits, matrix, slice, form))
-            })
+        slices.filter_map(|(matrix, slice)| Some((matrix, slice, slice.prompt_form?)))
+    }
+
+    /// Whether a matrix has the form for prompts.
+    pub fn has_prompt_form(&self) -> bool {
+        self.prompt_forms().next().is_some()
+    }
+
+    /// What makes the form for prompts: a launch for every slice that has one.
+    fn rotations(&self, limits: &Limits) -> Vec<Dispatch> {
+        self.prompt_forms()
+            .map(|(matrix, slice, form)| rotate(limits, matrix, slice, form))
             .collect()
     }
 }

@@ -230,8 +230,8 @@ fn balanced_split(workgroups: u32, stages: u32, units: u32) -> u32 {
 
 /// Subgroups that share a piece of a gate that is a single matrix high: those with the fewest empty turns over the stages.
 fn even_split(stages: u32) -> u32 {
-    let empty = |split: &u32| f64::from(stages.div_ceil(*split) * split) / f64::from(stages);
-    [6, 5, 7, 4].into_iter().min_by(|a, b| empty(a).total_cmp(&empty(b))).expect("there are some")
+    let turns = |split: &u32| stages.div_ceil(*split) * split;
+    [6, 5, 7, 4].into_iter().min_by_key(turns).expect("there are some")
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ impl VulkanRecording {
     /// Chains single rows where that is possible, else leaves them to dispatches with barriers.
     pub(super) fn choose_chain(&mut self, trial: ChainTrial) -> Result<(), DeviceError> {
         match self.set_up_chain(trial) {
-            Err(DeviceError::Unsupported(_)) => {
+            Err(DeviceError::Unsupported(_) | DeviceError::UnsupportedOption(_)) => {
                 if self.gave_up() {
                     self.chain = None;
                     self.set_notice("did not overlap in the test at load: single tokens are computed with barriers between kernels");
