@@ -18,7 +18,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::choose::{self, Entry, INDEX};
+use crate::choose::{self, INDEX, SizedFile};
 use crate::error::HubError;
 use crate::fetch::Progress;
 use crate::name::Repository;
@@ -149,7 +149,7 @@ pub(crate) fn is_whole(folder: &Path) -> bool {
 }
 
 /// The files below a folder whose contents are there, with paths relative to it.
-pub(crate) fn collect(folder: &Path, prefix: &str, files: &mut Vec<Entry>) {
+pub(crate) fn collect(folder: &Path, prefix: &str, files: &mut Vec<SizedFile>) {
     // Folders in repositories are few and shallow; a link to a folder is none of the hub's.
     if prefix.matches('/').count() > 8 {
         return;
@@ -160,26 +160,13 @@ pub(crate) fn collect(folder: &Path, prefix: &str, files: &mut Vec<Entry>) {
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             collect(&entry.path(), &format!("{path}/"), files);
         } else if let Ok(found) = fs::metadata(entry.path()) {
-            files.push(Entry { path, size: found.len() });
+            files.push(SizedFile { path, size: found.len() });
         }
     }
 }
 
 pub(crate) fn create_folder(folder: &Path) -> Result<(), HubError> {
     fs::create_dir_all(folder).map_err(HubError::io("create", folder))
-}
-
-/// Bytes an ordinary user may still write where this folder is or will be; none if unknown.
-#[cfg(unix)]
-pub(crate) fn free_space(folder: &Path) -> Option<u64> {
-    let existing = folder.ancestors().find(|folder| folder.exists())?;
-    let disk = rustix::fs::statvfs(existing).ok()?;
-    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
-}
-
-#[cfg(not(unix))]
-pub(crate) fn free_space(_: &Path) -> Option<u64> {
-    None
 }
 
 /// A file that is fetched by this process and no other. The system releases it when the process ends.

@@ -8,13 +8,13 @@ use crate::name::Repository;
 
 /// A file of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
+pub(crate) struct SizedFile {
     /// With slashes.
     pub path: String,
     pub size: u64,
 }
 
-impl Entry {
+impl SizedFile {
     /// Its name without its folder.
     fn name(&self) -> &str {
         self.path.rsplit('/').next().unwrap_or(&self.path)
@@ -50,10 +50,10 @@ const FOLDER_CHOICE: &str = "safetensors";
 /// Chooses among the files of a repository. `memory` is what weights may take, where it is known.
 pub(crate) fn choose(
     repository: &Repository,
-    files: &[Entry],
+    files: &[SizedFile],
     memory: Option<u64>,
 ) -> Result<Selection, HubError> {
-    let ggufs: Vec<&Entry> = files.iter().filter(|file| is_model(file)).collect();
+    let ggufs: Vec<&SizedFile> = files.iter().filter(|file| is_model(file)).collect();
     let choice = repository.choice.as_deref();
     let folder = choice.is_some_and(|choice| choice.eq_ignore_ascii_case(FOLDER_CHOICE));
     match choice {
@@ -66,7 +66,7 @@ pub(crate) fn choose(
 
 /// Whether it is a language model in one file: not the part of one that reads pictures, nor what a
 /// quantiser was told.
-pub(crate) fn is_model(file: &Entry) -> bool {
+pub(crate) fn is_model(file: &SizedFile) -> bool {
     let name = file.name().to_ascii_lowercase();
     name.ends_with(".gguf") && !name.contains("mmproj") && !name.contains("imatrix")
 }
@@ -74,15 +74,16 @@ pub(crate) fn is_model(file: &Entry) -> bool {
 /// The file that was asked for by its path, its name or its quantisation.
 fn by_choice(
     repository: &Repository,
-    ggufs: &[&Entry],
+    ggufs: &[&SizedFile],
     choice: &str,
 ) -> Result<Selection, HubError> {
-    let named = |file: &&&Entry| {
+    let named = |file: &&&SizedFile| {
         file.path.eq_ignore_ascii_case(choice) || file.name().eq_ignore_ascii_case(choice)
     };
-    let labelled =
-        |file: &&&Entry| quantisation(file).is_some_and(|label| label.eq_ignore_ascii_case(choice));
-    let mut found: Vec<&Entry> = ggufs.iter().filter(named).copied().collect();
+    let labelled = |file: &&&SizedFile| {
+        quantisation(file).is_some_and(|label| label.eq_ignore_ascii_case(choice))
+    };
+    let mut found: Vec<&SizedFile> = ggufs.iter().filter(named).copied().collect();
     if found.is_empty() {
         found = ggufs.iter().filter(labelled).copied().collect();
     }
@@ -114,17 +115,17 @@ fn by_choice(
 /// unquantised ones only where there is nothing else, since they are slower for nearly nothing.
 fn by_memory(
     repository: &Repository,
-    ggufs: &[&Entry],
+    ggufs: &[&SizedFile],
     memory: Option<u64>,
 ) -> Result<Selection, HubError> {
-    let runs: Vec<(&Entry, String)> = ggufs
+    let runs: Vec<(&SizedFile, String)> = ggufs
         .iter()
         .filter(|file| part_of(file).is_none())
         .filter_map(|file| {
             Some((*file, quantisation(file).filter(|label| type_of(label).is_some())?))
         })
         .collect();
-    let unlabelled: Vec<&Entry> =
+    let unlabelled: Vec<&SizedFile> =
         ggufs.iter().filter(|file| quantisation(file).is_none()).copied().collect();
     if let ([], [only]) = (&runs[..], &unlabelled[..]) {
         let reason = format!("{} ({}), its only model", only.path, megabytes(only.size));
@@ -132,17 +133,17 @@ fn by_memory(
     }
     let quantised = |label: &str| type_of(label).is_some_and(TensorType::is_quantized);
     let any_quantised = runs.iter().any(|(_, label)| quantised(label));
-    let mut candidates: Vec<&(&Entry, String)> =
+    let mut candidates: Vec<&(&SizedFile, String)> =
         runs.iter().filter(|(_, label)| quantised(label) || !any_quantised).collect();
     candidates.sort_by_key(|(file, _)| std::cmp::Reverse(file.size));
-    let fits = |file: &Entry| memory.is_none_or(|memory| needed(file.size) <= memory);
+    let fits = |file: &SizedFile| memory.is_none_or(|memory| needed(file.size) <= memory);
     let best = candidates.iter().find(|(file, _)| fits(file)).or(candidates.last());
     let Some((file, label)) = best else {
         let found = names(ggufs.iter().copied());
         return Err(HubError::NothingRuns { repository: repository.to_string(), found });
     };
     // Two files of one quantisation are two models.
-    let twins: Vec<&Entry> =
+    let twins: Vec<&SizedFile> =
         runs.iter().filter(|(_, other)| other == label).map(|(file, _)| *file).collect();
     if twins.len() > 1 {
         return Err(HubError::Ambiguous {
@@ -178,17 +179,17 @@ fn needed(size: u64) -> u64 {
     size + size / 8 + (512 << 20)
 }
 
-fn one(file: &Entry, reason: String) -> Selection {
+fn one(file: &SizedFile, reason: String) -> Selection {
     Selection { files: vec![file.path.clone()], gguf: Some(file.path.clone()), reason }
 }
 
 /// `config.json`, the tokeniser and the weights.
-fn choose_folder(repository: &Repository, files: &[Entry]) -> Result<Selection, HubError> {
+fn choose_folder(repository: &Repository, files: &[SizedFile]) -> Result<Selection, HubError> {
     let find = |name: &str| files.iter().find(|file| file.path == name);
-    let weights: Vec<&Entry> = match (find(WEIGHTS), find(INDEX)) {
+    let weights: Vec<&SizedFile> = match (find(WEIGHTS), find(INDEX)) {
         (Some(single), _) => vec![single],
         (None, Some(index)) => {
-            let shard = |file: &&Entry| {
+            let shard = |file: &&SizedFile| {
                 file.path.starts_with("model-") && file.path.ends_with(".safetensors")
             };
             [index].into_iter().chain(files.iter().filter(shard)).collect()
@@ -207,7 +208,7 @@ fn choose_folder(repository: &Repository, files: &[Entry]) -> Result<Selection, 
 }
 
 /// The files in a sentence, not all of many.
-fn names<'a>(files: impl Iterator<Item = &'a Entry>) -> String {
+fn names<'a>(files: impl Iterator<Item = &'a SizedFile>) -> String {
     const MOST: usize = 24;
     let all: Vec<&str> = files.map(|file| file.path.as_str()).collect();
     match all.len() {
@@ -218,7 +219,7 @@ fn names<'a>(files: impl Iterator<Item = &'a Entry>) -> String {
 }
 
 /// The quantisation in a file's name, in capitals: the last word of it that can be one.
-fn quantisation(file: &Entry) -> Option<String> {
+fn quantisation(file: &SizedFile) -> Option<String> {
     let stem = file.name().to_ascii_uppercase();
     let stem = stem.strip_suffix(".GGUF").unwrap_or(&stem);
     let stem = part_of(file).map_or(stem, |length| &stem[..stem.len() - length]);
@@ -251,7 +252,7 @@ fn type_of(label: &str) -> Option<TensorType> {
 }
 
 /// The length of `-00001-of-00003` at the end of a name without `.gguf`; none where a file is whole.
-fn part_of(file: &Entry) -> Option<usize> {
+fn part_of(file: &SizedFile) -> Option<usize> {
     const LENGTH: usize = "-00001-of-00003".len();
     let name = file.name().to_ascii_lowercase();
     let stem = name.strip_suffix(".gguf")?;

@@ -4,9 +4,10 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use crate::cache::{Lock, RepositoryCache, free_space};
-use crate::choose::{self, Entry, Selection};
+use crate::cache::{Lock, RepositoryCache};
+use crate::choose::{self, Selection, SizedFile};
 use crate::client::{Client, Failure, Failures};
+use crate::disk::free_space;
 use crate::download::{Job, Watch, download, version_of};
 use crate::error::HubError;
 use crate::name::Repository;
@@ -126,7 +127,7 @@ impl Hub {
     }
 
     /// Bytes of these files that the cache lacks.
-    fn missing(&self, cache: &RepositoryCache, wanted: &[(&Entry, &Sum)]) -> u64 {
+    fn missing(&self, cache: &RepositoryCache, wanted: &[(&SizedFile, &Sum)]) -> u64 {
         let missing = wanted.iter().filter(|(file, sum)| !cache.has(sum, file.size));
         let left = missing.map(|(file, sum)| {
             let block = self.settings.pace.block;
@@ -231,7 +232,7 @@ struct Probe {
 }
 
 /// The chosen files with their sums, in the order in which they are fetched.
-fn wanted<'a>(listing: &'a Listing, selection: &Selection) -> Vec<(&'a Entry, &'a Sum)> {
+fn wanted<'a>(listing: &'a Listing, selection: &Selection) -> Vec<(&'a SizedFile, &'a Sum)> {
     let find = |path: &String| {
         let file = listing.files.iter().find(|file| file.path == *path)?;
         Some((file, listing.sums.get(path)?))
@@ -259,7 +260,7 @@ impl FetchFile<'_> {
     fn file(
         &self,
         commit: &str,
-        file: &Entry,
+        file: &SizedFile,
         sum: &Sum,
         report: &mut dyn Progress,
     ) -> Result<(), HubError> {

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::cache::{collect, is_whole};
-use crate::choose::{Entry, is_model};
+use crate::choose::{SizedFile, is_model};
 use crate::error::HubError;
 use crate::settings::Settings;
 use crate::sum::Sum;
@@ -269,7 +269,7 @@ impl LocalModels {
         } else {
             let sized = |path: &PathBuf| Some((file_name(path), fs::metadata(path).ok()?));
             let plain = entries.iter().filter_map(sized).filter(|(_, found)| found.is_file());
-            files.extend(plain.map(|(path, found)| Entry { path, size: found.len() }));
+            files.extend(plain.map(|(path, found)| SizedFile { path, size: found.len() }));
         }
         for file in files.iter().filter(|file| is_model(file)) {
             let name = file.path.trim_end_matches(".gguf").to_string();

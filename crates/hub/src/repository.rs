@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use serde::Deserialize;
 
-use crate::choose::Entry;
+use crate::choose::SizedFile;
 use crate::client::Client;
 use crate::error::HubError;
 use crate::name::{Repository, is_relative};
@@ -19,7 +19,7 @@ const MOST_PAGES: usize = 50;
 #[derive(Debug)]
 pub(crate) struct Listing {
     pub commit: String,
-    pub files: Vec<Entry>,
+    pub files: Vec<SizedFile>,
     /// By path.
     pub sums: HashMap<String, Sum>,
 }
@@ -84,7 +84,7 @@ fn parse<'a, T: Deserialize<'a>>(answer: &'a [u8], url: &str) -> Result<T, HubEr
     })
 }
 
-fn file(entry: TreeEntry, url: &str) -> Result<(Entry, Sum), HubError> {
+fn file(entry: TreeEntry, url: &str) -> Result<(SizedFile, Sum), HubError> {
     let (sum, size) = match &entry.lfs {
         // Some listings write the kind of sum in front.
         Some(large) => (large.oid.trim_start_matches("sha256:"), large.size),
@@ -92,7 +92,7 @@ fn file(entry: TreeEntry, url: &str) -> Result<(Entry, Sum), HubError> {
     };
     let sum = Sum::parse(sum).filter(|sum| matches!(sum, Sum::Sha256(_)) == entry.lfs.is_some());
     match sum {
-        Some(sum) if is_relative(&entry.path) => Ok((Entry { path: entry.path, size }, sum)),
+        Some(sum) if is_relative(&entry.path) => Ok((SizedFile { path: entry.path, size }, sum)),
         _ => Err(HubError::Protocol {
             url: url::without_query(url).to_string(),
             detail: format!("it lists a file {:?} that cannot be", entry.path),

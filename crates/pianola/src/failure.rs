@@ -7,15 +7,13 @@ use std::sync::OnceLock;
 
 use pianola_engine::sampler::SamplingError;
 use pianola_engine::{EngineError, ErrorKind};
-use pianola_hub::HubError;
+use pianola_hub::{HubError, ObtainError, PullError, StoreError};
 use pianola_model::ModelError;
 use pianola_npu::amdxdna::DriverError;
 use pianola_npu::package::PackageError;
 use pianola_plan::{DeviceError, PlanError};
 
 use crate::interrupt;
-use crate::pull::PullError;
-use crate::store::StoreError;
 
 /// Options of the command that runs; not set in tests, where all are known.
 static OPTIONS: OnceLock<BTreeSet<String>> = OnceLock::new();
@@ -309,6 +307,16 @@ impl From<PackageError> for Failure {
 
 const PARTS_KEPT: &str =
     "interrupted: parts that have arrived are kept, and `pianola pull` goes on";
+
+impl From<ObtainError> for Failure {
+    fn from(error: ObtainError) -> Failure {
+        match error {
+            ObtainError::Hub(error) => error.into(),
+            ObtainError::Pull(error) => error.into(),
+            ObtainError::Store(error) => error.into(),
+        }
+    }
+}
 
 impl From<PullError> for Failure {
     fn from(error: PullError) -> Failure {

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
 
-use crate::catalogue;
+use pianola_hub::{Store, catalogue};
+
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::store::Store;
 
 /// Where a prompt comes from: a file, standard input and words, as far as they are there.
 #[derive(Debug, Default)]

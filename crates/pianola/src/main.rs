@@ -1,7 +1,7 @@
 //! The command line of Pianola.
 //!
 //! ```text
-//! arguments ─► cli ─► commands/* ─► engine, store, pull
+//! arguments ─► cli ─► commands/* ─► engine, hub
 //!                         │
 //!            results ─► stdout     notices, progress, errors ─► stderr
 //! ```
@@ -12,30 +12,25 @@
 
 #![forbid(unsafe_code)]
 
-mod catalogue;
 mod cli;
 mod commands;
 mod console;
 mod device;
 mod failure;
 mod habits;
-mod hub;
 mod input;
 mod interrupt;
 mod memory;
 mod model;
 mod npu_device;
-mod obtain;
 mod options;
 mod output;
 mod profile;
 mod progress;
 mod prompt_line;
-mod pull;
 mod sampling;
 mod shapes;
 mod statistics;
-mod store;
 mod terminal;
 mod tuned;
 mod version;

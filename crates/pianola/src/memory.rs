@@ -1,9 +1,10 @@
-//! What a plan keeps in the memory of each device, and whether that fits.
+//! What a plan keeps in the memory of each device, whether that fits, and how much there is for weights.
 
 use std::sync::Arc;
 
 use pianola_engine::EngineError;
 use pianola_plan::{AllocationKind, Device, HeapShare, Plan};
+use pianola_vulkan::{GpuKind, Instance};
 
 use crate::failure::Failure;
 
@@ -51,4 +52,20 @@ impl DeviceMemory {
     pub fn bytes(&self) -> u64 {
         self.weights + self.prompt_weights + self.kv + self.working
     }
+}
+
+/// Bytes that weights may take: of the GPU that `--device auto` would take if it has memory of its own,
+/// else of the machine.
+pub fn for_weights() -> Option<u64> {
+    let gpus = Instance::load().and_then(|instance| pianola_vulkan::describe(&instance));
+    let own = gpus
+        .into_iter()
+        .flatten()
+        .filter(|gpu| gpu.kind == GpuKind::Discrete && gpu.missing.is_empty());
+    let local = own.map(|gpu| {
+        gpu.heaps.iter().filter(|heap| heap.device_local).map(|heap| heap.budget).max().unwrap_or(0)
+    });
+    let available = || pianola_cpu::describe().memory.map(|(_, available)| available);
+    // An eighth of what the machine has is left to others.
+    local.max().or_else(|| available().map(|bytes| bytes - bytes / 8))
 }

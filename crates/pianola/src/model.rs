@@ -5,27 +5,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use pianola_engine::{Engine, EngineError, LoadOptions, Request, Speculation, Text};
+pub use pianola_hub::Located;
+use pianola_hub::catalogue::{self, Entry};
+use pianola_hub::obtain::{self, Freshness, stem};
+use pianola_hub::{Resolved, Store, StoreError};
 use pianola_model::ModelFile;
 use pianola_plan::{DeviceId, PAGE_TOKENS, Plan, PlanError, size_text};
 use pianola_vulkan::VulkanDevice;
 
-use crate::catalogue::{self, Entry};
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::hub::{self, Freshness};
-use crate::obtain;
+use crate::memory;
 use crate::options::{ComputeOptions, SpeculationOptions};
 use crate::progress;
-use crate::store::{Resolved, Store, StoreError};
-
-/// A model on this machine.
-#[derive(Debug)]
-pub struct Located {
-    /// What to call it: the catalogue's name, or that of its file.
-    pub label: String,
-    /// Its file or folder.
-    pub path: PathBuf,
-}
 
 /// What a name turned out to mean.
 #[derive(Debug)]
@@ -42,7 +34,8 @@ pub fn locate(name: impl AsRef<OsStr>, console: Console) -> Result<Located, Fail
         Found::Here(located) => Ok(located),
         Found::Catalogued(entry) => {
             console.notice(&format!("{} is not here yet and will be fetched once", entry.name));
-            obtain::fetch(entry, &Store::open()?, progress::on_stderr(console.quiet).as_mut())
+            let mut report = progress::on_stderr(console.quiet);
+            Ok(obtain::fetch(entry, &Store::open()?, report.as_mut())?)
         }
     }
 }
@@ -61,12 +54,13 @@ pub fn find(name: impl AsRef<OsStr>, console: Console) -> Result<Found, Failure>
     let path = match store.resolve(name) {
         Ok(Resolved::Installed(path) | Resolved::Path(path)) => path,
         Err(error @ (StoreError::Unknown { .. } | StoreError::NoSuchPath { .. })) => {
-            let elsewhere = hub::locate(name, Freshness::AnyCopy, &store, console)?;
-            return elsewhere.map(Found::Here).ok_or_else(|| error.into());
+            return elsewhere(name, Freshness::AnyCopy, &store, console)?
+                .map(Found::Here)
+                .ok_or_else(|| error.into());
         }
         Err(error) => return Err(error.into()),
         Ok(Resolved::NotYet(entry)) => {
-            let here = obtain::here(entry, &store, console)?;
+            let here = here(entry, &store, console)?;
             return Ok(here.map_or(Found::Catalogued(entry), Found::Here));
         }
     };
@@ -88,10 +82,24 @@ fn tell_namesake(name: &str, console: Console) {
     }
 }
 
-/// What a file or folder is called without its folder and ending.
-pub fn stem(path: &Path) -> String {
-    let name = if path.is_dir() { path.file_name() } else { path.file_stem() };
-    name.map_or_else(|| path.display().to_string(), |name| name.to_string_lossy().into_owned())
+/// The catalogue's model, if it is here; says so where another program has it.
+pub fn here(entry: &Entry, store: &Store, console: Console) -> Result<Option<Located>, Failure> {
+    let found = obtain::here(entry, store)?;
+    if let Some(other) = found.as_ref().filter(|found| found.label != entry.name) {
+        console.notice(&format!("{}: run where it is, {}", other.label, other.path.display()));
+    }
+    Ok(found)
+}
+
+/// Finds or fetches a model whose name the store does not know.
+pub fn elsewhere(
+    name: &str,
+    freshness: Freshness,
+    store: &Store,
+    console: Console,
+) -> Result<Option<Located>, Failure> {
+    let mut report = progress::on_stderr(console.quiet);
+    Ok(obtain::locate(name, freshness, store, memory::for_weights, report.as_mut())?)
 }
 
 /// Loads a model, with a bar if that takes a while.

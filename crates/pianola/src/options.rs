@@ -7,10 +7,10 @@ use clap::Args;
 use pianola_cpu::{CpuOptions, Level};
 use pianola_engine::LoadOptions;
 use pianola_formats::TensorType;
+use pianola_hub::catalogue;
 use pianola_plan::{KvType, Numeric, PromptWeights};
 use pianola_vulkan::{Decode, VulkanOptions};
 
-use crate::catalogue;
 use crate::console::{Console, count};
 use crate::device::{self, DeviceChoice, NpuUse};
 use crate::failure::Failure;

@@ -3,11 +3,11 @@
 
 use std::path::{Path, PathBuf};
 
+use pianola_hub::Store;
 use pianola_vulkan::{Gpu, Tuning};
 
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::store::Store;
 
 /// Where a device's choices are kept.
 pub fn path(gpu: &Gpu) -> Result<PathBuf, Failure> {

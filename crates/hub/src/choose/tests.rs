@@ -2,8 +2,8 @@ use super::*;
 
 const GB: u64 = 1_000_000_000;
 
-fn file(path: &str, size: u64) -> Entry {
-    Entry { path: path.into(), size }
+fn file(path: &str, size: u64) -> SizedFile {
+    SizedFile { path: path.into(), size }
 }
 
 fn repository(choice: Option<&str>) -> Repository {
@@ -15,7 +15,7 @@ fn repository(choice: Option<&str>) -> Repository {
     }
 }
 
-fn usual() -> Vec<Entry> {
+fn usual() -> Vec<SizedFile> {
     [
         ("README.md", 0),
         ("config.json", 0),
@@ -32,11 +32,11 @@ fn usual() -> Vec<Entry> {
     .to_vec()
 }
 
-fn chosen(files: &[Entry], choice: Option<&str>, memory: Option<u64>) -> Selection {
+fn chosen(files: &[SizedFile], choice: Option<&str>, memory: Option<u64>) -> Selection {
     choose(&repository(choice), files, memory).unwrap()
 }
 
-fn refusal(files: &[Entry], choice: Option<&str>) -> HubError {
+fn refusal(files: &[SizedFile], choice: Option<&str>) -> HubError {
     choose(&repository(choice), files, None).unwrap_err()
 }
 

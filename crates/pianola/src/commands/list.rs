@@ -3,12 +3,11 @@
 mod all;
 
 use clap::Args;
-use pianola_hub::{LocalModels, Program, Settings};
+use pianola_hub::{LocalModels, Program, Settings, State, Store};
 use serde_json::{Value, json};
 
 use crate::console::{self, Console};
 use crate::failure::Failure;
-use crate::store::{State, Store};
 use pianola_plan::size_text;
 
 /// List the models that are here, those of other programs too; with --all the catalogue.

@@ -14,12 +14,12 @@ mod share;
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use pianola_hub::Store;
 use pianola_npu::amdxdna::Generation;
 use pianola_npu::package::{Activation, BLayout, ElementType, Operation, Shape};
 
 use crate::console::Console;
 use crate::failure::Failure;
-use crate::store::Store;
 
 pub use list::{CHANGE_POWER_MODE, contexts, device_text, device_value, name};
 

@@ -3,15 +3,15 @@
 mod ahead;
 
 use clap::Args;
+use pianola_hub::catalogue::{self, CATALOGUE, Entry, Source};
+use pianola_hub::obtain::{self, Freshness};
+use pianola_hub::{Store, StoreError};
+use pianola_plan::size_text;
 
-use crate::catalogue::{self, CATALOGUE, Entry, Source};
 use crate::console::{self, Console};
 use crate::failure::Failure;
-use crate::hub::{self, Freshness};
-use crate::obtain;
+use crate::model;
 use crate::progress;
-use crate::store::{Store, StoreError};
-use pianola_plan::size_text;
 
 /// Fetch a model by its name.
 ///
@@ -59,7 +59,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     }
     match catalogue::find(&arguments.name) {
         Some(entry) => fetch(entry, &store, console),
-        None => match hub::locate(&arguments.name, Freshness::Newest, &store, console)? {
+        None => match model::elsewhere(&arguments.name, Freshness::Newest, &store, console)? {
             Some(found) => console::print_line(&found.path.display().to_string()),
             None => Err(StoreError::unknown(&arguments.name).into()),
         },

@@ -1,10 +1,10 @@
 //! `rm`: removes a model from the store.
 
 use clap::Args;
+use pianola_hub::Store;
 
 use crate::console::{self, Console};
 use crate::failure::Failure;
-use crate::store::Store;
 use pianola_plan::size_text;
 
 /// Remove a model that was fetched, and what an unfinished pull of it left.

@@ -3,13 +3,13 @@
 use std::io::{BufRead, IsTerminal};
 use std::path::PathBuf;
 
+use pianola_hub::Store;
 use rustyline::error::ReadlineError;
 use rustyline::history::FileHistory;
 
 use super::paste::PasteWatch;
 use crate::console;
 use crate::failure::Failure;
-use crate::store::Store;
 use crate::terminal::{self, Silence};
 
 /// What the user wrote.

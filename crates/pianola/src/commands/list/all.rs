@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 
 use pianola_engine::{Engine, LoadOptions};
+use pianola_hub::catalogue::{CATALOGUE, Entry, Size, SizeOrigin, Source};
+use pianola_hub::obtain::OnMachine;
+use pianola_hub::{Listed, State};
+use pianola_plan::size_text;
 use serde_json::{Value, json};
 
-use crate::catalogue::{CATALOGUE, Entry, Size, SizeOrigin, Source};
 use crate::console::{self, Console};
 use crate::failure::Failure;
-use crate::hub::OnMachine;
 use crate::memory::DeviceMemory;
 use crate::options::ComputeOptions;
-use crate::store::{Listed, State};
-use pianola_plan::size_text;
 
 /// Tokens of context that memory is stated for, or all that a model allows where that is less.
 const CONTEXT: usize = 4096;

@@ -3,19 +3,17 @@
 use std::path::PathBuf;
 
 use pianola_engine::{Engine, LoadOptions};
-use pianola_plan::Plan;
+use pianola_hub::catalogue::{self, Entry, SIZES_SEEN, SizeOrigin, Source};
+use pianola_hub::obtain::{self, Ahead};
+use pianola_hub::{Located, Store, StoreError, size_of};
+use pianola_plan::{Plan, size_text};
 use serde_json::{Value, json};
 
-use crate::catalogue::{self, Entry, SIZES_SEEN, SizeOrigin, Source};
 use crate::commands::plan::{PlanAnswer, measured, plan_of_file};
 use crate::console::{self, Console};
 use crate::failure::Failure;
-use crate::hub::{self, Ahead};
-use crate::model::Located;
-use crate::obtain;
 use crate::options::ComputeOptions;
-use crate::store::{Store, StoreError, size_of};
-use pianola_plan::size_text;
+use crate::{memory, model};
 
 /// What a pull would fetch.
 struct Fetch {
@@ -46,7 +44,7 @@ enum Run {
 pub fn run(name: &str, json: bool, store: &Store, console: Console) -> Result<(), Failure> {
     let (fetch, run) = match catalogue::find(name) {
         Some(entry) => {
-            let here = obtain::here(entry, store, console)?;
+            let here = model::here(entry, store, console)?;
             let run = planned(entry.name, console, |options| match &here {
                 Some(located) => plan_of_file(located, options),
                 None => Ok(Engine::plan_of_shape(entry.shape(), &entry.mixture(), options)?),
@@ -116,7 +114,7 @@ fn of_hub(name: &str, console: Console) -> Result<(Fetch, Run), Failure> {
         terms: None,
         path: None,
     };
-    match hub::ahead(name)?.ok_or_else(|| StoreError::unknown(name))? {
+    match obtain::ahead(name, memory::for_weights)?.ok_or_else(|| StoreError::unknown(name))? {
         Ahead::Cached(located) => {
             let run = planned(name, console, |options| plan_of_file(&located, options))?;
             // The cache links to its files.

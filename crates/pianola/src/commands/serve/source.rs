@@ -8,6 +8,8 @@ use std::time::UNIX_EPOCH;
 
 use pianola_engine::{Engine, EngineError, ErrorKind, LoadOptions, Service, Text};
 use pianola_formats::{HuggingFaceFolder, TensorInfo, TensorType};
+use pianola_hub::catalogue::{self, Entry};
+use pianola_hub::{Store, obtain, size_of};
 use pianola_model::{ModelError, ModelFile};
 use pianola_plan::{PlanError, WeightSpec, size_text};
 use pianola_server::{
@@ -15,14 +17,11 @@ use pianola_server::{
 };
 
 use super::Arguments;
-use crate::catalogue::{self, Entry};
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::model::{self, Located};
-use crate::obtain;
 use crate::options::{ComputeOptions, DEFAULT_MODEL, SpeculationOptions};
 use crate::progress::Progress;
-use crate::store::{Store, size_of};
 
 /// Where the server's models come from.
 pub struct Source {
@@ -96,7 +95,7 @@ impl Source {
 fn add_folder(models: &mut Vec<Served>, folder: &Path, console: Console) -> Result<(), Failure> {
     let paths = in_folder(folder).into_iter().collect::<Result<Vec<PathBuf>, Failure>>()?;
     let mut found: Vec<Served> =
-        paths.iter().map(|path| served(&model::stem(path), path)).collect();
+        paths.iter().map(|path| served(&obtain::stem(path), path)).collect();
     found.sort_by_key(|model| model.card.facts.is_none());
     let none_readable = models.is_empty() && found.iter().all(|model| model.card.facts.is_none());
     for model in found {
@@ -336,6 +335,7 @@ impl ModelSource for Source {
         };
         let mut report = Pulled { progress, state, cancelled: false };
         let located = obtain::fetch(entry, &store, &mut report)
+            .map_err(Failure::from)
             .map_err(|failure| failed(failure.message().unwrap_or("it was interrupted").into()))?;
         let model = served(entry.name, &located.path);
         add(&mut self.served(), model.clone())

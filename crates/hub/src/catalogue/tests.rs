@@ -1,8 +1,8 @@
 use std::collections::HashSet;
 
-use pianola_hub::{Reference, Settings};
-
 use super::*;
+use crate::name::Reference;
+use crate::settings::Settings;
 
 fn on_hub() -> impl Iterator<Item = (&'static Entry, &'static HubFile)> {
     CATALOGUE.iter().filter_map(|entry| match &entry.source {

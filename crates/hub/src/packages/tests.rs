@@ -2,6 +2,7 @@
 //! pip fails.
 
 use std::io::Write;
+use std::path::Path;
 
 use super::*;
 use crate::catalogue::{PartedFile, Source, Terms, TermsText};

