@@ -1,7 +1,7 @@
 //! Times of grammars over a model's vocabulary: `cargo run --release -p pianola-grammar --example
 //! measure MODEL.gguf`.
 
-#[path = "../tests/support/schemas.rs"]
+#[path = "../tests/all/support/schemas.rs"]
 #[allow(dead_code, reason = "one schema of many")]
 mod schemas;
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks random answers with Python's jsonschema, formats included.
 
-    PIANOLA_WALKS=/tmp/walks.jsonl cargo test -p pianola-grammar --test walks
+    PIANOLA_WALKS=/tmp/walks.jsonl cargo test --release -p pianola-grammar --test all walks::
     pip install 'jsonschema[format]'
     crates/grammar/tests/validate.py /tmp/walks.jsonl
 """

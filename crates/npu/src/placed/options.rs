@@ -63,7 +63,7 @@ pub struct NpuOptions {
     /// None: what the packages allow; int8 before bf16, which the array computes at half the rate, unless
     /// the rotation is off. Divergence (KL) of the next token's distribution from exact mode's on SmolLM2
     /// 135M and Gemma 3 270M: bf16 0.0001; int8 in pieces of 512 0.0045 and 0.0039, without the rotation
-    /// 0.032 and 0.031 (`tests/placed_quality.rs`). The processor's fast mode has 0.0020 and 0.0016.
+    /// 0.032 and 0.031 (`tests/all/placed_quality.rs`). The processor's fast mode has 0.0020 and 0.0016.
     pub precision: Option<Precision>,
     /// Whether weights and inputs are rotated by a Hadamard matrix before they become int8, which spreads
     /// outliers over up to 128 columns. Off only to show what it is worth.

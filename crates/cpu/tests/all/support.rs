@@ -1,0 +1,10 @@
+//! What tests of several crates share.
+
+#[path = "../../../../tests/support/case.rs"]
+pub mod case;
+#[path = "../../../../tests/support/faults.rs"]
+pub mod faults;
+#[path = "../../../../tests/support/lone.rs"]
+pub mod lone;
+#[path = "../../../../tests/support/noise.rs"]
+pub mod noise;

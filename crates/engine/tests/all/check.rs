@@ -1,0 +1,188 @@
+//! `check` of a tiny shape on the processor and on a software driver: every section runs, everything
+//! that can be launched is compared, and what is wrong is found.
+
+use crate::support::gpu;
+use crate::support::tiny;
+use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level};
+use pianola_engine::{CheckEvent, CheckIssue, CheckOptions, CheckSubject, DeviceCheck, check};
+use pianola_formats::{TensorSource, TensorType};
+use pianola_plan::{
+    Allocation, Ceilings, Device, DeviceError, DeviceId, DeviceSpec, Fault, HeapShare,
+    KernelVariant, Numeric, Plan, Recording,
+};
+use pianola_vulkan::VulkanDevice;
+use std::path::Path;
+use std::sync::Arc;
+
+const QUICK: CheckOptions =
+    CheckOptions { quick: true, numeric: None, kv_type: None, reproducible: false };
+
+fn tiny() -> CheckSubject {
+    CheckSubject::random("tiny".to_string(), tiny::tiny_config(), TensorType::Q8_0)
+}
+
+fn checked(device: Arc<dyn Device>, options: CheckOptions) -> (DeviceCheck, Vec<String>) {
+    let mut sections = Vec::new();
+    let result = check(&tiny(), &device, options, &mut |event| {
+        if let CheckEvent::Section(section) = event {
+            sections.push(section.name.clone());
+        }
+    });
+    (result.unwrap(), sections)
+}
+
+/// The bound of the layers as a whole is above what they are off by, and not five times that.
+fn assert_close_bound(result: &DeviceCheck) {
+    let mut sections = result.sections.iter();
+    let layers = sections.find(|section| section.name.contains("layers")).unwrap();
+    println!("{}: {layers:?}", result.subject);
+    assert!(layers.compared > 10, "{layers:?}");
+    assert!(layers.worst_share > 0.2 && layers.worst_share < 0.9, "{layers:?}");
+}
+
+fn cpu(level: Level) -> Arc<dyn Device> {
+    Arc::new(CpuDevice { options: CpuOptions::bare(level, 2) })
+}
+
+/// Keeps weights in rotated form, where the level has it: a check's plans have many sequences.
+fn keeping_cpu(level: Level) -> Arc<dyn Device> {
+    Arc::new(CpuDevice { options: CpuOptions { level, threads: 2, ..CpuOptions::default() } })
+}
+
+#[test]
+fn the_processor_passes_with_everything_covered() {
+    let (one, two) = (cpu(Level::best()), keeping_cpu(Level::best()));
+    for (device, options) in [
+        (&one, QUICK),
+        (&one, CheckOptions::default()),
+        (&two, QUICK),
+        (&two, CheckOptions::default()),
+    ] {
+        let (result, sections) = checked(device.clone(), options);
+        assert!(result.passed(), "{:?}", result.issues);
+        assert!(result.sections.iter().all(|section| section.steps > 0));
+        assert_eq!(sections.len(), result.sections.len());
+        let own = &result.coverage[0];
+        assert!(own.reachable.len() > 10, "{:?}", own.reachable);
+        assert_eq!(own.missing(), Default::default());
+        let kept = own.reachable.iter().any(|variant| variant.choices.contains("kept"));
+        assert_eq!(kept, Arc::ptr_eq(device, &two) && Level::best().rotates());
+        assert_close_bound(&result);
+        assert!(result.notes.iter().any(|note| note.contains("sampled by the host")));
+        if !options.quick {
+            // Paired, not multiplied: most, not all.
+            let others = &result.coverage[1];
+            assert!(2 * others.covered() > others.reachable.len());
+            assert!(others.covered() < others.reachable.len());
+        }
+    }
+}
+
+#[test]
+#[ignore = "takes a software driver most of a minute: scripts/acceptance runs it"]
+fn a_software_driver_passes_and_samples_as_the_host() {
+    let gpu = VulkanDevice::new(gpu::options(&gpu::open()));
+    let (result, sections) = checked(Arc::new(gpu), QUICK);
+    assert!(result.passed(), "{:?}", result.issues);
+    assert_close_bound(&result);
+    assert!(sections.iter().any(|name| name.contains("sampled by the device")), "{sections:?}");
+    let own = &result.coverage[0];
+    println!("{} of {} variants: {:?}", own.covered(), own.reachable.len(), own.missing());
+    println!("{:?}, {:.1} s", result.notes, result.seconds);
+    // All of them, unless this machine is so slow that the time of a quick check is up.
+    let complete = own.missing().is_empty();
+    assert!(complete || result.notes.iter().any(|note| note.contains("further steps")));
+    assert!(own.covered() * 3 > own.reachable.len());
+    assert!(!own.missing().keys().any(|kernel| kernel.starts_with("sample")));
+}
+
+/// Weights that are not random, with outliers in some channels.
+#[test]
+#[ignore = "takes minutes: scripts/acceptance"]
+fn bounds_of_layers_are_close_for_models_in_use() {
+    let folder = std::env::var_os("PIANOLA_TEST_MODELS")
+        .expect("PIANOLA_TEST_MODELS is not set: run scripts/test, which fetches the models");
+    let gpu: Arc<dyn Device> = Arc::new(VulkanDevice::new(gpu::options(&gpu::open())));
+    for name in ["smollm2", "gemma3"] {
+        let path = Path::new(&folder).join(format!("{name}.gguf"));
+        let subject = CheckSubject::file(name.to_string(), &path, None).unwrap();
+        for device in [&cpu(Level::best()), &gpu] {
+            let result = check(&subject, device, QUICK, &mut |_| ()).unwrap();
+            assert!(result.passed(), "{name}: {:?}", result.issues);
+            assert_close_bound(&result);
+        }
+    }
+}
+
+/// A processor with a fault in its kernels.
+struct Faulty(Fault);
+
+impl Device for Faulty {
+    fn spec(&self) -> DeviceSpec {
+        CpuDevice::spec()
+    }
+
+    fn description(&self) -> String {
+        format!("a processor with {}", self.0.name())
+    }
+
+    fn memory(&self) -> Option<u64> {
+        None
+    }
+
+    fn allocations(&self, _plan: &Plan, _id: DeviceId) -> Result<Vec<Allocation>, DeviceError> {
+        Ok(Vec::new())
+    }
+
+    fn heaps(&self, _allocations: &[Allocation]) -> Option<Vec<HeapShare>> {
+        Some(Vec::new())
+    }
+
+    fn record(
+        &self,
+        plan: &Arc<Plan>,
+        id: DeviceId,
+        source: &dyn TensorSource,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Box<dyn Recording>, DeviceError> {
+        let options = CpuOptions::bare(Level::best(), 1);
+        let mut recording = CpuRecording::new(plan.clone(), id, source, options, progress)?;
+        recording.set_fault(Some(self.0));
+        Ok(Box::new(recording))
+    }
+
+    fn variants(&self, plan: &Plan, id: DeviceId) -> Result<Vec<KernelVariant>, DeviceError> {
+        CpuDevice { options: CpuOptions::bare(Level::best(), 1) }.variants(plan, id)
+    }
+
+    fn measure(&self, _numeric: Numeric) -> Option<Ceilings> {
+        None
+    }
+
+    fn as_any(&self) -> &dyn std::any::Any {
+        self
+    }
+}
+
+#[test]
+fn a_wrong_kernel_is_named_with_its_shape() {
+    let (result, _) = checked(Arc::new(Faulty(Fault::DroppedBlock)), QUICK);
+    assert!(!result.passed());
+    let first = result.issues[0].to_string();
+    for word in ["blk.0.attn_q+attn_k+attn_v", "64 x 64 q8_0", "f16 keys and values", "rows"] {
+        assert!(first.contains(word), "{first}");
+    }
+    assert!(result.issues.len() > 1 && result.issues.len() <= 10);
+    // The row is the step's, not the compared ones'.
+    let row = |issue: &CheckIssue| issue.reason.contains("row 449, column");
+    let stale = checked(Arc::new(Faulty(Fault::WrongTail)), QUICK).0;
+    assert!(stale.issues.iter().any(row), "{:?}", stale.issues);
+}
+
+#[test]
+fn every_fault_of_the_processor_is_found() {
+    for fault in Fault::ALL {
+        let (result, _) = checked(Arc::new(Faulty(fault)), QUICK);
+        assert!(!result.passed(), "{} was not noticed", fault.name());
+    }
+}

@@ -1,0 +1,28 @@
+//! All tests of the crate from outside, in one program: linking one for each file takes minutes.
+
+#[macro_use]
+mod common;
+
+mod bad_input;
+mod catalogue;
+mod chat;
+mod doctor;
+mod first_day;
+mod hostile;
+mod hub;
+mod machine;
+mod models;
+mod npu;
+mod npu_run;
+mod npu_serve;
+mod npu_share;
+mod run;
+mod serve;
+mod serve_http;
+mod serve_models;
+mod serve_requests;
+mod support;
+mod terminal;
+mod tokens;
+mod usage;
+mod vulkan;

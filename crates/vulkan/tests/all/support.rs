@@ -1,0 +1,14 @@
+//! What tests of several crates share.
+
+#[path = "../../../../tests/support/case.rs"]
+pub mod case;
+#[path = "../../../../tests/support/faults.rs"]
+pub mod faults;
+#[path = "../../../../tests/support/gpu.rs"]
+pub mod gpu;
+#[path = "../../../../tests/support/lone.rs"]
+pub mod lone;
+#[path = "../../../../tests/support/noise.rs"]
+pub mod noise;
+#[path = "../../../../tests/support/validation.rs"]
+pub mod validation;
