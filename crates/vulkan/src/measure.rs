@@ -126,7 +126,7 @@ pub(crate) fn rough_rate(gpu: &Arc<Gpu>, numeric: Numeric) -> Result<f64, Device
 
 /// Seconds that `groups` workgroups take to add to each of `outputs` values in memory, and seconds
 /// of a launch that does nothing: what decides whether a product that feeds another can share its
-/// launch (see BENCHMARKS.md).
+/// launch (`bench/lab/NOTES.md`, before the first entry).
 #[cfg(feature = "test-hooks")]
 pub fn atomic_additions(
     gpu: &Arc<Gpu>,

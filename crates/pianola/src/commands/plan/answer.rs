@@ -36,9 +36,9 @@ struct Speed {
 /// Rows of the prompt whose speed is predicted.
 const PROMPT: usize = 512;
 
-/// What was reached of the ceilings in benchmarks: `share` of them, and a time that every kernel takes
-/// besides. From the rows of BENCHMARKS.md of November 2026: two cores of an EPYC 9R14 for the
-/// processor, an H200 for GPUs. Other machines differ.
+/// Share of the ceiling that benchmarks reached, and a fixed time for every kernel. Taken from
+/// `bench/RESULTS.md` of November 2026: two cores of an EPYC for the processor, an H200 for GPUs.
+/// Other machines differ.
 struct Reached {
     share: f64,
     kernel_seconds: f64,
