@@ -207,7 +207,7 @@ impl Generation {
 
 /// How tokens are sampled where a request says nothing: small models lose the thread when they sample
 /// from their whole distribution.
-fn default_sampling() -> Sampling {
+pub(crate) fn default_sampling() -> Sampling {
     Sampling { temperature: 0.7, top_k: 40, top_p: 0.95, min_p: 0.05, ..Sampling::default() }
 }
 

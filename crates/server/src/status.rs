@@ -1,6 +1,7 @@
 //! The state of the models: `/metrics` for Prometheus and gateways, `/status` for the page. Both answer at
 //! once, from what the engines said after their last steps.
 
+use crate::generation::default_sampling;
 use crate::hub::{EngineState, ModelState};
 use crate::metrics::MetricsText;
 use crate::reply::{self, Reply};
@@ -241,6 +242,19 @@ fn system_memory() -> Option<u64> {
 }
 
 /// The numbers that the page's panel shows.
+/// What a request gets that leaves sampling to the server.
+fn described_sampling() -> Value {
+    let sampling = default_sampling();
+    // In decimal digits: 0.7 has no exact form, and a wider one shows it.
+    let digits = |value: f32| value.to_string().parse::<f64>().ok();
+    json!({
+        "temperature": digits(sampling.temperature),
+        "top_k": sampling.top_k,
+        "top_p": digits(sampling.top_p),
+        "min_p": digits(sampling.min_p),
+    })
+}
+
 pub(crate) fn status(state: &State) -> Reply {
     let described = |model: &ModelState| {
         let mut value = describe(model);
@@ -261,6 +275,7 @@ pub(crate) fn status(state: &State) -> Reply {
     }
     reply::ok(&json!({
         "version": state.options.version,
+        "sampling": described_sampling(),
         "uptime_seconds": state.started.elapsed().as_secs_f64(),
         "active_requests": state.active(),
         "models": models,

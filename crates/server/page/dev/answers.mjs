@@ -34,6 +34,21 @@ fn play(roll: &Roll) -> Result<(), Jam> {
 
 More in the [history](https://example.org/pianos?a=1&b=2) or at https://example.org/rolls.`;
 
+const maths = String.raw`The roots of \(ax^2 + bx + c = 0\) are
+
+\[
+x_{1,2} = \frac{-b \pm \sqrt{b^2 - 4ac}}{2a}
+\]
+
+A sum in a line: $\sum_{i=1}^{n} i = \frac{n(n+1)}{2}$. A matrix and cases:
+
+$$
+A = \begin{pmatrix} 1 & 0 \\ 0 & -1 \end{pmatrix}, \qquad
+f(x) = \begin{cases} x & \text{if } x > 0 \\ 0 & \text{otherwise} \end{cases}
+$$
+
+\begin{align} and $5 are left as they are.`;
+
 const hostile = `<script>window.hacked = 1</script>
 <img src=x onerror="window.hacked = 2">
 
@@ -53,6 +68,7 @@ const hostile = `<script>window.hacked = 1</script>
 
 export const ANSWERS = {
   markdown: { answer: markdown },
+  maths: { answer: maths },
   hostile: { answer: hostile },
   long: { answer: Array.from({ length: 60 }, (_, index) => `Paragraph ${index + 1} says that the paper roll moves on at an even speed, whatever the notes on it.`).join("\n\n") },
   think: { reasoning: "The question asks for a *number*.\n\nSix times seven is forty-two.", answer: "The answer is **42**." },

@@ -17,7 +17,7 @@ async function take(name, viewport, colorScheme) {
   const { context, page } = await openPage(browser, stub.url, { viewport, colorScheme });
   const shot = (what) => page.screenshot({ path: join(folder, `${name}-${colorScheme}-${what}.png`) });
   await shot("empty");
-  for (const text of ["How does a player piano keep time?", "think about six times seven", "markdown please"]) {
+  for (const text of ["How does a player piano keep time?", "think about six times seven", "maths please", "markdown please"]) {
     if (text.startsWith("think")) await page.evaluate(() => document.querySelector("#new").click());
     await send(page, text);
     await answered(page);

@@ -94,7 +94,7 @@ function statusOf(state) {
   const used = state.running * 14;
   const kept = Math.min(240, Math.floor(state.prompt / 8));
   const model = {
-    id: "smollm2:135m", state: "loaded", devices: "vulkan0 (made-up GPU) and cpu", context: 8192, lanes: 32,
+    id: "smollm2:135m", state: state.loading ? "loading" : "loaded", devices: "vulkan0 (made-up GPU) and cpu", context: 8192, lanes: 32,
     parts: [
       { device: "cpu", layers: [0, 8], head: false, weight_bytes: 34_000_000, heaps: [{ name: "host memory", used_bytes: 1.2e9, total_bytes: 16e9 }] },
       { device: "vulkan0", layers: [8, 30], head: true, weight_bytes: 101_000_000, heaps: [{ name: "device memory", used_bytes: 3.1e9, total_bytes: 8e9 }, { name: "shared memory", used_bytes: 2e8, total_bytes: null }] },
@@ -104,7 +104,7 @@ function statusOf(state) {
     busy_share: state.running ? 0.9 : 0.02,
   };
   const other = { id: "gemma3:4b", state: "unloaded", devices: null, context: null, lanes: null, parts: null, ceiling_tokens_per_second: null, running: null, waiting: null, kv: null, counters: null, busy_share: null };
-  return { version: "0.1.0 (stub)", uptime_seconds: (Date.now() - state.started) / 1000, models: [model, other] };
+  return { version: "0.1.0 (stub)", uptime_seconds: (Date.now() - state.started) / 1000, sampling: { temperature: 0.7, top_k: 40, top_p: 0.95, min_p: 0.05 }, models: [model, other] };
 }
 
 if (process.argv[1] && import.meta.url === pathToFileURL(process.argv[1]).href) {

@@ -73,7 +73,7 @@ export class App {
     press("new", () => this.openNew());
     press("toggle-panel", () => this.togglePanel());
     press("close-panel", () => this.togglePanel());
-    press("open-settings", () => this.settings.open(this.current.settings, this.preferences.key));
+    press("open-settings", () => this.openSettings());
     press("toggle-theme", () => this.switchTheme());
     press("export", () => download([...this.library.conversations.values()], "pianola conversations"));
     press("import", () => byId("import-file").click());
@@ -94,7 +94,7 @@ export class App {
       { key: "s", text: "Search conversations", run: () => this.sidebar.focusSearch() },
       { key: "r", text: "Answer again", run: () => this.retry(this.current.messages.at(-1)) },
       { key: "e", text: "Edit your last message", run: () => this.thread.edit() },
-      { key: ",", text: "Settings of the conversation", run: () => this.settings.open(this.current.settings, this.preferences.key) },
+      { key: ",", text: "Settings of the conversation", run: () => this.openSettings() },
       { key: "l", text: "Live panel", run: () => this.togglePanel() },
       { key: "t", text: "Light, dark or as the system", run: () => this.switchTheme() },
     ];
@@ -211,6 +211,9 @@ export class App {
     conversation.messages.push(answer);
     conversation.updated = Date.now();
     const generation = new Generation(conversation, answer, {
+      waiting: (_, reason) => {
+        if (conversation === this.current) this.thread.waiting(answer, reason);
+      },
       progress: () => {
         this.library.saveSoon(conversation);
         if (conversation === this.current) this.thread.update(answer);
@@ -240,6 +243,14 @@ export class App {
   }
 
   // Server and preferences
+
+  private openSettings(): void {
+    this.settings.open(this.current.settings, this.preferences.key);
+    const unknown = (error: unknown): void => {
+      if (!(error instanceof ServerError)) throw error;
+    };
+    this.client.status(AbortSignal.timeout(5000)).then((status) => this.settings.showDefaults(status.sampling ?? {}), unknown);
+  }
 
   private async loadModels(): Promise<void> {
     try {
@@ -291,7 +302,7 @@ export class App {
 
   private showTheme(): void {
     applyTheme(this.preferences.theme);
-    byId("theme-name").textContent = { system: "System", light: "Light", dark: "Dark" }[this.preferences.theme];
+    byId("theme-name").textContent = { system: "system", light: "light", dark: "dark" }[this.preferences.theme];
   }
 
   private prefer(change: Partial<Preferences>): void {

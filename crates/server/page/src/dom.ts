@@ -4,6 +4,7 @@ type Child = Node | string | null | undefined;
 type Attributes = Record<string, string | number | boolean | null | undefined>;
 
 const SVG = "http://www.w3.org/2000/svg";
+const MATHML = "http://www.w3.org/1998/Math/MathML";
 
 /** An element with attributes; `true` sets an empty attribute, `false` and `null` none. */
 export function element<K extends keyof HTMLElementTagNameMap>(name: K, attributes: Attributes = {}, ...children: Child[]): HTMLElementTagNameMap[K] {
@@ -12,6 +13,10 @@ export function element<K extends keyof HTMLElementTagNameMap>(name: K, attribut
 
 export function svg<K extends keyof SVGElementTagNameMap>(name: K, attributes: Attributes = {}, ...children: Child[]): SVGElementTagNameMap[K] {
   return fill(document.createElementNS(SVG, name) as SVGElementTagNameMap[K], attributes, children);
+}
+
+export function mathml<K extends keyof MathMLElementTagNameMap>(name: K, attributes: Attributes = {}, ...children: Child[]): MathMLElementTagNameMap[K] {
+  return fill(document.createElementNS(MATHML, name) as MathMLElementTagNameMap[K], attributes, children);
 }
 
 function fill<T extends Element>(node: T, attributes: Attributes, children: Child[]): T {

@@ -1,10 +1,15 @@
 // One answer while it is being written: receives the stream and keeps the answer up to date.
 
 import { isAbort, ServerError, type Client } from "./api/client";
-import type { ChatChunk, Timings, Usage } from "./api/types";
+import type { ChatChunk, Status, Timings, Usage } from "./api/types";
 import { promptOf, type Answer, type Conversation, type Figures } from "./store/conversation";
 
+/** Between two questions to the server for what keeps the first token. */
+const ASK_MS = 1000;
+
 export interface GenerationEvents {
+  /** No token has come yet; `reason` says what the server is doing. */
+  waiting(generation: Generation, reason: string): void;
   /** The answer has grown. */
   progress(generation: Generation): void;
   /** The answer has ended, whichever way; `failure` says why where the server refused it. */
@@ -35,6 +40,7 @@ export class Generation {
     let failure: ServerError | null = null;
     try {
       const messages = promptOf(conversation, conversation.messages.indexOf(answer));
+      void this.watch(client);
       const request = { model: answer.model, messages, ...conversation.settings.sampling };
       for await (const chunk of client.chat(request, this.controller.signal)) this.receive(chunk);
       answer.state = this.finish === "length" ? "length" : "complete";
@@ -53,6 +59,22 @@ export class Generation {
     }
     answer.figures = this.figures();
     this.events.ended(this, failure);
+  }
+
+  /** Tells what the server is doing until the first token comes. */
+  private async watch(client: Client): Promise<void> {
+    for (;;) {
+      await new Promise((resolve) => setTimeout(resolve, ASK_MS));
+      if (this.firstToken !== null || this.answer.state !== "streaming") return;
+      try {
+        const reason = reasonOf(await client.status(this.controller.signal), this.answer.model);
+        if (this.firstToken === null && this.answer.state === "streaming") this.events.waiting(this, reason);
+      } catch (error) {
+        // The answer itself says what is wrong.
+        if (isAbort(error) || error instanceof ServerError) return;
+        throw error;
+      }
+    }
   }
 
   private receive(chunk: ChatChunk): void {
@@ -85,4 +107,10 @@ export class Generation {
     };
     return Object.fromEntries(Object.entries(figures).filter(([, value]) => typeof value === "number")) as Figures;
   }
+}
+
+function reasonOf(status: Status, name: string): string {
+  const model = status.models?.find(({ id }) => id === name);
+  if (model?.state === "loading" || model?.state === "unloaded") return `Loading ${name}`;
+  return model?.waiting ? "Waiting for other requests to end" : "Reading the prompt";
 }

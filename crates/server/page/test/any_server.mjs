@@ -175,7 +175,7 @@ export const anyServer = {
     assert.ok((await lightness()) > 200);
     await page.click("#toggle-theme");
     await page.click("#toggle-theme");
-    assert.equal(await page.locator("#theme-name").textContent(), "Dark");
+    assert.equal(await page.locator("#theme-name").textContent(), "dark");
     assert.ok((await lightness()) < 60);
     await page.reload();
     assert.ok((await lightness()) < 60);

@@ -37,6 +37,49 @@ export const stubOnly = {
     await context.close();
   },
 
+  async "formulas and code are set"({ browser, url, assert }) {
+    const { context, page, problems } = await openPage(browser, url);
+    await send(page, "maths");
+    const answer = await answered(page);
+    assert.equal(await answer.locator("math").count(), 4);
+    assert.equal(await answer.locator("math[display=block]").count(), 2);
+    const heights = await answer.locator("mfrac").evaluateAll((nodes) => nodes.map((node) => node.getBoundingClientRect().height));
+    assert.ok(heights.every((height) => height > 15), `fractions are ${heights} high`);
+    assert.match(await answer.textContent(), /\\begin\{align\} and \$5 are left as they are\./);
+    await send(page, "markdown");
+    const colours = await (await answered(page)).locator(".code-keyword").evaluateAll((nodes) => nodes.map((node) => [node.textContent, getComputedStyle(node).color]));
+    assert.ok(colours.some(([text]) => text === "fn"));
+    const plain = await page.locator("pre code").last().evaluate((node) => getComputedStyle(node).color);
+    assert.notEqual(colours[0][1], plain);
+    assert.deepEqual(problems, []);
+    await context.close();
+  },
+
+  async "says that a model is being loaded"({ browser, url, stub, assert }) {
+    Object.assign(stub.state, { delay: 2500, loading: true });
+    const { context, page } = await openPage(browser, url);
+    await send(page, "Hello");
+    await page.waitForSelector("text=Loading smollm2:135m");
+    await answered(page);
+    assert.equal(await page.locator(".waiting").count(), 0);
+    stub.state.loading = false;
+    await context.close();
+  },
+
+  async "opening the live panel goes on following an answer"({ browser, url, stub, assert }) {
+    stub.state.pace = 4;
+    const { context, page } = await openPage(browser, url);
+    const gap = () => page.locator("#scroller").evaluate((node) => node.scrollHeight - node.clientHeight - node.scrollTop);
+    await send(page, "long");
+    await page.waitForFunction(() => document.querySelector("#scroller").scrollTop > 200);
+    for (let turn = 0; turn < 4; turn += 1) {
+      await page.click("#toggle-panel");
+      await page.waitForTimeout(300);
+      assert.ok((await gap()) < 48, `turn ${turn}: ${await gap()} pixels behind`);
+    }
+    await context.close();
+  },
+
   async "a growing answer keeps its finished blocks"({ browser, url, stub, assert }) {
     stub.state.pace = 5;
     const { context, page } = await openPage(browser, url);
@@ -84,12 +127,15 @@ export const stubOnly = {
     await page.fill("#sampling-temperature", "0.5");
     await page.fill("#sampling-top_k", "1.5");
     assert.equal(await page.getAttribute("#sampling-top_k", "aria-invalid"), "true");
+    assert.equal(await page.textContent("#sampling-top_k-hint"), "Not used: a whole number from 0 to 1000000 is needed.");
+    await page.waitForSelector("#sampling-min_p[placeholder^='0.05']");
     await page.fill("#sampling-seed", "7");
     await page.click("#settings >> text=Done");
     await page.selectOption("#model", "gemma3:4b");
     await send(page, "Hello");
     await answered(page);
-    const { messages, ...rest } = stub.state.lastRequest;
+    // The length was bounded on the way.
+    const { messages, max_tokens: _, ...rest } = stub.state.lastRequest;
     assert.deepEqual(messages, [{ role: "system", content: "Be brief." }, { role: "user", content: "Hello" }]);
     assert.deepEqual(rest, { model: "gemma3:4b", temperature: 0.5, seed: 7, stream: true, stream_options: { include_usage: true } });
     await page.reload();

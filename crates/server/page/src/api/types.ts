@@ -85,5 +85,7 @@ export interface ModelStatus {
 export interface Status {
   version?: string | null;
   uptime_seconds?: Count;
+  /** What the server takes where a request leaves a setting out. */
+  sampling?: Partial<Record<keyof Sampling, number | null>> | null;
   models?: ModelStatus[] | null;
 }

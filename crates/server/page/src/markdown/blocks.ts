@@ -13,6 +13,7 @@ export type Block =
   | { kind: "heading"; level: number; text: string }
   | { kind: "paragraph"; text: string }
   | { kind: "code"; language: string; text: string }
+  | { kind: "formula"; text: string; closed: boolean }
   | { kind: "quote"; blocks: Block[] }
   | { kind: "list"; start: number | null; tight: boolean; items: Block[][] }
   | { kind: "table"; align: Align[]; header: string[]; rows: string[][] }
@@ -76,6 +77,8 @@ function parseBlock(lines: string[], at: number, depth: number): [Block, number]
     if (isQuote(line)) return parseQuote(lines, at, depth);
     if (markerOf(line)) return parseList(lines, at, depth);
   }
+  const formula = parseFormulaBlock(lines, at);
+  if (formula) return formula;
   const align = tableAlign(line, lines[at + 1]);
   if (align) return parseTable(lines, at, align);
   return parseParagraph(lines, at, depth);
@@ -94,6 +97,30 @@ function parseCode(lines: string[], at: number, fence: Fence): [Block, number] {
   }
   const language = fence.info.trim().split(/\s+/, 1)[0] ?? "";
   return [{ kind: "code", language, text: text.join("\n") }, next];
+}
+
+/** A formula on lines of its own. It ends at a blank line at the latest; then it was none. */
+function parseFormulaBlock(lines: string[], at: number): [Block, number] | null {
+  const open = formulaSign(lines[at]!);
+  if (!open) return null;
+  const close = open === "$$" ? "$$" : "\\]";
+  const text: string[] = [];
+  for (let next = at; next < lines.length; next += 1) {
+    const line = next === at ? lines[next]!.trimStart().slice(open.length) : lines[next]!;
+    // The last line may be the beginning of one that is not blank.
+    if (next > at && next < lines.length - 1 && isBlank(line)) return null;
+    const end = line.indexOf(close);
+    text.push(end < 0 ? line : line.slice(0, end));
+    if (end < 0) continue;
+    // With words behind it, it belongs to a paragraph.
+    const rest = line.slice(end + close.length).trim();
+    return /^[.,;]?$/.test(rest) ? [{ kind: "formula", text: text.join("\n") + rest, closed: true }, next + 1] : null;
+  }
+  return [{ kind: "formula", text: text.join("\n"), closed: false }, lines.length];
+}
+
+function formulaSign(line: string): string | null {
+  return /^\s*(\$\$|\\\[)/.exec(line)?.[1] ?? null;
 }
 
 function parseQuote(lines: string[], at: number, depth: number): [Block, number] {
@@ -177,7 +204,7 @@ function parseParagraph(lines: string[], at: number, depth: number): [Block, num
 
 /** Whether `line` ends a paragraph above it. */
 function startsBlock(line: string): boolean {
-  if (fenceOf(line) || HEADING.test(line) || RULE.test(line) || isQuote(line)) return true;
+  if (fenceOf(line) || HEADING.test(line) || RULE.test(line) || isQuote(line) || formulaSign(line)) return true;
   const marker = markerOf(line);
   return marker !== null && !marker.empty && (marker.number === null || marker.number === 1);
 }

@@ -1,4 +1,4 @@
-// Parses the text of a block: code spans, emphasis, links, line breaks.
+// Parses the text of a block: code spans, formulas, emphasis, links, line breaks.
 //
 // Emphasis follows CommonMark's rule of delimiter runs. HTML stays text, except for `<br>`, which
 // models write inside table cells. An image becomes a link: the page loads nothing from outside.
@@ -6,6 +6,7 @@
 export type Inline =
   | { kind: "text"; text: string }
   | { kind: "code"; text: string }
+  | { kind: "formula"; text: string; display: boolean }
   | { kind: "break" }
   | { kind: "strong" | "emphasis" | "strike"; children: Inline[] }
   | { kind: "link"; address: string; children: Inline[] };
@@ -19,9 +20,11 @@ type Bracket = { bracket: string; active: boolean };
 /** Emphasis nested deeper than this stays text, which bounds the depth of the DOM. */
 const MAX_DEPTH = 16;
 
-const SPECIAL = /[\\`*_~[\]!<&\n]|https?:\/\//g;
+const SPECIAL = /[\\`*_~[\]!<&\n$]|https?:\/\//g;
 const LINK_TARGET = /^\]\(\s*(?:<([^<>\n]*)>|([^\s()]*(?:\([^\s()]*\)[^\s()]*)*))(?:\s+(?:"[^"]*"|'[^']*'))?\s*\)/;
 const MAX_ADDRESS = 2000;
+/** Between single dollars; longer ones have signs of their own. */
+const MAX_FORMULA = 500;
 const ENTITIES: Record<string, string> = { amp: "&", lt: "<", gt: ">", quot: '"', apos: "'", "#39": "'", nbsp: "\u00a0" };
 const PUNCTUATION = /[\p{P}\p{S}]/u;
 
@@ -51,6 +54,8 @@ class InlineParser {
   private brackets: number[] = [];
   /** Lengths of backtick runs that have no partner further on. */
   private unpaired = new Set<number>();
+  /** Ends of formulas that do not occur further on. */
+  private unended = new Set<string>();
 
   constructor(
     private readonly text: string,
@@ -81,6 +86,7 @@ class InlineParser {
       case "!": return this.text[this.at + 1] === "[" ? this.bracket("![") : this.take(1);
       case "<": return this.angle();
       case "&": return this.entity();
+      case "$": return this.dollar();
       case "*": case "_": case "~": return this.delimiters(sign);
       default: return this.bareAddress();
     }
@@ -106,9 +112,30 @@ class InlineParser {
   private escape(): void {
     const next = this.text[this.at + 1];
     if (next === "\n") return this.push({ kind: "break" }, 2);
+    if (next === "(") return this.formula("\\(", "\\)", false);
+    if (next === "[") return this.formula("\\[", "\\]", true);
+    if (next === ")" || next === "]") return this.take(2);
     if (next === undefined || !/[!-/:-@[-`{-~]/.test(next)) return this.take(1);
     this.plain(next);
     this.at += 2;
+  }
+
+  /** A formula between its signs; without an end they are text. */
+  private formula(open: string, close: string, display: boolean): void {
+    const start = this.at + open.length;
+    const end = this.unended.has(close) ? -1 : this.text.indexOf(close, start);
+    if (end < 0) this.unended.add(close);
+    if (end <= start) return this.take(open.length);
+    this.push({ kind: "formula", text: this.text.slice(start, end), display }, end + close.length - this.at);
+  }
+
+  /** `$$…$$`, or `$…$` where the signs stand close to what they enclose, so that prices stay prices. */
+  private dollar(): void {
+    if (this.text[this.at + 1] === "$") return this.formula("$$", "$$", true);
+    const found = /^\$(?=[^\s$])((?:\\[^\n]|[^$\\\n])*?[^\s\\$])\$(?!\d)/.exec(this.text.slice(this.at, this.at + MAX_FORMULA));
+    const before = this.text[this.at - 1];
+    if (!found || (before !== undefined && /[\w$]/.test(before))) return this.take(1);
+    this.push({ kind: "formula", text: found[1]!, display: false }, found[0].length);
   }
 
   private code(): void {

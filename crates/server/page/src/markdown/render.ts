@@ -1,6 +1,8 @@
 // Turns parsed Markdown into DOM nodes. What the model wrote only ever becomes text.
 
+import { colour } from "../code/colour";
 import { element } from "../dom";
+import { renderFormula } from "../maths/render";
 import type { Align, Block } from "./blocks";
 import { parseInline, type Inline } from "./inline";
 
@@ -14,6 +16,10 @@ export function renderBlock(block: Block, growing = false): HTMLElement {
       return withInline(element("p"), block.text, growing);
     case "code":
       return renderCode(block.language, block.text);
+    case "formula": {
+      const shown = block.closed ? renderFormula(block.text, true) : element("code", { class: "formula" }, block.text.trim());
+      return element("div", { class: "formula-block", tabindex: 0, role: "region", "aria-label": "Formula" }, shown);
+    }
     case "quote":
       return element("blockquote", {}, ...block.blocks.map((child, index) => renderBlock(child, growing && index === block.blocks.length - 1)));
     case "list":
@@ -34,17 +40,15 @@ function renderCode(language: string, text: string): HTMLElement {
     element("button", { type: "button", class: "text-button", "data-action": "copy-code" }, "Copy"),
   );
   const label = language ? `Code, ${language}` : "Code";
-  const code = element("code", {}, text);
+  const code = element("code");
+  colour(code, language, text);
   return element("figure", { class: "code" }, head, element("pre", { tabindex: 0, role: "region", "aria-label": label }, code));
 }
 
 /** Gives a code block on the page a longer text; false where `shown` is another block. */
 export function updateCode(shown: HTMLElement, before: Block, after: Block): boolean {
   if (before.kind !== "code" || after.kind !== "code" || before.language !== after.language) return false;
-  const code = shown.querySelector("code")!;
-  if (after.text.startsWith(before.text)) code.append(after.text.slice(before.text.length));
-  else code.textContent = after.text;
-  code.normalize();
+  colour(shown.querySelector("code")!, after.language, after.text);
   return true;
 }
 
@@ -94,6 +98,9 @@ function appendInline(parent: HTMLElement, nodes: Inline[]): void {
         break;
       case "code":
         parent.append(element("code", {}, node.text));
+        break;
+      case "formula":
+        parent.append(renderFormula(node.text, node.display));
         break;
       case "break":
         parent.append(element("br"));

@@ -49,6 +49,7 @@ export class AnswerView {
   private readonly text: MarkdownStream;
   private readonly reasoning = new MarkdownStream(this.thought);
   private scheduled = false;
+  private reason = "Waiting for the first token";
 
   constructor(private answer: Answer) {
     const live = answer.state === "streaming";
@@ -71,6 +72,12 @@ export class AnswerView {
     this.scheduled = true;
     if (answer.state === "streaming" && answer.text + answer.reasoning !== "") requestAnimationFrame(() => this.draw());
     else this.draw();
+  }
+
+  /** Says what keeps the first token. */
+  showReason(reason: string): void {
+    this.reason = reason;
+    this.drawFoot();
   }
 
   private draw(): void {
@@ -97,7 +104,7 @@ export class AnswerView {
   private drawFoot(): void {
     const { answer } = this;
     if (answer.state === "streaming") {
-      const waiting = answer.text + answer.reasoning === "" ? element("p", { class: "waiting" }, "Waiting for the first token") : null;
+      const waiting = answer.text + answer.reasoning === "" ? element("p", { class: "waiting" }, this.reason) : null;
       this.foot.replaceChildren(...(waiting ? [waiting] : []));
       return;
     }

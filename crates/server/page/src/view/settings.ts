@@ -19,7 +19,7 @@ const FIELDS: Field[] = [
   { name: "top_k", label: "Top k", hint: "at most this many tokens; 0 for all", min: 0, max: 1_000_000, whole: true },
   { name: "min_p", label: "Min p", hint: "share of the likeliest token, 0 to 1", min: 0, max: 1, whole: false },
   { name: "max_tokens", label: "Max tokens", hint: "length of the answer", min: 1, max: 10_000_000, whole: true },
-  { name: "seed", label: "Seed", hint: "same seed, same answer", min: 0, max: Number.MAX_SAFE_INTEGER, whole: true },
+  { name: "seed", label: "Seed", hint: "repeats an answer; to the letter with --reproducible", min: 0, max: Number.MAX_SAFE_INTEGER, whole: true },
 ];
 
 export interface SettingsEvents {
@@ -56,13 +56,21 @@ export class SettingsDialog {
     this.system.value = settings.system;
     for (const [name, input] of this.inputs) {
       input.value = settings.sampling[name]?.toString() ?? "";
-      input.removeAttribute("aria-invalid");
+    }
+    for (const field of FIELDS) mark(this.inputs.get(field.name)!, field, true);
+  }
+
+  /** Shows what the server takes for each setting that is left out. */
+  showDefaults(defaults: Partial<Record<keyof Sampling, number | null>>): void {
+    for (const [name, input] of this.inputs) {
+      const value = defaults[name];
+      input.placeholder = typeof value === "number" ? `${value} (default)` : name === "seed" ? "random" : name === "max_tokens" ? "no limit" : "default";
     }
   }
 
   private row(field: Field): HTMLElement {
     const id = `sampling-${field.name}`;
-    const input = element("input", { id, class: "field", type: "text", inputmode: field.whole ? "numeric" : "decimal", autocomplete: "off", placeholder: "server default", "aria-describedby": `${id}-hint` });
+    const input = element("input", { id, class: "field", type: "text", inputmode: field.whole ? "numeric" : "decimal", autocomplete: "off", placeholder: "default", "aria-describedby": `${id}-hint` });
     input.addEventListener("input", () => this.changed());
     this.inputs.set(field.name, input);
     return element("div", { class: "setting" }, element("label", { for: id }, field.label), input, element("span", { id: `${id}-hint`, class: "hint" }, field.hint));
@@ -80,12 +88,20 @@ export class SettingsDialog {
       const text = input.value.trim().replace(",", ".");
       const value = Number(text);
       const valid = text === "" || (value >= field.min && value <= field.max && (!field.whole || Number.isInteger(value)));
-      input.toggleAttribute("aria-invalid", false);
-      if (!valid) input.setAttribute("aria-invalid", "true");
-      else if (text !== "") sampling[field.name] = value;
+      mark(input, field, valid);
+      if (valid && text !== "") sampling[field.name] = value;
     }
     return { system: this.system.value, sampling };
   }
+}
+
+/** Marks a field, and says below it what it takes. */
+function mark(input: HTMLInputElement, field: Field, valid: boolean): void {
+  const hint = byId(`${input.id}-hint`);
+  hint.textContent = valid ? field.hint : `Not used: ${field.whole ? "a whole number" : "a number"} from ${field.min} to ${field.max} is needed.`;
+  hint.classList.toggle("invalid", !valid);
+  if (valid) input.removeAttribute("aria-invalid");
+  else input.setAttribute("aria-invalid", "true");
 }
 
 /** Asks for the server's key after it has refused a request. */

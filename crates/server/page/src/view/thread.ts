@@ -19,13 +19,17 @@ export class Thread {
   private conversation: Conversation | null = null;
   private answers = new Map<string, AnswerView>();
   private following = true;
+  /** Width of the text when it was scrolled last: another one means that the layout scrolled, and no reader. */
+  private width = 0;
 
   constructor(private readonly events: ThreadEvents) {
     this.list.addEventListener("click", (event) => this.clicked(event));
     this.list.addEventListener("keydown", (event) => this.keyed(event));
     this.scroller.addEventListener("scroll", () => this.scrolled());
     this.latest.addEventListener("click", () => this.follow());
-    new ResizeObserver(() => this.keepUp()).observe(this.list);
+    const sizes = new ResizeObserver(() => this.keepUp());
+    sizes.observe(this.list);
+    sizes.observe(this.scroller);
   }
 
   show(conversation: Conversation): void {
@@ -38,6 +42,11 @@ export class Thread {
 
   update(answer: Answer): void {
     this.answers.get(answer.id)?.update(answer);
+  }
+
+  /** Says below an answer without a token yet what the server is doing. */
+  waiting(answer: Answer, reason: string): void {
+    this.answers.get(answer.id)?.showReason(reason);
   }
 
   /** Opens the editor of a message, or of the last one of the user. */
@@ -113,7 +122,11 @@ export class Thread {
   }
 
   private scrolled(): void {
-    const { scrollTop, clientHeight, scrollHeight } = this.scroller;
+    const { scrollTop, clientHeight, clientWidth, scrollHeight } = this.scroller;
+    if (clientWidth !== this.width) {
+      this.width = clientWidth;
+      if (this.following) return this.keepUp();
+    }
     this.following = scrollHeight - clientHeight - scrollTop < NEAR;
     this.latest.hidden = this.following;
   }

@@ -25,6 +25,7 @@ const PAIRS = [
   ...["ground", "surface", "raised", "sunken", "accent-soft"].flatMap((ground) => [["text", ground, 4.5], ["muted", ground, 4.5], ["accent", ground, 4.5]]),
   ["on-accent", "accent", 4.5],
   ["problem", "problem-soft", 4.5],
+  ...["keyword", "string", "number", "name"].map((name) => [`code-${name}`, "surface", 4.5]),
   ["line-strong", "raised", 3],
   ["line-strong", "surface", 3],
   ...["tone-0", "tone-1", "tone-2", "tone-3"].map((tone) => [tone, "surface", 3]),

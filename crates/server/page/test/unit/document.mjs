@@ -59,8 +59,12 @@ class FakeElement extends FakeNode {
     this.append(text);
   }
 
-  normalize() {
-    this.textContent = this.textContent;
+  get childNodes() {
+    return this.children;
+  }
+
+  get lastChild() {
+    return this.children.at(-1) ?? null;
   }
 
   querySelector(name) {
@@ -74,7 +78,8 @@ class FakeElement extends FakeNode {
 }
 
 export function installDocument() {
-  globalThis.document = { createElement: (name) => new FakeElement(name) };
+  const createElement = (name) => new FakeElement(name);
+  globalThis.document = { createElement, createElementNS: (_, name) => createElement(name) };
 }
 
 const LAYOUT = new Set(["class", "tabindex", "role", "aria-label", "target", "rel", "referrerpolicy", "type", "data-action", "scope"]);

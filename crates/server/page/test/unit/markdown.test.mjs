@@ -43,6 +43,13 @@ const CASES = {
   quotes: ["> a\nb\n> > c\n\nd", "<blockquote><p>a<br></br>b</p><blockquote><p>c</p></blockquote></blockquote><p>d</p>"],
   table: ["a | b\n:--|--:\n1 | `x\\|y` | z\n2\n\nc", '<div><table><thead><tr><th>a</th><th class="right">b</th></tr></thead><tbody><tr><td>1</td><td class="right"><code>x|y</code></td></tr><tr><td>2</td><td class="right"></td></tr></tbody></table></div><p>c</p>'],
   "table below a paragraph": ["x\n| a |\n|---|\n| 1 |", "<p>x</p><div><table><thead><tr><th>a</th></tr></thead><tbody><tr><td>1</td></tr></tbody></table></div>"],
+  "a formula in a line": ["where \\(x_1^2\\) and $\\alpha$", "<p>where <math display=\"inline\" alttext=\"x_1^2\"><msubsup><mi>x</mi><mn>1</mn><mn>2</mn></msubsup></math> and <math display=\"inline\" alttext=\"\\alpha\"><mi>α</mi></math></p>"],
+  "prices are no formulas": ["$5 and $10, US$3-$4", "<p>$5 and $10, US$3-$4</p>"],
+  "signs of a formula that has no end": ["\\(a and $$b", "<p>\\(a and $$b</p>"],
+  "a formula on lines of its own": ["so\n\\[\n- a\n+ b\n\\]\nthen", "<p>so</p><div><math display=\"block\" alttext=\"- a\n+ b\"><mrow><mo>−</mo><mi>a</mi><mo>+</mo><mi>b</mi></mrow></math></div><p>then</p>"],
+  "a formula that a blank line ends": ["\\[\n- a\n\n\\]", "<p>\\[</p><ul><li>a</li></ul><p>\\]</p>"],
+  "a formula that is not understood": ["$$\\frobnicate x$$", "<div><code>\\frobnicate x</code></div>"],
+  "signs of formulas inside code": ["`$a$ \\(b\\)`", "<p><code>$a$ \\(b\\)</code></p>"],
   "carriage returns": ["# a\r\n\r\n- b\r\n- c\r\n", "<h3>a</h3><ul><li>b</li><li>c</li></ul>"],
 };
 
