@@ -67,9 +67,6 @@ enum Command {
     Check(check::Arguments),
     Tune(tune::Arguments),
     Completions(completions::Arguments),
-    /// Answered with what there is instead
-    #[command(hide = true, alias = "stop")]
-    Ps,
 }
 
 impl Cli {
@@ -102,10 +99,6 @@ impl Cli {
             Command::Check(arguments) => check::run(arguments, console),
             Command::Tune(arguments) => tune::run(arguments, console),
             Command::Completions(arguments) => completions::run(arguments, Cli::command()),
-            Command::Ps => Err(Failure::usage(
-                "no model stays loaded when a command ends; `pianola list` shows those on disk, and \
-                 a running `pianola serve` tells at /api/ps which it has loaded",
-            )),
         }
     }
 }

@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     let arguments = habits::translated(std::env::args_os());
     let cli = match cli::Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
-        Err(error) => return answer_parser(&error),
+        Err(error) => return answer_parser(error),
     };
     failure::set_options(cli::options_of(&arguments).into_iter());
     match cli.run() {
@@ -65,7 +65,12 @@ fn main() -> ExitCode {
 }
 
 /// Help and version are results; everything else the parser says is an error of usage.
-fn answer_parser(error: &clap::Error) -> ExitCode {
+fn answer_parser(error: clap::Error) -> ExitCode {
+    if let Some(sentence) = habits::answer(&error) {
+        console::print_error(&sentence);
+        return ExitCode::from(2);
+    }
+    let error = habits::with_tips(error);
     let text = error.render();
     if error.use_stderr() {
         // Without a command the parser answers with help, which is no sentence about an error.

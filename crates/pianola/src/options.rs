@@ -87,8 +87,8 @@ pub struct ComputeOptions {
     /// of use]
     #[arg(long, value_name = "BYTES", value_parser = device::bytes)]
     pub kv_memory: Option<u64>,
-    /// Threads to compute with [default: one for each core]
-    #[arg(short, long, value_name = "N", value_parser = threads)]
+    /// Threads to compute with, -1 for the default [default: one for each core]
+    #[arg(short, long, value_name = "N", value_parser = threads, allow_negative_numbers = true)]
     pub threads: Option<usize>,
     /// Instruction set: reference, portable, avx2, avx-vnni, avx512 or amx [default: the best there is]
     #[arg(long, value_name = "LEVEL", value_parser = level)]
@@ -122,7 +122,7 @@ impl ComputeOptions {
         let default = CpuOptions::default();
         CpuOptions {
             level: self.simd.unwrap_or(default.level),
-            threads: self.threads.unwrap_or(default.threads),
+            threads: chosen(self.threads).unwrap_or(default.threads),
             prompt_weights: self.prompt_weights(),
         }
     }
@@ -243,7 +243,7 @@ pub struct SpeculationOptions {
 /// Says that threads beyond the cores wait for each other.
 pub fn tell_threads(threads: Option<usize>, console: Console) {
     let cores = pianola_cpu::describe().cores;
-    if let Some(threads) = threads.filter(|&threads| threads > cores) {
+    if let Some(threads) = chosen(threads).filter(|&threads| threads > cores) {
         let (threads, cores) = (count(threads, "thread"), count(cores, "core"));
         console.notice(&format!("{threads} on {cores} wait for each other, which is slow"));
     }
@@ -262,6 +262,19 @@ pub fn bound(most: Option<usize>) -> Option<usize> {
     most.filter(|&most| most < usize::MAX)
 }
 
+/// Tokens of context: at least one, or 0 for as many as the model allows.
+pub fn context(text: &str) -> Result<usize, String> {
+    match text {
+        "0" => Ok(0),
+        _ => positive(text).map_err(|why| format!("{why}, or 0 for all that the model allows")),
+    }
+}
+
+/// The number that was chosen with an option whose 0 stands for its default.
+pub fn chosen(number: Option<usize>) -> Option<usize> {
+    number.filter(|&number| number > 0)
+}
+
 /// A number of at least zero.
 pub fn natural(text: &str) -> Result<usize, String> {
     text.parse().map_err(|_| "it must be a whole number of at least 0".to_string())
@@ -276,12 +289,13 @@ pub fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
-/// A number of threads.
+/// A number of threads; 0 where -1 leaves it to us.
 pub fn threads(text: &str) -> Result<usize, String> {
-    const MOST: usize = 1024;
+    const MOST: i64 = 1024;
     match text.parse() {
-        Ok(number) if (1..=MOST).contains(&number) => Ok(number),
-        _ => Err(format!("it must be a whole number between 1 and {MOST}")),
+        Ok(-1) => Ok(0),
+        Ok(number @ 1..=MOST) => Ok(number as usize),
+        _ => Err(format!("it must be a whole number between 1 and {MOST}, or -1 for the default")),
     }
 }
 
@@ -312,7 +326,11 @@ mod tests {
     fn counts_are_positive() {
         assert_eq!(positive("3"), Ok(3));
         assert!(positive("0").is_err() && positive("-1").is_err() && positive("x").is_err());
-        assert!(threads("100000").is_err());
+        assert!(threads("100000").is_err() && threads("0").is_err() && threads("-2").is_err());
+        assert_eq!((threads("-1"), threads("8")), (Ok(0), Ok(8)));
+        assert_eq!((context("0"), context("64")), (Ok(0), Ok(64)));
+        assert_eq!((chosen(Some(0)), chosen(Some(64))), (None, Some(64)));
+        assert!(context("-1").is_err());
         assert!(natural("0") == Ok(0) && natural("-1").is_err());
         assert_eq!(bound(most_tokens("-1").ok()), None);
         assert_eq!(bound(most_tokens("7").ok()), Some(7));

@@ -12,7 +12,9 @@ use std::path::PathBuf;
 
 use crate::console::{self, Console};
 use crate::failure::Failure;
-use crate::options::{ComputeOptions, ModelOption, SpeculationOptions, natural, positive};
+use crate::options::{
+    ComputeOptions, ModelOption, SpeculationOptions, chosen, context, natural, positive,
+};
 use crate::profile;
 use crate::shapes::ShapeOptions;
 use ablate::{ablate, print_ablations};
@@ -95,7 +97,7 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE")]
     profile: Option<PathBuf>,
     /// Tokens of context [default: what the tests need]
-    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = positive)]
+    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = context)]
     context: Option<usize>,
     /// Print a JSON array, an object a test
     #[arg(long)]
@@ -139,7 +141,10 @@ impl Arguments {
     ) -> Result<LoadOptions, Failure> {
         let mut options = self.compute.load(console)?;
         let needed = scenario.map_or(bench.context(), ChatScenario::context);
-        options.context = Some(self.context.unwrap_or(needed));
+        options.context = match self.context {
+            None => Some(needed),
+            given => chosen(given),
+        };
         options.lanes = match (self.lanes.iter().max(), scenario) {
             (Some(&lanes), _) => lanes,
             (None, Some(_)) => DEFAULT_LANES,

@@ -17,7 +17,8 @@ use crate::failure::Failure;
 use crate::interrupt::{self, Manner, Working};
 use crate::model::{self, Located};
 use crate::options::{
-    ComputeOptions, ModelOption, SpeculationOptions, bound, is_base_model, most_tokens, positive,
+    ComputeOptions, ModelOption, SpeculationOptions, bound, chosen, context, is_base_model,
+    most_tokens,
 };
 use crate::sampling::SamplingOptions;
 use crate::statistics::Statistics;
@@ -55,7 +56,7 @@ pub struct Arguments {
     #[arg(long, alias = "system-prompt", value_name = "TEXT")]
     system: Option<String>,
     /// Tokens of context [default: all that the model allows]
-    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = positive)]
+    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = context)]
     #[arg(allow_negative_numbers = true)]
     context: Option<usize>,
     /// The same as -m
@@ -124,7 +125,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
 
 fn open(arguments: &Arguments, located: &Located, console: Console) -> Result<Engine, Failure> {
     let mut options = arguments.compute.load(console)?;
-    options.context = arguments.context;
+    options.context = chosen(arguments.context);
     model::load_with_draft(located, options, &arguments.speculation, console)
 }
 

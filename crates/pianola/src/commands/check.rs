@@ -15,7 +15,7 @@ use crate::device::{self, DeviceChoice, NpuUse};
 use crate::failure::Failure;
 use crate::model;
 use crate::npu_device::NpuArguments;
-use crate::options::{ModelOption, level, tell_threads, threads};
+use crate::options::{ModelOption, chosen, level, tell_threads, threads};
 use crate::shapes::ShapeOptions;
 use crate::tuned;
 
@@ -51,7 +51,7 @@ pub struct Arguments {
     #[arg(long, value_name = "LEVEL", value_parser = level)]
     simd: Option<Level>,
     /// Threads of the processor to check [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = threads)]
+    #[arg(long, value_name = "N", value_parser = threads, allow_negative_numbers = true)]
     threads: Option<usize>,
     /// Print a JSON array, an object for each device
     #[arg(long)]
@@ -118,7 +118,7 @@ fn devices(arguments: &Arguments, console: Console) -> Result<Vec<Arc<dyn Device
         if arguments.simd.is_some() {
             return Err(Failure::usage("--simd is for the processor; add --device cpu"));
         }
-        if arguments.threads.is_some() {
+        if chosen(arguments.threads).is_some() {
             return Err(Failure::usage("--threads is for the processor; add --device cpu"));
         }
         let device = |gpu: Arc<Gpu>| -> Arc<dyn Device> {
@@ -129,7 +129,7 @@ fn devices(arguments: &Arguments, console: Console) -> Result<Vec<Arc<dyn Device
         return Ok(gpus.into_iter().map(device).collect());
     }
     tell_threads(arguments.threads, console);
-    let threads = arguments.threads.unwrap_or(CpuOptions::default().threads);
+    let threads = chosen(arguments.threads).unwrap_or(CpuOptions::default().threads);
     let levels = Level::ALL.into_iter().filter(|level| {
         level.available()
             && *level != Level::Reference

@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::input;
 use crate::interrupt::{self, Manner, Working};
 use crate::model;
-use crate::options::{ComputeOptions, ModelOption, positive};
+use crate::options::{ComputeOptions, ModelOption, chosen, context};
 
 /// Turn texts into vectors of length one.
 ///
@@ -45,7 +45,7 @@ pub struct Arguments {
     #[arg(short, long, value_name = "NPY")]
     output: Option<PathBuf>,
     /// Tokens of context [default: all that the model allows]
-    #[arg(short, long, value_name = "N", value_parser = positive)]
+    #[arg(short, long, value_name = "N", value_parser = context)]
     context: Option<usize>,
     #[command(flatten)]
     compute: ComputeOptions,
@@ -62,7 +62,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     arguments.output.as_deref().map_or(Ok(()), check_folder)?;
     let located = model::locate(arguments.model.name(), console)?;
     let mut options = arguments.compute.load(console)?;
-    options.context = arguments.context;
+    options.context = chosen(arguments.context);
     let mut engine = model::load(&located, options, console)?;
     interrupt::install(Manner::Soon)?;
     let _working = Working::begin();

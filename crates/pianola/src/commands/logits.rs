@@ -14,7 +14,7 @@ use crate::console::{self, Console, count};
 use crate::failure::Failure;
 use crate::input::{self, TokenInput};
 use crate::model;
-use crate::options::{ComputeOptions, ModelOption, positive};
+use crate::options::{ComputeOptions, ModelOption, chosen, context};
 
 /// Most rows of one play.
 const MOST_ROWS: usize = 512;
@@ -48,7 +48,7 @@ pub struct Arguments {
     #[arg(long, value_name = "N", default_value_t = 0)]
     greedy: usize,
     /// Tokens of context [default: all that the model allows]
-    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = positive)]
+    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = context)]
     context: Option<usize>,
     #[command(flatten)]
     compute: ComputeOptions,
@@ -76,7 +76,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let located = model::locate(arguments.model.name(), console)?;
     let mut options = arguments.compute.load(console)?;
     options.max_logit_rows = arguments.chunk;
-    options.context = arguments.context;
+    options.context = chosen(arguments.context);
     let mut engine = model::load(&located, options, console)?;
     let tokens = match text {
         Some(text) => engine.text()?.tokenizer.encode_prompt(&text, SpecialTokens::Parse)?,

@@ -10,7 +10,7 @@ use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::input;
 use crate::model;
-use crate::options::{ComputeOptions, ModelOption, positive};
+use crate::options::{ComputeOptions, ModelOption, chosen, context};
 
 /// Rows with logits in one play: enough to read the weights seldom, few enough for memory, since
 /// a row of Gemma's logits is a megabyte.
@@ -32,7 +32,7 @@ pub struct Arguments {
     file: PathBuf,
     /// Tokens in a window
     #[arg(short, long, alias = "ctx-size", value_name = "N", default_value_t = 512)]
-    #[arg(value_parser = positive)]
+    #[arg(value_parser = context)]
     context: usize,
     /// Print a JSON object
     #[arg(long)]
@@ -46,19 +46,16 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let located = model::locate(arguments.model.name(), console)?;
     let mut options = arguments.compute.load(console)?;
     options.max_logit_rows = LOGIT_ROWS;
-    options.context = Some(arguments.context);
+    options.context = chosen(Some(arguments.context));
     let mut engine = model::load(&located, options, console)?;
+    let window = chosen(Some(arguments.context)).unwrap_or(engine.context());
     let start = Instant::now();
     let mut bar = console.bar("[{bar:24}] {pos} of {len} windows, {msg}, {eta} left");
-    let result = pianola_engine::perplexity(
-        &mut engine,
-        &text,
-        arguments.context,
-        &mut |done, all, so_far| {
+    let result =
+        pianola_engine::perplexity(&mut engine, &text, window, &mut |done, all, so_far| {
             bar.reach(done as u64, all as u64);
             bar.say(format!("perplexity {so_far:.3}"));
-        },
-    )?;
+        })?;
     drop(bar);
     let seconds = start.elapsed().as_secs_f64();
     let emulated = engine.emulated_device().is_some();
@@ -72,15 +69,15 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             "tokens": result.tokens,
             "scored": result.scored,
             "windows": result.windows,
-            "context": arguments.context,
+            "context": window,
             "seconds": seconds,
         }));
     }
     console::print_line(&format!(
         "perplexity {:.4} +/- {:.4} ({} mode, {} tokens scored in {} windows of {})",
-        result.perplexity, result.error, numeric, result.scored, result.windows, arguments.context
+        result.perplexity, result.error, numeric, result.scored, result.windows, window
     ))?;
-    let read = result.windows * arguments.context;
+    let read = result.windows * window;
     if !emulated {
         let speed = read as f64 / seconds;
         console.notice(&format!("{read} tokens in {seconds:.1} s: {speed:.1} tokens/s"));

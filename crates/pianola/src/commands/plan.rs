@@ -17,7 +17,7 @@ use super::devices::ceilings;
 use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::model::{self, Found, Located};
-use crate::options::{ComputeOptions, ModelOption, positive};
+use crate::options::{ComputeOptions, ModelOption, chosen, context, positive};
 use crate::shapes::ShapeOptions;
 
 /// Show whether a model fits, how fast it will be, and its plan: every kernel with its bytes,
@@ -49,7 +49,7 @@ pub struct Arguments {
     #[arg(long, value_name = "C", value_parser = positive)]
     context_tokens: Option<usize>,
     /// Tokens of context to plan for [default: all that the model allows]
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, value_name = "N", value_parser = context)]
     context: Option<usize>,
     /// Print every layer
     #[arg(long)]
@@ -65,7 +65,7 @@ pub struct Arguments {
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let mut options = arguments.compute.load(console)?;
-    options.context = arguments.context;
+    options.context = chosen(arguments.context);
     options.lanes = arguments.lanes;
     let (name, plan) = subject(arguments, &options, console)?;
     model::tell_fit(&plan, &options, console);
@@ -96,7 +96,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let ceilings = measured(&plan, &devices)?;
     let text =
         PlanText { plan: &plan, ceilings: &ceilings, lanes, rows, context, full: arguments.full };
-    let answer = PlanAnswer::of(name, arguments.context.is_some(), &plan, &devices, &ceilings)?;
+    let answer = PlanAnswer::of(name, options.context.is_some(), &plan, &devices, &ceilings)?;
     let launches = launches(&plan, &devices, all, lanes)?;
     if arguments.json {
         let mut value = object(&text);

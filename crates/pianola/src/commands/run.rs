@@ -16,7 +16,8 @@ use crate::input::{FirstWord, PromptSources, TokenInput, first_word};
 use crate::interrupt::{self, Manner, Working};
 use crate::model::{self, Located};
 use crate::options::{
-    ComputeOptions, ModelOption, SpeculationOptions, bound, is_base_model, most_tokens, positive,
+    ComputeOptions, ModelOption, SpeculationOptions, bound, chosen, context, is_base_model,
+    most_tokens,
 };
 use crate::profile;
 use crate::sampling::SamplingOptions;
@@ -74,7 +75,7 @@ pub struct Arguments {
     #[command(flatten)]
     tokens: TokenInput,
     /// Tokens of context [default: all that the model allows]
-    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = positive)]
+    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = context)]
     #[arg(allow_negative_numbers = true)]
     context: Option<usize>,
     /// Print JSON instead of text: one object at the end, or with --json=lines an object with a
@@ -118,7 +119,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let prompt = prompt(arguments, words, console)?;
     let located = model::locate(name, console)?;
     let mut options = arguments.compute.load(console)?;
-    options.context = arguments.context;
+    options.context = chosen(arguments.context);
     let mut engine = model::load_with_draft(&located, options, &arguments.speculation, console)?;
     let prompt = match prompt {
         Prompt::Tokens(tokens) => tokens,

@@ -17,7 +17,7 @@ use pianola_server::{
 
 use crate::console::{self, Console};
 use crate::failure::Failure;
-use crate::options::{ComputeOptions, SpeculationOptions, positive};
+use crate::options::{ComputeOptions, SpeculationOptions, context, positive};
 use crate::version::BUILD;
 use source::Source;
 
@@ -70,7 +70,8 @@ pub struct Arguments {
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     tls_key: Option<PathBuf>,
     /// Requests that run at once
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_LANES, value_parser = positive)]
+    #[arg(long, alias = "parallel", value_name = "N", default_value_t = DEFAULT_LANES)]
+    #[arg(value_parser = positive)]
     #[arg(allow_negative_numbers = true)]
     lanes: usize,
     /// Requests that may wait for a lane; more are answered with 429
@@ -78,7 +79,8 @@ pub struct Arguments {
     #[arg(allow_negative_numbers = true)]
     queue: usize,
     /// Tokens of context [default: all that the model allows and memory holds]
-    #[arg(long, value_name = "N", value_parser = positive, allow_negative_numbers = true)]
+    #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = context)]
+    #[arg(allow_negative_numbers = true)]
     context: Option<usize>,
     /// Models that are loaded at once
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = positive)]

@@ -8,6 +8,7 @@ mod catalogue;
 mod chat;
 mod doctor;
 mod first_day;
+mod habits;
 mod hostile;
 mod hub;
 mod machine;

@@ -20,7 +20,7 @@ use super::Arguments;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::model::{self, Located};
-use crate::options::{ComputeOptions, DEFAULT_MODEL, SpeculationOptions};
+use crate::options::{ComputeOptions, DEFAULT_MODEL, SpeculationOptions, chosen};
 use crate::progress::Progress;
 
 /// Where the server's models come from.
@@ -73,7 +73,7 @@ impl Source {
             speculation: arguments.speculation.clone(),
             lanes: arguments.lanes,
             queue: arguments.queue,
-            context: arguments.context,
+            context: chosen(arguments.context),
             console,
         };
         Ok(Source { models: Mutex::new(models), loading })
