@@ -1,14 +1,14 @@
 //! Where kernels make a mistake on purpose. Without the feature `test-hooks` none of it is compiled.
 
 /// Whether a play (or what else carries one) has a fault planted: false without the feature.
-#[cfg(feature = "test-hooks")]
+#[cfg(any(test, feature = "test-hooks"))]
 macro_rules! fault {
     ($carrier:expr, $fault:ident) => {
         $carrier.fault == Some(pianola_plan::Fault::$fault)
     };
 }
 
-#[cfg(not(feature = "test-hooks"))]
+#[cfg(not(any(test, feature = "test-hooks")))]
 macro_rules! fault {
     ($carrier:expr, $fault:ident) => {
         false
@@ -16,7 +16,7 @@ macro_rules! fault {
 }
 
 /// What the weights of a faulty block are taken times.
-#[cfg(feature = "test-hooks")]
+#[cfg(any(test, feature = "test-hooks"))]
 pub(crate) fn block_factor(fault: Option<pianola_plan::Fault>) -> Option<f32> {
     match fault {
         Some(pianola_plan::Fault::DroppedBlock) => Some(0.0),
@@ -26,5 +26,5 @@ pub(crate) fn block_factor(fault: Option<pianola_plan::Fault>) -> Option<f32> {
 }
 
 /// The output of a tile whose block is faulty.
-#[cfg(feature = "test-hooks")]
+#[cfg(any(test, feature = "test-hooks"))]
 pub(crate) const FAULTY_OUTPUT: usize = 5;

@@ -163,7 +163,7 @@ impl KeptPanels {
                     first: 0,
                     chunks: matrix.columns / chunk,
                     zero: rotated_zero(level),
-                    #[cfg(feature = "test-hooks")]
+                    #[cfg(any(test, feature = "test-hooks"))]
                     fault: None,
                 };
                 // SAFETY: the level is that of the recording, which is available; the tile's panels lie inside the

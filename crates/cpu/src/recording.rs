@@ -59,7 +59,7 @@ pub struct CpuRecording {
     busy_nanoseconds: AtomicU64,
     measure_busy: bool,
     interrupt: Option<Arc<AtomicBool>>,
-    #[cfg(feature = "test-hooks")]
+    #[cfg(any(test, feature = "test-hooks"))]
     fault: Option<pianola_plan::Fault>,
 }
 
@@ -167,13 +167,13 @@ impl CpuRecording {
             busy_nanoseconds: AtomicU64::new(0),
             measure_busy: false,
             interrupt: None,
-            #[cfg(feature = "test-hooks")]
+            #[cfg(any(test, feature = "test-hooks"))]
             fault: pianola_plan::Fault::from_environment()?,
         })
     }
 
     /// Plants a fault in the kernels, or none, for tests of the checks.
-    #[cfg(feature = "test-hooks")]
+    #[cfg(any(test, feature = "test-hooks"))]
     pub fn set_fault(&mut self, fault: Option<pianola_plan::Fault>) {
         self.fault = fault;
     }
@@ -201,7 +201,7 @@ impl CpuRecording {
             fetch: self.fetch,
             rows_by_worker: self.kept.is_some()
                 && rows_by_worker(step.rows.len(), self.pool.workers(), self.largest_product),
-            #[cfg(feature = "test-hooks")]
+            #[cfg(any(test, feature = "test-hooks"))]
             fault: self.fault,
         };
         let work = Work {

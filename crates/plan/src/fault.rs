@@ -1,4 +1,4 @@
-//! Faults that a build for tests can plant in kernels, to see that checks notice them.
+//! Faults that tests plant in kernels, to see that checks notice them.
 //!
 //! Each is a change inside the kernels of a device, as small as such a mistake can be: never an
 //! edited output. A device plants one in what it records while the fault is set.

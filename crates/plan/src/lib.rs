@@ -16,7 +16,6 @@ mod builder;
 mod cost;
 mod device;
 mod error;
-#[cfg(feature = "test-hooks")]
 mod fault;
 mod fuse;
 mod graph;
@@ -47,7 +46,6 @@ pub use device::{
     Recording, Rounding, SLOTS, Takeover, WAIT_LIMIT,
 };
 pub use error::DeviceError;
-#[cfg(feature = "test-hooks")]
 pub use fault::Fault;
 pub use fuse::{Attend, Fused, FusedNorm, Kernel, Part, Project, Residual};
 pub use graph::{

@@ -86,7 +86,6 @@ constants! {
     "probe_fragments.comp" probe_fragments { SUBGROUP = 0, SIDE = 1, TOKEN_SIDE = 2 }
 }
 
-#[cfg(any(test, feature = "test-hooks"))]
 constants! {
     "include/fault.glsl" fault { FAULT = 31 }
 }

@@ -30,7 +30,6 @@ pub struct Gpu {
     /// A wait ran out of time: the device may still run, so nothing that it uses may be freed.
     hung: AtomicBool,
     /// Planted in the kernels that are recorded from now on.
-    #[cfg(feature = "test-hooks")]
     fault: Mutex<Option<pianola_plan::Fault>>,
 }
 
@@ -98,6 +97,14 @@ fn optional(
         executable: executable && statistics.pipeline_executable_info != 0,
         budgets: has("VK_EXT_memory_budget"),
         sharing: SharingFeatures::of(has),
+    }
+}
+
+/// The fault that the environment asks for, in a build that heeds it.
+fn planted() -> Result<Option<pianola_plan::Fault>, DeviceError> {
+    match cfg!(feature = "test-hooks") {
+        true => pianola_plan::Fault::from_environment(),
+        false => Ok(None),
     }
 }
 
@@ -235,8 +242,7 @@ impl Gpu {
             fragments: OnceLock::new(),
             lost: AtomicBool::new(false),
             hung: AtomicBool::new(false),
-            #[cfg(feature = "test-hooks")]
-            fault: Mutex::new(pianola_plan::Fault::from_environment()?),
+            fault: Mutex::new(planted()?),
         });
         if let Some(found) = measure::fragments(&gpu)? {
             let _ = gpu.fragments.set(found);
@@ -313,18 +319,17 @@ impl Gpu {
     }
 
     /// Makes every later call fail as on a lost device, for tests of recovery.
-    #[cfg(feature = "test-hooks")]
+    #[doc(hidden)]
     pub fn lose(&self) {
         self.lost.store(true, Ordering::Relaxed);
     }
 
     /// Plants a fault, or none, in the kernels that are recorded from now on, for tests of the checks.
-    #[cfg(feature = "test-hooks")]
+    #[doc(hidden)]
     pub fn set_fault(&self, fault: Option<pianola_plan::Fault>) {
         *self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) = fault;
     }
 
-    #[cfg(feature = "test-hooks")]
     pub(crate) fn fault(&self) -> Option<pianola_plan::Fault> {
         *self.fault.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }

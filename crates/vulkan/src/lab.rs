@@ -22,7 +22,6 @@ pub(crate) struct Lab {
     queries: Option<vk::QueryPool>,
     set: vk::DescriptorSet,
     /// The step that kernels see.
-    #[cfg(feature = "test-hooks")]
     pub step: Region,
     recorder: Recorder,
     pipelines: Pipelines,
@@ -61,17 +60,7 @@ impl Lab {
         let fence = unsafe { gpu.raw.create_fence(&vk::FenceCreateInfo::default(), None) }
             .map_err(|error| gpu.failure("making a fence", error))?;
         let queries = gpu.description().tick.is_some().then(|| query_pool(gpu, 2)).transpose()?;
-        Ok(Lab {
-            gpu: gpu.clone(),
-            fence,
-            queries,
-            set,
-            #[cfg(feature = "test-hooks")]
-            step,
-            recorder,
-            pipelines,
-            memory,
-        })
+        Ok(Lab { gpu: gpu.clone(), fence, queries, set, step, recorder, pipelines, memory })
     }
 
     /// Room on the device, filled with `byte`.

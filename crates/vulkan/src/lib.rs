@@ -81,18 +81,18 @@ pub use device::{VulkanDevice, VulkanOptions};
 pub use dry_run::{OpLaunch, decode_in_words, launches};
 pub use gpu::Gpu;
 pub use instance::Instance;
-#[cfg(feature = "test-hooks")]
+#[doc(hidden)]
 pub use measure::atomic_additions;
 pub use measure::measure;
 pub use memory::HeapUse;
 pub use pianola_plan::PromptWeights;
 pub use properties::{Properties, description_json, shape_text};
 pub use recording::VulkanRecording;
-#[cfg(feature = "test-hooks")]
+#[doc(hidden)]
 pub use sample::bench::{SampleBench, Sampled};
 pub use shared_memory::{HandleType, SharedBuffer, SharedMemoryError, Way};
 pub use statistics::{KernelStatistics, compile_plan};
-#[cfg(feature = "test-hooks")]
+#[doc(hidden)]
 pub use tune::tune_spoiled;
 pub use tune::{Trial, tune};
 pub use tuning::{Stale, Tuning};

@@ -127,7 +127,7 @@ pub(crate) fn rough_rate(gpu: &Arc<Gpu>, numeric: Numeric) -> Result<f64, Device
 /// Seconds that `groups` workgroups take to add to each of `outputs` values in memory, and seconds
 /// of a launch that does nothing: what decides whether a product that feeds another can share its
 /// launch (`bench/lab/NOTES.md`, before the first entry).
-#[cfg(feature = "test-hooks")]
+#[doc(hidden)]
 pub fn atomic_additions(
     gpu: &Arc<Gpu>,
     groups: u32,

@@ -218,7 +218,6 @@ pub(crate) struct Variant {
     pub constants: Vec<(u32, u32)>,
 }
 
-#[cfg(feature = "test-hooks")]
 impl Variant {
     /// The kernel with a fault that tests plant in it. Those without such a constant ignore it.
     fn with_fault(&self, fault: Option<pianola_plan::Fault>) -> Variant {
@@ -331,7 +330,6 @@ impl Pipelines {
 
     /// The pipeline of a variant, compiled at its first use.
     pub fn pipeline(&mut self, variant: &Variant) -> Result<vk::Pipeline, DeviceError> {
-        #[cfg(feature = "test-hooks")]
         let variant = &variant.with_fault(self.gpu.fault());
         if let Some(&pipeline) = self.made.get(variant) {
             return Ok(pipeline);
@@ -346,7 +344,6 @@ impl Pipelines {
         &mut self,
         variant: &Variant,
     ) -> Result<vk::Pipeline, DeviceError> {
-        #[cfg(feature = "test-hooks")]
         let variant = &variant.with_fault(self.gpu.fault());
         let flags = match self.gpu.executable {
             Some(_) => vk::PipelineCreateFlags::CAPTURE_STATISTICS_KHR,

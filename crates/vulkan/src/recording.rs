@@ -248,7 +248,7 @@ impl VulkanRecording {
 
     /// Cuts what is recorded from now on as for a device of this many operations a second: for
     /// tests of long work.
-    #[cfg(feature = "test-hooks")]
+    #[doc(hidden)]
     pub fn assume_rate(&mut self, operations_per_second: f64) {
         self.rate = operations_per_second;
     }

@@ -22,7 +22,6 @@
 //! host writes before a submission. Random numbers are a pure function of seed and position, so the
 //! host computes those of all plays ahead, and the GPU needs no arithmetic of 64 bits.
 
-#[cfg(feature = "test-hooks")]
 pub(crate) mod bench;
 mod room;
 pub(crate) mod whole;

@@ -85,7 +85,7 @@ impl Transfers {
 impl VulkanRecording {
     /// Passes tensors through staging memory even where the arena is visible to the host, as
     /// devices with memory of their own do.
-    #[cfg(feature = "test-hooks")]
+    #[doc(hidden)]
     pub fn stage_transfers(&mut self) -> Result<(), DeviceError> {
         for slot in 0..self.slots.len() {
             let arena = self.arena(slot);

@@ -44,7 +44,7 @@ pub fn tune(
 }
 
 /// The same, where candidate `spoiled` of every product leaves out its last workgroup.
-#[cfg(feature = "test-hooks")]
+#[doc(hidden)]
 pub fn tune_spoiled(
     recording: &mut VulkanRecording,
     spoiled: usize,

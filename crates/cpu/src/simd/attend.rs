@@ -18,7 +18,7 @@ pub(crate) struct Queries<'a> {
     pub window: Option<usize>,
     pub soft_cap: Option<f32>,
     /// A page that a planted fault leaves out.
-    #[cfg(feature = "test-hooks")]
+    #[cfg(any(test, feature = "test-hooks"))]
     pub lost_page: Option<usize>,
 }
 
@@ -123,7 +123,7 @@ pub(crate) unsafe fn attend<L: Lanes>(
     let Range { start, end } = queries.seen();
     scratch.start(count, stride, f32::NEG_INFINITY);
     for page in start / PAGE_TOKENS..end.div_ceil(PAGE_TOKENS) {
-        #[cfg(feature = "test-hooks")]
+        #[cfg(any(test, feature = "test-hooks"))]
         if queries.lost_page == Some(page) {
             continue;
         }

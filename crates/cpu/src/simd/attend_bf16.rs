@@ -173,7 +173,7 @@ pub(crate) unsafe fn attend(
     // SAFETY: by this function's promise; queries and pairs have room for whole vectors.
     unsafe { round_queries(queries.values, count * head_dim, scratch.pairs.as_mut_ptr()) };
     for page in seen.start / PAGE_TOKENS..seen.end.div_ceil(PAGE_TOKENS) {
-        #[cfg(feature = "test-hooks")]
+        #[cfg(any(test, feature = "test-hooks"))]
         if queries.lost_page == Some(page) {
             continue;
         }

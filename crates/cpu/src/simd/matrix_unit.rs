@@ -134,7 +134,7 @@ pub(crate) struct UnitTiles {
     pub stride: usize,
     pub count: usize,
     /// Planted in the block in the middle of one of the tiles.
-    #[cfg(feature = "test-hooks")]
+    #[cfg(any(test, feature = "test-hooks"))]
     pub fault: Option<(usize, pianola_plan::Fault)>,
 }
 
@@ -231,7 +231,7 @@ pub(crate) unsafe fn multiply_strips<L, U, C, S, const ZERO: i32>(
 /// # Safety
 /// As of [`multiply_strips`].
 #[inline(always)]
-#[cfg_attr(not(feature = "test-hooks"), allow(unused_variables))]
+#[cfg_attr(not(any(test, feature = "test-hooks")), allow(unused_variables))]
 unsafe fn fill_panel<L: UnitLanes, C: Codes, S: Scales, const ZERO: i32>(
     tiles: &UnitTiles,
     index: usize,
@@ -256,7 +256,7 @@ unsafe fn fill_panel<L: UnitLanes, C: Codes, S: Scales, const ZERO: i32>(
             let own = tile.add(here.own);
             let scale = S::scale::<L>(own, shared, 0);
             let min = S::min::<L>(own, shared);
-            #[cfg(feature = "test-hooks")]
+            #[cfg(any(test, feature = "test-hooks"))]
             let [scale, _, min] = {
                 let fault = tiles.fault.filter(|fault| fault.0 == index).map(|fault| fault.1);
                 spoil::<L>(fault, columns, first + offset, [scale, scale, min])
@@ -273,7 +273,7 @@ unsafe fn fill_panel<L: UnitLanes, C: Codes, S: Scales, const ZERO: i32>(
 ///
 /// # Safety
 /// The module's.
-#[cfg(feature = "test-hooks")]
+#[cfg(any(test, feature = "test-hooks"))]
 #[inline(always)]
 unsafe fn spoil<L: Lanes>(
     fault: Option<pianola_plan::Fault>,

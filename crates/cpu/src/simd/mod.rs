@@ -20,7 +20,7 @@ mod avx2;
 #[allow(clippy::undocumented_unsafe_blocks)]
 mod avx512;
 pub(crate) mod direct;
-#[cfg(feature = "test-hooks")]
+#[cfg(any(test, feature = "test-hooks"))]
 mod emulated_unit;
 pub(crate) mod kernels;
 mod lanes;
@@ -59,7 +59,7 @@ pub enum Level {
     /// AVX-512 with VNNI, and AMX for products of many rows.
     Amx,
     /// Plain Rust with an emulated matrix unit for products of many rows, for tests where there is none.
-    #[cfg(feature = "test-hooks")]
+    #[cfg(any(test, feature = "test-hooks"))]
     EmulatedUnit,
 }
 
@@ -77,7 +77,7 @@ impl Level {
             Level::AvxVnni => "avx-vnni",
             Level::Avx512 => "avx512",
             Level::Amx => "amx",
-            #[cfg(feature = "test-hooks")]
+            #[cfg(any(test, feature = "test-hooks"))]
             Level::EmulatedUnit => "emulated-unit",
         }
     }
@@ -86,7 +86,7 @@ impl Level {
     pub fn available(self) -> bool {
         match self {
             Level::Reference | Level::Portable => true,
-            #[cfg(feature = "test-hooks")]
+            #[cfg(any(test, feature = "test-hooks"))]
             Level::EmulatedUnit => true,
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => {
@@ -122,7 +122,7 @@ impl Level {
     pub(crate) fn kernels(self) -> &'static Kernels {
         match self {
             Level::Reference | Level::Portable => &kernels::portable::KERNELS,
-            #[cfg(feature = "test-hooks")]
+            #[cfg(any(test, feature = "test-hooks"))]
             Level::EmulatedUnit => &kernels::portable::KERNELS,
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => &kernels::avx2::KERNELS,
@@ -142,7 +142,7 @@ impl Level {
     pub fn rotates(self) -> bool {
         match self {
             Level::AvxVnni | Level::Avx512 | Level::Amx => true,
-            #[cfg(feature = "test-hooks")]
+            #[cfg(any(test, feature = "test-hooks"))]
             Level::EmulatedUnit => true,
             Level::Reference | Level::Portable | Level::Avx2 => false,
         }
@@ -162,7 +162,7 @@ impl Level {
         match self {
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
             Level::Amx => Some(&amx::KERNELS),
-            #[cfg(feature = "test-hooks")]
+            #[cfg(any(test, feature = "test-hooks"))]
             Level::EmulatedUnit => Some(&emulated_unit::KERNELS),
             _ => None,
         }

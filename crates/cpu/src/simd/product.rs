@@ -17,7 +17,7 @@ pub(crate) struct QuantizedRows {
     /// How weights behind those that are read are asked for.
     pub fetch: StreamFetch,
     /// Planted in the block in the middle.
-    #[cfg(feature = "test-hooks")]
+    #[cfg(any(test, feature = "test-hooks"))]
     pub fault: Option<pianola_plan::Fault>,
 }
 
@@ -117,7 +117,7 @@ unsafe fn quantized<L: Lanes, C: Codes, S: Scales, const ZERO: i32, const R: usi
             }
             let codes = C::load::<L>(tile.add(place.codes));
             let [low_scale, high_scale, min] = S::all::<L>(tile.add(place.own), shared);
-            #[cfg(feature = "test-hooks")]
+            #[cfg(any(test, feature = "test-hooks"))]
             let [low_scale, high_scale, min] =
                 spoil::<L>(activations, block, [low_scale, high_scale, min]);
             each_below!(R, row, {
@@ -164,7 +164,7 @@ unsafe fn dots<L: Lanes, C: Codes>(mut sum: L::I, codes: &[L::B], words: *const 
 ///
 /// # Safety
 /// The module's.
-#[cfg(feature = "test-hooks")]
+#[cfg(any(test, feature = "test-hooks"))]
 #[inline(always)]
 pub(super) unsafe fn spoil<L: Lanes>(
     activations: &QuantizedRows,

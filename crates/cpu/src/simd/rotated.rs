@@ -106,7 +106,7 @@ pub(crate) struct PanelSource {
     /// What is added to codes: [`UNSIGNED`] or 0.
     pub zero: u8,
     /// Planted in the block in the middle, of as many as are given.
-    #[cfg(feature = "test-hooks")]
+    #[cfg(any(test, feature = "test-hooks"))]
     pub fault: Option<(pianola_plan::Fault, usize)>,
 }
 
@@ -226,7 +226,7 @@ unsafe fn fill_chunks<
                 }
                 let [a, b, c, d, e, f, g, h] = C::load::<L>(tile.add(place.codes));
                 let scales = S::all::<L>(tile.add(place.own), shared);
-                #[cfg(feature = "test-hooks")]
+                #[cfg(any(test, feature = "test-hooks"))]
                 let scales = spoil::<L>(source, (source.first + index) * blocks + block, scales);
                 let [low, high, min] = scales;
                 let out = room.add(block * BLOCK * TILE);
@@ -343,7 +343,7 @@ unsafe fn hadamard<L: Lanes, const COUNT: usize>(values: &mut [L::F; COUNT]) {
 ///
 /// # Safety
 /// The module's.
-#[cfg(feature = "test-hooks")]
+#[cfg(any(test, feature = "test-hooks"))]
 #[inline(always)]
 unsafe fn spoil<L: Lanes>(source: &PanelSource, block: usize, scales: [L::F; 3]) -> [L::F; 3] {
     let (codes, metas) = (std::ptr::null(), std::ptr::null());
@@ -432,5 +432,5 @@ unsafe fn rotate_row_chunks<L: Lanes, const VECTORS: usize, const PARTS: usize>(
     }
 }
 
-#[cfg(all(test, feature = "test-hooks"))]
+#[cfg(test)]
 mod tests;

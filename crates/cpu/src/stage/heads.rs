@@ -147,7 +147,7 @@ impl Attention {
                 head_dim,
                 window: self.spec.window.map(|w| w + usize::from(fault!(play, LongWindow))),
                 soft_cap: self.spec.soft_cap,
-                #[cfg(feature = "test-hooks")]
+                #[cfg(any(test, feature = "test-hooks"))]
                 lost_page: lost_page(play, rows.start).filter(|_| kv_head == 0),
             };
             let page_of = |page: usize| {
@@ -180,7 +180,7 @@ fn other_lane(play: &Play<'_>, rows: Range<usize>) -> Option<usize> {
 }
 
 /// The page before the newest of a row, where a fault is planted that loses it.
-#[cfg(feature = "test-hooks")]
+#[cfg(any(test, feature = "test-hooks"))]
 fn lost_page(play: &Play<'_>, row: usize) -> Option<usize> {
     let newest = play.rows[row].position as usize / PAGE_TOKENS;
     if fault!(play, LostSplit) { newest.checked_sub(1) } else { None }

@@ -61,7 +61,7 @@ impl Product {
 }
 
 /// Some tiles of a part.
-#[cfg_attr(not(feature = "test-hooks"), allow(unused_variables))]
+#[cfg_attr(not(any(test, feature = "test-hooks")), allow(unused_variables))]
 fn unit_tiles(play: &Play<'_>, part: &Weights, tiles: Range<usize>) -> UnitTiles {
     // SAFETY: matrices outlive the recording's stages.
     let matrix = unsafe { &*part.matrix };
@@ -69,7 +69,7 @@ fn unit_tiles(play: &Play<'_>, part: &Weights, tiles: Range<usize>) -> UnitTiles
         start: matrix.tile(tiles.start).as_ptr(),
         stride: matrix.tile_stride,
         count: tiles.len(),
-        #[cfg(feature = "test-hooks")]
+        #[cfg(any(test, feature = "test-hooks"))]
         fault: (tiles.clone().position(|tile| part.is_faulty(tile)))
             .and_then(|index| Some((index, play.fault?))),
     }

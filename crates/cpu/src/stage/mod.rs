@@ -97,7 +97,7 @@ pub(crate) struct Play<'a> {
     /// Each worker has rows of its own, see `policy::rows_by_worker`.
     pub rows_by_worker: bool,
     /// Planted in the kernels.
-    #[cfg(feature = "test-hooks")]
+    #[cfg(any(test, feature = "test-hooks"))]
     pub fault: Option<pianola_plan::Fault>,
 }
 

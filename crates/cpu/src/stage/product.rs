@@ -327,11 +327,11 @@ impl Product {
         room.as_ptr()
     }
 
-    #[cfg(not(feature = "test-hooks"))]
+    #[cfg(not(any(test, feature = "test-hooks")))]
     fn spoil_panel(&self, _: &Play<'_>, _: &Weights, _: usize, _: &mut [f32]) {}
 
     /// Plants a faulty block.
-    #[cfg(feature = "test-hooks")]
+    #[cfg(any(test, feature = "test-hooks"))]
     fn spoil_panel(&self, play: &Play<'_>, part: &Weights, tile: usize, room: &mut [f32]) {
         if let Some(factor) = crate::fault::block_factor(play.fault)
             && part.is_faulty(tile)
@@ -371,7 +371,7 @@ impl Product {
                         metas,
                         columns: self.columns,
                         fetch: tile.fetch,
-                        #[cfg(feature = "test-hooks")]
+                        #[cfg(any(test, feature = "test-hooks"))]
                         fault: play.fault.filter(|_| part.is_faulty(tile.index)),
                     };
                     product(matrix.tile(tile.index).as_ptr(), &rows, start, count, out);
@@ -406,19 +406,19 @@ fn pieces(rows: Range<usize>) -> impl Iterator<Item = Range<usize>> {
 }
 
 /// Whether a fault is planted in the weights of panels.
-#[cfg(feature = "test-hooks")]
+#[cfg(any(test, feature = "test-hooks"))]
 fn spoils_panels(play: &Play<'_>) -> bool {
     crate::fault::block_factor(play.fault).is_some()
 }
 
-#[cfg(not(feature = "test-hooks"))]
+#[cfg(not(any(test, feature = "test-hooks")))]
 fn spoils_panels(_: &Play<'_>) -> bool {
     false
 }
 
 impl Weights {
     /// Whether a tile is the one that faulty blocks are planted in: in the middle.
-    #[cfg(feature = "test-hooks")]
+    #[cfg(any(test, feature = "test-hooks"))]
     pub(super) fn is_faulty(&self, tile: usize) -> bool {
         // SAFETY: matrices outlive the recording's stages.
         tile == unsafe { &*self.matrix }.tiles() / 2

@@ -183,7 +183,7 @@ fn prefetch(
 }
 
 /// Chunks of a tile, from `first` on.
-#[cfg_attr(not(feature = "test-hooks"), allow(unused_variables))]
+#[cfg_attr(not(any(test, feature = "test-hooks")), allow(unused_variables))]
 fn source(
     play: &Play<'_>,
     part: &Weights,
@@ -198,7 +198,7 @@ fn source(
         first,
         chunks,
         zero: form.zero,
-        #[cfg(feature = "test-hooks")]
+        #[cfg(any(test, feature = "test-hooks"))]
         fault: play.fault.filter(|_| part.is_faulty(tile)).map(|fault| (fault, matrix.columns)),
     }
 }

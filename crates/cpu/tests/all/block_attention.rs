@@ -2,7 +2,8 @@
 //! windows and several sequences against the reference, and faults that are noticed in it.
 
 use crate::support::case::{Case, Runs, beside_reference, check, plan, usual};
-use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level, ReferenceModel};
+use pianola_cpu::ReferenceModel;
+use pianola_cpu_hooks::{CpuDevice, CpuOptions, CpuRecording, Level};
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceId, Fault, KvType, Probe, Recording, Rounding, Step};
 

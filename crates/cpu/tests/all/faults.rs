@@ -4,7 +4,8 @@
 use crate::support::case::{beside_reference, plan};
 use crate::support::faults;
 use crate::support::faults::{Bench, shown_by};
-use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level, ReferenceModel};
+use pianola_cpu::ReferenceModel;
+use pianola_cpu_hooks::{CpuDevice, CpuOptions, CpuRecording, Level};
 use pianola_plan::{DeviceId, Fault, Numeric};
 
 fn record(numeric: Numeric, level: Level) -> (CpuRecording, ReferenceModel) {

@@ -4,7 +4,7 @@ use crate::support::case;
 use crate::support::case::{
     Case, STEPS, beside_reference, check, logit_bits, map_pages, plan, plan_of_types, usual,
 };
-use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level};
+use pianola_cpu_hooks::{CpuDevice, CpuOptions, CpuRecording, Level};
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceId, Fault, Numeric};
 use std::sync::Arc;

@@ -4,7 +4,8 @@
 use crate::support::case::{
     Case, Runs, beside_reference, check, logit_bits, map_pages, plan, usual,
 };
-use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level, ReferenceModel};
+use pianola_cpu::ReferenceModel;
+use pianola_cpu_hooks::{CpuDevice, CpuOptions, CpuRecording, Level};
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceId, Fault, Numeric, Probe, Recording, Rounding, Step};
 use std::sync::Arc;

@@ -3,7 +3,8 @@
 
 use crate::support::gpu;
 use crate::support::tiny;
-use pianola_cpu::{CpuDevice, CpuOptions, CpuRecording, Level};
+use pianola_cpu::{CpuDevice, CpuOptions, Level};
+use pianola_cpu_hooks as hooks;
 use pianola_engine::{CheckEvent, CheckIssue, CheckOptions, CheckSubject, DeviceCheck, check};
 use pianola_formats::{TensorSource, TensorType};
 use pianola_plan::{
@@ -119,7 +120,7 @@ struct Faulty(Fault);
 
 impl Device for Faulty {
     fn spec(&self) -> DeviceSpec {
-        CpuDevice::spec()
+        hooks::CpuDevice::spec()
     }
 
     fn description(&self) -> String {
@@ -145,14 +146,15 @@ impl Device for Faulty {
         source: &dyn TensorSource,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Box<dyn Recording>, DeviceError> {
-        let options = CpuOptions::bare(Level::best(), 1);
-        let mut recording = CpuRecording::new(plan.clone(), id, source, options, progress)?;
+        let options = hooks::CpuOptions::bare(hooks::Level::best(), 1);
+        let mut recording = hooks::CpuRecording::new(plan.clone(), id, source, options, progress)?;
         recording.set_fault(Some(self.0));
         Ok(Box::new(recording))
     }
 
     fn variants(&self, plan: &Plan, id: DeviceId) -> Result<Vec<KernelVariant>, DeviceError> {
-        CpuDevice { options: CpuOptions::bare(Level::best(), 1) }.variants(plan, id)
+        hooks::CpuDevice { options: hooks::CpuOptions::bare(hooks::Level::best(), 1) }
+            .variants(plan, id)
     }
 
     fn measure(&self, _numeric: Numeric) -> Option<Ceilings> {

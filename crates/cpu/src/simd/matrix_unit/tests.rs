@@ -62,7 +62,6 @@ fn both(level: Level, ty: TensorType, rows: usize) -> [Vec<f32>; 2] {
         codes: all.codes.as_ptr(),
         metas: all.metas.as_ptr(),
         columns: COLUMNS,
-        #[cfg(feature = "test-hooks")]
         fault: None,
     };
     let (codes, metas) = (all.strip_codes.as_ptr(), all.strip_metas.as_ptr());
@@ -71,7 +70,6 @@ fn both(level: Level, ty: TensorType, rows: usize) -> [Vec<f32>; 2] {
         start: matrix.tile(0).as_ptr(),
         stride: matrix.tile_stride,
         count: 2,
-        #[cfg(feature = "test-hooks")]
         fault: None,
     };
     let padded = rows.next_multiple_of(STRIP) * TILE;

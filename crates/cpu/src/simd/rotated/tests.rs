@@ -96,7 +96,6 @@ fn panel_of(
             first: 3 * index,
             chunks: 3.min(chunks - 3 * index),
             zero,
-            #[cfg(feature = "test-hooks")]
             fault: None,
         };
         // SAFETY: the level is available, and the tile has the chunks.
