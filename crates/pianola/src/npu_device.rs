@@ -14,7 +14,7 @@ use crate::failure::Failure;
 
 /// How to use the NPU.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "NPU (never yet run on silicon: docs/npu.md)")]
+#[command(next_help_heading = "NPU (never yet run on silicon: docs/how-to/try-an-npu.md)")]
 pub struct NpuArguments {
     /// Parts of the model on devices by name, whatever else is planned, as in
     /// attention=npu,ffn=vulkan. Parts are embedding, projections, attention (with its keys and values), ffn

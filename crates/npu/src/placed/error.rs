@@ -21,8 +21,8 @@ pub enum OpenError {
     Package(#[from] PackageError),
     /// No kernels.
     #[error(
-        "there is no kernel package for {device} in {}: build and import one, docs/npu.md says how \
-         (`pianola npu import`)", .folder.display()
+        "there is no kernel package for {device} in {}: build one and import it with `pianola npu \
+         import`; see docs/how-to/try-an-npu.md", .folder.display()
     )]
     NoPackages {
         /// The folder.
@@ -32,8 +32,8 @@ pub enum OpenError {
     },
     /// Kernels, but none that computes products.
     #[error(
-        "no kernel package of {} can be used for products{}{}. docs/npu.md says how packages are built \
-         and checked (`pianola npu check`)",
+        "no kernel package of {} can be used for products{}{}. docs/how-to/try-an-npu.md has the \
+         commands that build packages; `pianola npu check` checks them",
         .folder.display(),
         .precision.map_or(String::new(), |precision| format!(" in {precision}")),
         refusals(.refused)

@@ -524,10 +524,11 @@ fn packages_that_cannot_be_used_are_named() {
     let other = NpuOptions { kernels: kernels.path().join("nowhere"), ..kernels.options() };
     let Err(error) = NpuDevice::emulated(other) else { panic!("no packages") };
     assert!(matches!(error, OpenError::NoPackages { .. }));
-    assert!(error.to_string().contains("docs/npu.md"), "{error}");
+    assert!(error.to_string().contains("docs/how-to/try-an-npu.md"), "{error}");
     let int8 = NpuOptions { precision: Some(Precision::Int8Pieces), ..kernels.options() };
     let Err(error) = NpuDevice::emulated(int8) else { panic!("bf16 only") };
-    assert!(error.to_string().contains("in int8") && error.to_string().contains("docs/npu.md"));
+    let error = error.to_string();
+    assert!(error.contains("in int8") && error.contains("docs/how-to/try-an-npu.md"), "{error}");
     // A device that computes wrongly.
     let machine = kernels.machine(Default::default());
     machine.model().set_faults("wrong@1".parse().unwrap());

@@ -27,7 +27,8 @@ pub use list::{CHANGE_POWER_MODE, contexts, device_text, device_value, name};
 ///
 /// Kernels are built with AMD's open tools (mlir-aie, IRON, mlir-air) and imported as packages; `check`
 /// runs each on the device against the processor. `run` and `serve` use what passes with --device npu+vulkan
-/// or npu+cpu. None of this has been run on silicon so far: docs/npu.md says what is proven and how.
+/// or npu+cpu. None of this has been run on silicon so far: docs/explanation/npu.md lists what is
+/// proven, and how.
 #[derive(Args, Debug)]
 pub struct Arguments {
     #[command(subcommand)]

@@ -145,7 +145,8 @@ fn auto_opens_an_npu_that_is_there() {
     assert_eq!(taken.output(), expected);
 }
 
-/// The command that docs/npu.md names: all products of a model against the processor's exact mode.
+/// The command of docs/how-to/try-an-npu.md: all products of a model against the processor's exact
+/// mode.
 #[test]
 fn a_model_is_checked_on_the_npu() {
     let machine = Machine::with_packages();

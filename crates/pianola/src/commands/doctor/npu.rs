@@ -218,9 +218,9 @@ fn of_packages(place: &str, packages: &[(String, Option<String>)]) -> Vec<Row> {
         (false, _) => Row::fine("kernels", format!("{} in {place}", sound.join(", ")))
             .fix("pianola npu check   (runs them against the processor)"),
         (true, true) => Row::fine("kernels", format!("no packages in {place}"))
-            .fix("pianola npu import   (docs/npu.md has the commands)"),
+            .fix("pianola npu import   (docs/how-to/try-an-npu.md has the commands)"),
         (true, false) => Row::warning("kernels", format!("no usable package in {place}"))
-            .fix("pianola npu import   (docs/npu.md has the commands)"),
+            .fix("pianola npu import   (docs/how-to/try-an-npu.md has the commands)"),
     }];
     for (name, problem) in packages {
         if let Some(problem) = problem {

@@ -143,7 +143,7 @@ fn wanted(
     if listed.is_empty() {
         return Err(Failure::failed(format!(
             "no kernel packages in {}: build one of AMD's open designs and `pianola npu import` it \
-             (docs/npu.md has the commands)",
+             (docs/how-to/try-an-npu.md has the commands)",
             place.display()
         )));
     }

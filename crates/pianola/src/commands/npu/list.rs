@@ -122,7 +122,7 @@ fn packages_text(folder: &Path, listed: &[Listed]) -> String {
     if listed.is_empty() {
         return format!(
             "no kernel packages in {}; `pianola npu import` makes them of AMD's open builds \
-             (docs/npu.md)\n",
+             (docs/how-to/try-an-npu.md)\n",
             folder.display()
         );
     }
