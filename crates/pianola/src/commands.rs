@@ -10,6 +10,7 @@ pub mod devices;
 pub mod doctor;
 pub mod embed;
 mod generate;
+pub mod help;
 pub mod inspect;
 pub mod list;
 pub mod logits;

@@ -166,11 +166,17 @@ fn utf8(bytes: Vec<u8>, whence: &str) -> Result<String, Failure> {
 /// Token ids, instead of text.
 #[derive(clap::Args, Debug)]
 pub struct TokenInput {
-    /// Token ids, separated by commas: 2,105,9
-    #[arg(long, value_name = "IDS", value_delimiter = ',', conflicts_with = "tokens_file")]
+    /// Token ids instead of text, separated by commas: 2,105,9
+    #[arg(
+        long,
+        hide_short_help = true,
+        value_name = "IDS",
+        value_delimiter = ',',
+        conflicts_with = "tokens_file"
+    )]
     pub tokens: Option<Vec<u32>>,
     /// Token ids from a NumPy file: one dimension of u16, i32, u32, i64 or u64
-    #[arg(long, value_name = "NPY")]
+    #[arg(long, hide_short_help = true, value_name = "NPY")]
     pub tokens_file: Option<PathBuf>,
 }
 

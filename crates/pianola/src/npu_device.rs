@@ -12,32 +12,39 @@ use crate::console::Console;
 use crate::device::{DeviceChoice, NpuUse};
 use crate::failure::Failure;
 
+/// Heading of these options in the long help.
+pub const NPU: &str = "NPU (never run on real hardware: docs/how-to/try-an-npu.md)";
+
 /// How to use the NPU.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "NPU (never yet run on silicon: docs/how-to/try-an-npu.md)")]
+#[command(next_help_heading = NPU)]
 pub struct NpuArguments {
-    /// Parts of the model on devices by name, whatever else is planned, as in
-    /// attention=npu,ffn=vulkan. Parts are embedding, projections, attention (with its keys and values), ffn
-    /// and head
+    /// Put parts of the model on devices, as in attention=npu,ffn=vulkan
+    ///
+    /// Parts are embedding, projections, attention (with its keys and values), ffn and head.
     #[arg(long, value_name = "PART=DEVICE", value_delimiter = ',', value_parser = place)]
+    #[arg(hide_short_help = true)]
     pub place: Vec<(ModelPart, String)>,
-    /// Compute with a model of the NPU in this process, where the packages' manifests say what they
-    /// compute: for tests. It says nothing of an NPU's speed
-    #[arg(long)]
+    /// Emulate an NPU in this process, for tests
+    ///
+    /// The emulator computes what the manifests of the kernel packages state. It has no speed.
+    #[arg(long, hide_short_help = true)]
     pub emulate_npu: bool,
-    /// The folder of kernel packages for the NPU [default: npu_kernels beside the models]
-    #[arg(long, value_name = "FOLDER")]
+    /// Folder of kernel packages for the NPU [default: npu_kernels beside the models]
+    #[arg(long, value_name = "FOLDER", hide_short_help = true)]
     pub npu_kernels: Option<PathBuf>,
-    /// Precision of products on the NPU: bf16, or int8 with separately scaled pieces [default: int8, where
-    /// there is such a package]
-    #[arg(long, value_name = "TYPE", value_parser = precision)]
+    /// Precision of products on the NPU: bf16 or int8
+    ///
+    /// int8 computes in separately scaled pieces. It is the default if such a package is installed.
+    #[arg(long, value_name = "TYPE", value_parser = precision, hide_short_help = true)]
     pub npu_precision: Option<Precision>,
-    /// Whether the NPU computes products of prompts: auto, where that is predicted to be faster and proves to
-    /// be, or always, to try it
+    /// When the NPU computes products of prompts
+    ///
+    /// `auto` uses it if it is predicted to be faster and proves to be. `always` is for trying it.
     #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "always"])]
+    #[arg(hide_short_help = true)]
     pub npu_work: String,
-    /// Do not rotate weights and inputs before they become int8 for the NPU: only to see what the rotation
-    /// is worth
+    /// Do not rotate weights and inputs before they become int8 for the NPU, for comparisons
     #[arg(long, hide = true)]
     pub npu_without_rotation: bool,
 }

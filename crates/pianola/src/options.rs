@@ -20,11 +20,19 @@ use crate::tuned;
 /// The model that commands use by default.
 pub const DEFAULT_MODEL: &str = "smollm2:135m";
 
+/// Headings of the long help; [`crate::commands::help`] shows their options by topic.
+pub const DEVICES: &str = "Devices";
+pub const MEMORY: &str = "Memory";
+pub const NUMERICS: &str = "Numerics";
+pub const SPECULATION: &str = "Speculation";
+
 /// Which model.
 #[derive(Args, Debug)]
 pub struct ModelOption {
-    /// A name from the catalogue (fetched once, then kept), a GGUF file, or a Hugging Face folder
-    /// [default: smollm2:135m]
+    /// Model: a name, a GGUF file or a Hugging Face folder [default: smollm2:135m]
+    ///
+    /// Names are those of `pianola list --all`, which are fetched once and then kept. owner/name is a
+    /// repository of Hugging Face's hub. `pianola help models` explains more.
     #[arg(short, long, value_name = "MODEL")]
     pub model: Option<OsString>,
 }
@@ -43,75 +51,103 @@ pub fn is_base_model(name: &OsStr) -> bool {
 
 /// Where and how to compute.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Computing")]
 pub struct ComputeOptions {
-    /// Device: auto, cpu, vulkan, vulkan:INDEX or vulkan:NAME (a part of its name). Auto takes a
-    /// discrete GPU, then an integrated one, then the processor. Several GPUs, with commas between,
-    /// are filled in turn; what a GPU has no memory for runs on the processor (cpu+vulkan says the same).
-    /// npu+vulkan and npu+cpu let AMD's NPU (never yet run on silicon) compute products of prompts; where there is none, a notice says so; auto does, too, where there is one
+    /// Device: auto, cpu, vulkan, vulkan:INDEX or vulkan:NAME
+    ///
+    /// `auto` takes a discrete GPU, else an integrated one, else the CPU. NAME is a part of the GPU's
+    /// name. `vulkan:0,vulkan:1` fills several GPUs in turn. Layers that do not fit run on the CPU.
+    /// npu+cpu and npu+vulkan add AMD's NPU for prompts.
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = device::parse)]
+    #[arg(help_heading = DEVICES)]
     pub device: DeviceChoice,
+    /// Threads to compute with; -1: the default [default: one per core]
+    #[arg(short, long, value_name = "N", value_parser = threads, help_heading = DEVICES)]
+    #[arg(allow_negative_numbers = true)]
+    pub threads: Option<usize>,
+    /// Layers to compute on the GPU, as in 99 for all [default: as many as fit]
+    ///
+    /// The remaining layers, which are the first ones, run on the CPU.
+    #[arg(long, aliases = ["n-gpu-layers", "gpu-layers"], value_name = "N")]
+    #[arg(hide_short_help = true, help_heading = DEVICES)]
+    pub layers_on_gpu: Option<usize>,
+    /// Run devices that share a model at the same time if that is faster
+    ///
+    /// `off` is for comparisons.
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "off"])]
+    #[arg(hide_short_help = true, help_heading = DEVICES)]
+    pub overlap: String,
+    /// How a GPU runs the layers of a single token
+    ///
+    /// `dispatches` runs five kernels per layer, one after the other. `chained` starts each kernel
+    /// before the previous one has finished; kernels wait for their own input. `persistent` runs two
+    /// kernels per layer, whose workgroups stay. The last two are errors on a GPU that cannot do them.
+    /// `auto` takes `chained` where it is faster, which is on NVIDIA's cards.
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    #[arg(value_parser = ["auto", "dispatches", "chained", "persistent"])]
+    #[arg(hide_short_help = true, help_heading = DEVICES)]
+    pub decode: String,
+    /// Tokens that a GPU samples in one submission
+    ///
+    /// By default as many as take 40 ms, at most 16. The first token of an answer comes alone.
+    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(hide_short_help = true, help_heading = DEVICES)]
+    pub tokens_per_submit: Option<usize>,
+    /// Instruction set of the CPU [default: the best one available]
+    ///
+    /// One of reference, portable, avx2, avx-vnni, avx512 and amx.
+    #[arg(long, value_name = "LEVEL", value_parser = level)]
+    #[arg(hide_short_help = true, help_heading = DEVICES)]
+    pub simd: Option<Level>,
     /// Most memory to use on the GPU, as in 12GiB [default: what its driver grants]
     #[arg(long, value_name = "BYTES", value_parser = device::bytes)]
+    #[arg(hide_short_help = true, help_heading = MEMORY)]
     pub gpu_memory: Option<u64>,
-    /// Keep what the GPU's own memory, or --gpu-memory of it, does not hold in the host's memory, which a card
-    /// reads over its bus, instead of computing layers on the processor
-    #[arg(long)]
+    /// Keep weights that do not fit on the GPU in host memory
+    ///
+    /// The GPU reads them over its bus and computes every layer. Without this option the CPU computes
+    /// the layers that do not fit.
+    #[arg(long, hide_short_help = true, help_heading = MEMORY)]
     pub gpu_host_memory: bool,
-    /// Layers to compute on the GPU, as in 99 for all; the others, the first ones, run on the
-    /// processor [default: as many as its memory holds]
-    #[arg(long, aliases = ["n-gpu-layers", "gpu-layers"], value_name = "N")]
-    pub layers_on_gpu: Option<usize>,
-    /// Whether devices that share a model work at once where that pays: auto, or off to compare
-    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "off"])]
-    pub overlap: String,
-    /// Whether quantised weights are kept a second time, rotated and in int8, for prompts and many requests at once, in fast
-    /// mode, for a byte a weight. On a GPU prompts are about twice as fast. Auto: on a card with matrix units for int8
-    /// that has memory left, for models of about a billion parameters and more; on: an error where a GPU cannot; or off. On
-    /// the processor, where it computes alone, steps of 16 tokens or more are 1.06 to 2.5 times as fast. Auto: where that takes at
-    /// most 2 GiB and a twelfth of the memory available, or for 8 requests at once or more a quarter of it, and half is left; on: an error
-    /// where it cannot
-    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "on", "off"])]
-    pub prompt_weights: String,
-    /// How a GPU plays the layers of a single token: dispatches, five a layer, one after the other; chained, the same five that overlap,
-    /// because kernels wait for one another by themselves; persistent, two a layer, with all products between two attentions in one, by
-    /// workgroups that stay (both are errors where a GPU cannot); auto, chained on cards that count their units (NVIDIA's), where it is
-    /// as fast or faster for nearly all models. Without a GPU it has no effect
-    #[arg(long, value_name = "HOW", default_value = "auto", value_parser = ["auto", "dispatches", "chained", "persistent"])]
-    pub decode: String,
-    /// Tokens that a GPU samples by itself in one submission [default: as many as come within
-    /// 40 ms, at most 16; the first of an answer alone]
-    #[arg(long, value_name = "N", value_parser = positive)]
-    pub tokens_per_submit: Option<usize>,
-    /// Most memory for keys and values, as in 4GiB [default: what the weights leave, as far as it is
-    /// of use]
+    /// Most memory for keys and values, as in 4GiB [default: what the weights leave]
     #[arg(long, value_name = "BYTES", value_parser = device::bytes)]
+    #[arg(hide_short_help = true, help_heading = MEMORY)]
     pub kv_memory: Option<u64>,
-    /// Threads to compute with, -1 for the default [default: one for each core]
-    #[arg(short, long, value_name = "N", value_parser = threads, allow_negative_numbers = true)]
-    pub threads: Option<usize>,
-    /// Instruction set: reference, portable, avx2, avx-vnni, avx512 or amx [default: the best there is]
-    #[arg(long, value_name = "LEVEL", value_parser = level)]
-    pub simd: Option<Level>,
-    /// Compute in 32-bit floats throughout: slower, for comparisons. Default for folders of
-    /// unquantised weights
-    #[arg(long, conflicts_with = "fast")]
-    pub exact: bool,
-    /// Meet quantised weights with 8-bit activations. Default for quantised weights
-    #[arg(long)]
-    pub fast: bool,
-    /// Compute every row with the same kernels, however many there are: an answer then does not
-    /// depend on what else runs, on how its prompt was cut, or on guesses. Slower on a GPU; on the
-    /// processor long prompts are, and exact mode is always so
-    #[arg(long)]
-    pub reproducible: bool,
-    /// Type to store keys and values in: f32, f16 or q8_0, which takes half of f16's
-    /// memory [default: f32 in exact mode, f16 in fast mode]
+    /// Type of keys and values: f32, f16 or q8_0
+    ///
+    /// q8_0 takes half the memory of f16. The default is f16 in fast mode and f32 in exact mode.
     #[arg(long, value_name = "TYPE")]
+    #[arg(hide_short_help = true, help_heading = MEMORY)]
     pub kv_type: Option<KvType>,
-    /// Quantise unquantised weights while loading: q8_0 or q4_0 (embeddings stay at 8 bits)
+    /// Quantise unquantised weights while loading: q8_0 or q4_0
+    ///
+    /// Embeddings stay at 8 bits.
     #[arg(long, value_name = "TYPE", value_parser = quantisation)]
+    #[arg(hide_short_help = true, help_heading = MEMORY)]
     pub quantize: Option<TensorType>,
+    /// Also keep an int8 copy of quantised weights, for faster prompts
+    ///
+    /// The copy takes one byte per weight. Steps of 16 tokens or more run faster with it and round
+    /// slightly differently. `auto` makes it where memory is ample; `on` fails where it cannot be
+    /// made. `pianola help memory` gives the limits.
+    #[arg(long, value_name = "WHEN", default_value = "auto", value_parser = ["auto", "on", "off"])]
+    #[arg(hide_short_help = true, help_heading = MEMORY)]
+    pub prompt_weights: String,
+    /// Compute in 32-bit floats throughout: slower, for comparisons
+    ///
+    /// The default for folders of unquantised weights.
+    #[arg(long, conflicts_with = "fast", hide_short_help = true, help_heading = NUMERICS)]
+    pub exact: bool,
+    /// Compute products of quantised weights with 8-bit activations
+    ///
+    /// The default for quantised weights.
+    #[arg(long, hide_short_help = true, help_heading = NUMERICS)]
+    pub fast: bool,
+    /// Make an answer independent of other requests, of caching and of guesses
+    ///
+    /// Every row is computed by the same kernels, whatever the batch size. Prompts are slower, and on
+    /// a GPU tokens too. Exact mode on the CPU is always reproducible.
+    #[arg(long, hide_short_help = true, help_heading = NUMERICS)]
+    pub reproducible: bool,
     #[command(flatten)]
     pub npu: NpuArguments,
 }
@@ -227,16 +263,18 @@ impl ComputeOptions {
 
 /// Guessing ahead.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Speculation")]
+#[command(next_help_heading = SPECULATION)]
 pub struct SpeculationOptions {
-    /// Guess tokens ahead from what was said before, and verify them in one step: sooner where
-    /// texts repeat themselves. The same answer with --reproducible, otherwise but for near ties. Switches
-    /// itself off where it loses
-    #[arg(long, conflicts_with = "draft")]
+    /// Guess tokens from earlier text and verify them in one step
+    ///
+    /// Faster where texts repeat themselves. The answer is the same with --reproducible; without it
+    /// near-tied tokens may differ. Turns itself off where it is slower.
+    #[arg(long, conflicts_with = "draft", hide_short_help = true)]
     pub speculate: bool,
-    /// A smaller model of the same vocabulary that guesses tokens ahead, as in gemma3:270m. Switches
-    /// itself off where it loses
-    #[arg(long, value_name = "MODEL")]
+    /// Smaller model of the same vocabulary that guesses tokens, as in gemma3:270m
+    ///
+    /// Turns itself off where it is slower.
+    #[arg(long, value_name = "MODEL", hide_short_help = true)]
     pub draft: Option<String>,
 }
 

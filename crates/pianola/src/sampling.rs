@@ -5,41 +5,52 @@ use pianola_engine::sampler::Sampling;
 
 use crate::failure::Failure;
 
+/// Heading of these options in the long help.
+pub const SAMPLING: &str = "Sampling";
+
 /// How the next token is sampled.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Sampling")]
+#[command(next_help_heading = SAMPLING)]
 pub struct SamplingOptions {
-    /// Temperature: 0 always takes the likeliest token, higher values dare more
+    /// Temperature: 0 takes the likeliest token, higher values vary more
     #[arg(long, visible_alias = "temperature", value_name = "T", default_value_t = 0.3)]
     #[arg(allow_negative_numbers = true)]
     pub temp: f32,
     /// Sample from this many of the likeliest tokens; 0 or -1: all
     #[arg(long, value_name = "K", default_value = "40", allow_negative_numbers = true)]
-    #[arg(value_parser = top_k)]
+    #[arg(value_parser = top_k, hide_short_help = true)]
     pub top_k: usize,
     /// Sample from the likeliest tokens whose probabilities reach this sum; 1: all
     #[arg(long, value_name = "P", default_value_t = 0.95, allow_negative_numbers = true)]
+    #[arg(hide_short_help = true)]
     pub top_p: f32,
-    /// Leave out tokens less likely than this share of the likeliest; 0: none
+    /// Drop tokens below this share of the likeliest token's probability; 0: none
     #[arg(long, value_name = "P", default_value_t = 0.05, allow_negative_numbers = true)]
+    #[arg(hide_short_help = true)]
     pub min_p: f32,
-    /// Make tokens seen before less likely; 1: off [default: 1.05, or 1 with --temp 0]
-    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    /// Make recent tokens less likely; 1: off [default: 1.05, or 1 with --temp 0]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, hide_short_help = true)]
     pub repeat_penalty: Option<f32>,
-    /// Subtract this from the logit of every token seen before
+    /// Subtract this from the logit of every recent token
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(hide_short_help = true)]
     pub presence_penalty: f32,
-    /// Subtract this from the logit of a token each time it was seen before
+    /// Subtract this from the logit of a token once per recent use
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
+    #[arg(hide_short_help = true)]
     pub frequency_penalty: f32,
-    /// Tokens back that the three penalties look at
+    /// Number of recent tokens that the three penalties look at
     #[arg(long, alias = "repeat-last-n", value_name = "N", default_value_t = 64)]
+    #[arg(hide_short_help = true)]
     pub penalty_window: usize,
     /// Add X to the logit of token ID; -inf bans it. May be repeated
     #[arg(long, value_name = "ID=X", value_parser = bias, allow_hyphen_values = true)]
+    #[arg(hide_short_help = true)]
     pub logit_bias: Vec<(u32, f32)>,
-    /// Seed of the random numbers: the same seed gives the same text, beside other requests or with
-    /// guesses only with --reproducible [default: -1, a random one, which the last line tells]
+    /// Seed of the random numbers [default: -1, a random one]
+    ///
+    /// The same seed gives the same text. With other requests running, or with guesses, that holds
+    /// with --reproducible only. -v and --json show the seed that was used.
     #[arg(long, value_name = "S", value_parser = seed, allow_negative_numbers = true)]
     seed: Option<Seed>,
 }

@@ -8,17 +8,20 @@ use pianola_plan::Plan;
 
 use crate::failure::Failure;
 
+/// Heading in the long help.
+pub const SHAPES_HEADING: &str = "Random weights";
+
 /// A shape instead of a model.
 #[derive(Args, Debug)]
-#[command(next_help_heading = "Without a file")]
+#[command(next_help_heading = SHAPES_HEADING)]
 pub struct ShapeOptions {
-    /// Use random weights in the shape of this model instead of a file
+    /// Random weights in the shape of this model instead of a file
     #[arg(long, value_name = "SHAPE", value_parser = known, conflicts_with = "model")]
-    #[arg(help = help())]
+    #[arg(long_help = help())]
     pub shape: Option<&'static Shape>,
     /// Type of the random weights
     #[arg(long, value_name = "TYPE", default_value = "q4_0", value_parser = weight_type)]
-    #[arg(requires = "shape", conflicts_with = "model")]
+    #[arg(requires = "shape", conflicts_with = "model", hide_short_help = true)]
     pub quant: TensorType,
 }
 
@@ -27,7 +30,8 @@ fn names() -> String {
 }
 
 fn help() -> String {
-    format!("Random weights in this shape instead of a file: {}", names())
+    let what = "Random weights in the shape of this model instead of a file.";
+    format!("{what}\n\nShapes: {}", names())
 }
 
 fn known(text: &str) -> Result<&'static Shape, String> {

@@ -22,15 +22,19 @@ use report::{object, print};
 use scenario::chat_scenario;
 use subject::{describe_check, of_file, of_shape};
 
-/// Measure tokens a second, beside the ceiling of this machine for the same work.
+/// Heading in the long help.
+const SCENARIO: &str = "Scenario";
+
+/// Measure tokens per second, beside the ceiling of this machine for the same work.
 ///
-/// pp is the processing of a prompt, tg the generation of tokens one by one, from an empty context or,
-/// with -d, behind that many tokens (`tg64 @ d512`). With -b, several requests are sent at once: pp ends when all of
-/// them generate, and pp+tg counts all tokens from first to last. Each test is repeated until two rounds agree
-/// before the repetitions that count.
-/// The ceiling follows from the plan's bytes and operations and from bandwidth and arithmetic
-/// measured on the spot. With --shape the weights are random, and the devices are first checked as
-/// `pianola check --quick` does.
+/// pp reads a prompt, tg generates tokens one by one. With -d the context holds that many tokens
+/// before each test (`tg64 @ d512`). With -b several requests run at once: pp ends when all of them
+/// generate, and pp+tg counts all tokens from first to last. A test warms up until two rounds agree;
+/// then come the repetitions that count.
+///
+/// The ceiling follows from the plan's bytes and operations and from this machine's bandwidth and
+/// arithmetic, which are measured first. With --shape the weights are random, and the devices are
+/// checked first as by `pianola check --quick`.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -43,19 +47,21 @@ Examples:
 pub struct Arguments {
     #[command(flatten)]
     model: ModelOption,
-    /// Tokens of a prompt; 0 leaves its test out
+    /// Tokens of the prompt; 0: no test of prompts
     #[arg(short, long, value_name = "N", default_value_t = 512)]
     #[arg(value_parser = natural, allow_negative_numbers = true)]
     prompt: usize,
-    /// Tokens to generate; 0 leaves that test out
+    /// Tokens to generate; 0: no test of generation
     #[arg(short = 'n', long, value_name = "N", default_value_t = 128)]
     #[arg(value_parser = natural, allow_negative_numbers = true)]
     generate: usize,
-    /// Requests at once, one or several numbers: each a prompt of -p tokens, then -n tokens of each
-    /// generated in common
-    #[arg(short = 'b', long = "lanes", value_name = "N,…", value_delimiter = ',', value_parser = positive)]
+    /// Requests that run at once: one number or several
+    ///
+    /// Each request has a prompt of -p tokens and generates -n tokens.
+    #[arg(short = 'b', long = "lanes", value_name = "N,…", value_delimiter = ',')]
+    #[arg(value_parser = positive)]
     lanes: Vec<usize>,
-    /// Tokens of context before each test, one or several numbers
+    /// Tokens of context before each test: one number or several
     #[arg(
         short,
         long,
@@ -67,39 +73,45 @@ pub struct Arguments {
         conflicts_with = "scenario"
     )]
     depth: Vec<usize>,
-    /// With -b, prompts of a half to twice the length of -p instead of all alike
-    #[arg(long, requires = "lanes")]
+    /// With -b, use prompts of half to twice the length of -p
+    #[arg(long, requires = "lanes", hide_short_help = true)]
     mixed: bool,
-    /// Requests that arrive over time instead: how long until the first token, and between tokens
-    #[arg(long, value_name = "NAME", value_parser = ["chat"], conflicts_with_all = ["mixed", "ablate", "profile"])]
+    /// Send requests over time; measure the time to the first token and between tokens
+    #[arg(long, value_name = "NAME", value_parser = ["chat"])]
+    #[arg(conflicts_with_all = ["mixed", "ablate", "profile"])]
+    #[arg(hide_short_help = true, help_heading = SCENARIO)]
     scenario: Option<String>,
-    /// With --scenario, conversations that begin in a second
-    #[arg(long, value_name = "R", default_value_t = 1.0, requires = "scenario", value_parser = rate)]
+    /// Conversations that begin per second
+    #[arg(long, value_name = "R", default_value_t = 1.0, requires = "scenario")]
+    #[arg(value_parser = rate, hide_short_help = true, help_heading = SCENARIO)]
     rate: f64,
-    /// With --scenario, conversations in all
-    #[arg(long, value_name = "N", default_value_t = 32, requires = "scenario", value_parser = positive)]
+    /// Conversations in all
+    #[arg(long, value_name = "N", default_value_t = 32, requires = "scenario")]
+    #[arg(value_parser = positive, hide_short_help = true, help_heading = SCENARIO)]
     conversations: usize,
-    /// Repetitions of each test that count, after those that warm up
+    /// Repetitions of each test, after warming up
     #[arg(long, value_name = "R", default_value_t = 3, value_parser = positive)]
     repeat: usize,
-    /// Check the devices first with a model from a file, too, as `pianola check --quick` does
-    #[arg(long)]
+    /// Check the devices first, as `pianola check --quick` does
+    #[arg(long, hide_short_help = true)]
     check: bool,
     /// With --shape, do not check the devices first
     #[arg(long, requires = "shape", conflicts_with_all = ["check", "model"])]
+    #[arg(hide_short_help = true)]
     no_check: bool,
-    /// Afterwards, generate the same without recording once: commands recorded anew for every
-    /// token, and besides a buffer allocated for every kernel (Vulkan only)
-    #[arg(long)]
+    /// Then measure generation without recording once (Vulkan only)
+    ///
+    /// First the commands are recorded anew for every token. Then a buffer is also allocated for every
+    /// kernel.
+    #[arg(long, hide_short_help = true)]
     ablate: bool,
-    /// Afterwards, time every kernel of a prompt and of some tokens on the device: print a table,
-    /// write a Chrome trace to this file
-    #[arg(long, value_name = "FILE")]
+    /// Then time every kernel: print a table and write a Chrome trace to this file
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     profile: Option<PathBuf>,
-    /// Tokens of context [default: what the tests need]
+    /// Tokens of context [default: as many as the tests need]
     #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = context)]
     context: Option<usize>,
-    /// Print a JSON array, an object a test
+    /// Print a JSON array with an object per test
     #[arg(long)]
     json: bool,
     #[command(flatten)]

@@ -28,13 +28,10 @@ use transcript::Transcript;
 
 /// Talk with a model.
 ///
-/// Lines are messages; lines that begin with / are commands (/help lists them). A backslash at the
-/// end of a line continues it on the next, and everything between """ and """ is one message; so is
-/// a paste. What is typed while the model answers is kept. What has been said stays in the model's
-/// memory, so each turn processes only what is new. Without a terminal, lines are read from
-/// standard input and answers written to standard output; a turn that failed makes the exit code 1.
-/// Control characters in an answer are spelled out on a terminal, as \u{1b}; in a pipe or a file
-/// they stay as they are.
+/// Each line is a message. Lines that begin with / are commands; /help lists them. A backslash at
+/// the end of a line continues it on the next. Text between """ and """ is one message, and so is a
+/// paste. Without a terminal, messages are read from standard input and answers are written to
+/// standard output; if a turn fails, the exit code is 1.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -44,18 +41,19 @@ Examples:
 pub struct Arguments {
     #[command(flatten)]
     model: ModelOption,
-    /// Most tokens in an answer, -1 for no bound [default: until the model ends or the context is
-    /// full]
+    /// Most tokens in an answer; -1: no bound [default: -1]
+    ///
+    /// Without a bound an answer ends when the model ends it or the context is full.
     #[arg(short = 'n', long, aliases = ["n-predict", "predict"], value_name = "N")]
     #[arg(value_parser = most_tokens, allow_negative_numbers = true)]
     max_tokens: Option<usize>,
     /// End an answer before this text. May be repeated
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", hide_short_help = true)]
     stop: Vec<String>,
-    /// A system message to begin with
+    /// System message to begin with
     #[arg(long, alias = "system-prompt", value_name = "TEXT")]
     system: Option<String>,
-    /// Tokens of context [default: all that the model allows]
+    /// Tokens of context [default: as many as the model allows]
     #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = context)]
     #[arg(allow_negative_numbers = true)]
     context: Option<usize>,

@@ -15,17 +15,17 @@ use crate::device::{self, DeviceChoice, NpuUse};
 use crate::failure::Failure;
 use crate::model;
 use crate::npu_device::NpuArguments;
-use crate::options::{ModelOption, chosen, level, tell_threads, threads};
+use crate::options::{DEVICES, ModelOption, chosen, level, tell_threads, threads};
 use crate::shapes::ShapeOptions;
 use crate::tuned;
 
 /// Check a device's kernels against the reference.
 ///
-/// Plays the kernels that a model needs, at its own widths, one by one: lanes from 1 to 64, prompts
-/// of up to 512 rows, contexts over several pages and beyond the window, every type of weights and of
-/// keys and values. The reference computes some rows of each in all columns, with bounds that follow
-/// from the types. Then some layers run as a whole against the processor's exact mode, and the
-/// device samples tokens against the host's sampler. Ends with 1 if anything is wrong.
+/// Runs each kernel that the model needs, with the model's own sizes: 1 to 64 requests at once,
+/// prompts of up to 512 tokens, contexts of several pages, every type of weights and of keys and
+/// values. The reference computes the same values with error bounds that follow from the types. Then
+/// whole layers are compared with the CPU's exact mode, and sampled tokens with the host's sampler.
+/// If anything is wrong the exit code is 1.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -37,23 +37,30 @@ pub struct Arguments {
     model: ModelOption,
     #[command(flatten)]
     shape: ShapeOptions,
-    /// Only the model's own weight types, and no new step after 70 s: under two minutes in most cases
+    /// Test only the model's own weight types, and begin no step after 70 s
+    ///
+    /// Takes less than two minutes in most cases.
     #[arg(long)]
     quick: bool,
-    /// The kernels that --reproducible of other commands restricts itself to
+    /// Check the kernels that --reproducible of other commands uses
     #[arg(long)]
     reproducible: bool,
-    /// Device: auto, cpu, vulkan, vulkan:INDEX or vulkan:NAME; several GPUs are checked one by one, the
-    /// processor in every instruction set it has; npu with all products of a model
+    /// Device: auto, cpu, vulkan, vulkan:INDEX, vulkan:NAME or npu
+    ///
+    /// Several GPUs are checked one by one. The CPU is checked in every instruction set that it has.
+    /// `npu` gives all products of the model to the NPU.
     #[arg(long, value_name = "DEVICE", default_value = "auto", value_parser = device::parse)]
+    #[arg(help_heading = DEVICES)]
     device: DeviceChoice,
-    /// On the processor, only this instruction set: portable, avx2, avx-vnni, avx512 or amx
+    /// Check only this instruction set: portable, avx2, avx-vnni, avx512 or amx
     #[arg(long, value_name = "LEVEL", value_parser = level)]
+    #[arg(hide_short_help = true, help_heading = DEVICES)]
     simd: Option<Level>,
-    /// Threads of the processor to check [default: one for each core]
-    #[arg(long, value_name = "N", value_parser = threads, allow_negative_numbers = true)]
+    /// Threads of the CPU [default: one per core]
+    #[arg(short, long, value_name = "N", value_parser = threads, help_heading = DEVICES)]
+    #[arg(allow_negative_numbers = true)]
     threads: Option<usize>,
-    /// Print a JSON array, an object for each device
+    /// Print a JSON array with an object per device
     #[arg(long)]
     json: bool,
     #[command(flatten)]

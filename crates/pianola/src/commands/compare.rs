@@ -20,26 +20,26 @@ use crate::options::{ComputeOptions, level, positive, quantisation};
 
 /// Compare the predictions of two models, or of one model computed in two ways.
 ///
-/// A and B are models, each with ways to compute behind it, separated by commas: exact or fast,
-/// device=DEVICE, simd=LEVEL, kv-type=TYPE, quantize=TYPE, threads=N; with an NPU also emulate-npu,
-/// npu-kernels=FOLDER, npu-precision=TYPE, npu-rotation=off. A is the measure: the KL divergence of
-/// B's predictions from A's is given in nats, at every position of the second half of each window.
+/// A and B are models, each followed by options with commas between: exact, fast, device=DEVICE,
+/// simd=LEVEL, kv-type=TYPE, quantize=TYPE, threads=N. With an NPU also emulate-npu,
+/// npu-kernels=FOLDER, npu-precision=TYPE, npu-rotation=off. The result is the KL divergence of B's
+/// predictions from A's in nats, over the second half of each window.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   pianola compare smollm2:135m,exact smollm2:135m,fast --text book.txt
   pianola compare folder folder,quantize=q4_0,fast --text book.txt --context 256 --json")]
 pub struct Arguments {
-    /// The measure
+    /// Model that is the reference
     #[arg(value_name = "A", value_parser = specification())]
     first: Specification,
-    /// What is compared with it
+    /// Model that is compared with it
     #[arg(value_name = "B", value_parser = specification())]
     second: Specification,
     /// The text to predict
     #[arg(long, value_name = "FILE")]
     text: PathBuf,
-    /// Tokens in a window
+    /// Tokens per window
     #[arg(short, long, alias = "ctx-size", value_name = "N", default_value_t = 512)]
     #[arg(value_parser = positive)]
     context: usize,

@@ -6,7 +6,7 @@ use clap_complete::Shell;
 use crate::console;
 use crate::failure::Failure;
 
-/// Print a script that completes commands and options in a shell.
+/// Print a completion script for a shell.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -14,7 +14,7 @@ Examples:
   pianola completions zsh > ~/.zfunc/_pianola
   pianola completions fish > ~/.config/fish/completions/pianola.fish")]
 pub struct Arguments {
-    /// The shell
+    /// Shell
     shell: Shell,
 }
 

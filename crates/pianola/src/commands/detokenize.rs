@@ -13,9 +13,8 @@ use crate::options::ModelOption;
 
 /// Show the text of some tokens.
 ///
-/// The inverse of `tokenize`. Ids are separated by commas or spaces; without any, or with -, they are
-/// read from standard input. In a pipe or a file the text is exact; bytes that are no UTF-8 are
-/// replaced.
+/// The inverse of `tokenize`. Ids are separated by commas or spaces. Without ids, or with -, they are
+/// read from standard input. Bytes that are not UTF-8 are replaced.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -30,7 +29,7 @@ pub struct Arguments {
     ids: Vec<String>,
     #[command(flatten)]
     tokens: TokenInput,
-    /// Spell special tokens out
+    /// Show special tokens
     #[arg(long)]
     special: bool,
 }

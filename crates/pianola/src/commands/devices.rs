@@ -17,11 +17,10 @@ use crate::commands::npu;
 use crate::console::{self, Console};
 use crate::failure::Failure;
 
-/// Show the devices of this machine, with their measured ceilings.
+/// Show the devices of this machine and measure their ceilings.
 ///
-/// Bandwidth is a plain read of a block larger than the caches; arithmetic is chains of the
-/// multiply-adds that each numeric mode rests on (8-bit integers for fast, 32-bit floats for
-/// exact). All are measured on the spot. Vulkan devices are named vulkan:INDEX for --device.
+/// Bandwidth is that of reading a block larger than the caches. Arithmetic is that of multiply-adds:
+/// 8-bit integers for fast mode, 32-bit floats for exact mode. --device takes the names that are shown.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  pianola devices\n  pianola devices --json")]
 pub struct Arguments {

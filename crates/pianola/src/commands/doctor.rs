@@ -35,22 +35,22 @@ use machine::Machine;
 use privacy::Privacy;
 use row::{Group, Row, Verdict};
 
-/// Examine this machine: what is fine, what is not, and the command that mends it.
+/// Examine this machine: what works, what does not, and the command that fixes it.
 ///
-/// Looks at the GPU's drivers and memory, the NPU, the processor, the memory, the folders that models
-/// are kept in, and the environment. A row marked warn costs speed or a feature; one marked FAIL prevents
-/// running, and the command then ends with 1.
+/// Looks at GPU drivers and memory, the NPU, the CPU, memory, the folders of models and the
+/// environment. A row marked warn costs speed or a feature. A row marked FAIL prevents running; the
+/// exit code is then 1.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   pianola doctor
-  pianola doctor --report doctor.txt     # to show to others: without names, paths of yours and tokens
+  pianola doctor --report doctor.txt     # to show to others: without names, paths and tokens
   pianola doctor --json | jq '.groups[].rows[] | select(.verdict != \"ok\")'")]
 pub struct Arguments {
     /// Print a JSON object
     #[arg(long)]
     json: bool,
-    /// Write the rows to FILE as well, without user name, home folder, host name and tokens
+    /// Also write the rows to FILE, without user name, home folder, host name and tokens
     #[arg(long, value_name = "FILE")]
     report: Option<PathBuf>,
 }

@@ -17,9 +17,8 @@ use crate::options::{ComputeOptions, ModelOption, chosen, context};
 
 /// Turn texts into vectors of length one.
 ///
-/// Each TEXT becomes a vector: the last layer's rows for its tokens, normed as the head would read
-/// them, pooled. Without TEXT, standard input is one text, or with --lines one a line. Prints a JSON
-/// object, or writes a NumPy array of float32, one row a text.
+/// Each TEXT becomes a vector: the pooled, normalised output of the last layer for its tokens. Prints
+/// a JSON object, or writes a NumPy array of float32 with one row per text.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -38,13 +37,13 @@ pub struct Arguments {
     /// Embed each line of the file or of standard input by itself
     #[arg(long, conflicts_with = "texts")]
     lines: bool,
-    /// How a text's rows become one: their mean, or the last
+    /// Pooling of a text's tokens: their mean, or the last one
     #[arg(long, value_name = "HOW", default_value = "mean")]
     pooling: PoolingChoice,
-    /// Write a NumPy array to this file instead
+    /// Write a NumPy array to this file instead of JSON
     #[arg(short, long, value_name = "NPY")]
     output: Option<PathBuf>,
-    /// Tokens of context [default: all that the model allows]
+    /// Tokens of context [default: as many as the model allows]
     #[arg(short, long, value_name = "N", value_parser = context)]
     context: Option<usize>,
     #[command(flatten)]

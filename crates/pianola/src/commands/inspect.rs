@@ -15,10 +15,10 @@ use crate::failure::Failure;
 use crate::model::{self, Located};
 use crate::options::DEFAULT_MODEL;
 
-/// Show what is in a model: format, configuration, tensors, tokeniser, template, metadata.
+/// Show a model's format, configuration, tensors, tokeniser, template and metadata.
 ///
-/// Also for models that cannot be run, and for GGUF files that end too soon or hold types that are
-/// not known: what is wrong with them is said in its place.
+/// Works for models that cannot be run, for truncated GGUF files and for unknown types too. The
+/// problem is then shown in its place.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -26,10 +26,10 @@ Examples:
   pianola inspect model.gguf --tensors
   pianola inspect gemma3:270m --json | jq .config")]
 pub struct Arguments {
-    /// A name from the catalogue, a GGUF file, or a Hugging Face folder [default: smollm2:135m]
+    /// Model: a name, a GGUF file or a Hugging Face folder [default: smollm2:135m]
     #[arg(value_name = "MODEL", conflicts_with = "model")]
     named: Option<OsString>,
-    /// The same
+    /// The same as MODEL
     #[arg(short, long, value_name = "MODEL")]
     model: Option<OsString>,
     /// List every tensor

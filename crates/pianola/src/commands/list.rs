@@ -10,10 +10,11 @@ use crate::console::{self, Console};
 use crate::failure::Failure;
 use pianola_plan::size_text;
 
-/// List the models that are here, those of other programs too; with --all the catalogue.
+/// List the models on this machine; with --all, the catalogue.
 ///
-/// Beside the store: the hub's cache (HF_HOME), Ollama (OLLAMA_MODELS), llama.cpp (LLAMA_CACHE) and LM
-/// Studio. The names serve for -m; models run where they are.
+/// Besides Pianola's own folder: the hub's cache (HF_HOME), Ollama (OLLAMA_MODELS), llama.cpp
+/// (LLAMA_CACHE) and LM Studio. Other commands take these names with -m and use the files where they
+/// are.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -21,8 +22,7 @@ Examples:
   pianola list --all
   pianola list --json | jq -r '.[].path'")]
 pub struct Arguments {
-    /// Show every model of the catalogue: its size and licence, the memory it needs, and whether that
-    /// fits here
+    /// Show every model of the catalogue: size, licence, memory, and whether it fits here
     #[arg(long, short)]
     all: bool,
     /// Print a JSON array

@@ -21,9 +21,8 @@ const MOST_ROWS: usize = 512;
 
 /// Write the logits of every position of a sequence of tokens.
 ///
-/// The file is a NumPy array of float32, one row a token: row i predicts token i + 1. Folders of
-/// unquantised weights are computed exactly by default, quantised files in the fast mode; --exact
-/// and --fast choose.
+/// The file is a NumPy array of float32 with one row per token; row i predicts token i + 1. Folders
+/// of unquantised weights are computed in exact mode by default, quantised files in fast mode.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -38,16 +37,17 @@ pub struct Arguments {
     /// Text instead of tokens, - for standard input: tokenised as `run --raw` does
     #[arg(long, value_name = "TEXT", conflicts_with_all = ["tokens", "tokens_file"])]
     text: Option<String>,
-    /// The file to write
+    /// File to write
     #[arg(short, long, value_name = "NPY")]
     output: PathBuf,
-    /// Rows to play at once: other chunks give the same logits but for rounding
+    /// Tokens per step; other values change the logits by rounding only
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = chunk)]
+    #[arg(hide_short_help = true)]
     chunk: usize,
-    /// Also print the next N tokens of greedy generation, as JSON on standard output
+    /// Also print the next N tokens of greedy generation, as JSON
     #[arg(long, value_name = "N", default_value_t = 0)]
     greedy: usize,
-    /// Tokens of context [default: all that the model allows]
+    /// Tokens of context [default: as many as the model allows]
     #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = context)]
     context: Option<usize>,
     #[command(flatten)]

@@ -23,12 +23,12 @@ use crate::failure::Failure;
 
 pub use list::{CHANGE_POWER_MODE, contexts, device_text, device_value, name};
 
-/// List, import and check kernels for AMD's NPU (Ryzen AI; never yet run on silicon).
+/// List, import and check kernels for AMD's NPU (never run on real hardware).
 ///
-/// Kernels are built with AMD's open tools (mlir-aie, IRON, mlir-air) and imported as packages; `check`
-/// runs each on the device against the processor. `run` and `serve` use what passes with --device npu+vulkan
-/// or npu+cpu. None of this has been run on silicon so far: docs/explanation/npu.md lists what is
-/// proven, and how.
+/// Kernels are built with AMD's open tools (mlir-aie, IRON, mlir-air) and imported as packages.
+/// `check` runs each package on the NPU and compares it with the CPU. `run` and `serve` use packages
+/// that pass with --device npu+vulkan or npu+cpu. None of this has run on real hardware;
+/// docs/explanation/npu.md describes how it was tested.
 #[derive(Args, Debug)]
 pub struct Arguments {
     #[command(subcommand)]
@@ -55,7 +55,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
 /// Where packages are kept.
 #[derive(Args, Debug)]
 struct FolderOption {
-    /// The folder of kernel packages [default: npu_kernels beside the models]
+    /// Folder of kernel packages [default: npu_kernels beside the models]
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
 }

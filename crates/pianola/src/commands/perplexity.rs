@@ -18,8 +18,8 @@ pub const LOGIT_ROWS: usize = 256;
 
 /// Measure how well a model predicts a text.
 ///
-/// The text is cut into windows of --context tokens; in each the second half is scored, as
-/// llama.cpp does it. Lower is better. The error is one standard error.
+/// The text is cut into windows of --context tokens. The second half of each window is scored, as in
+/// llama.cpp. Lower is better. The error is one standard error.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -30,7 +30,7 @@ pub struct Arguments {
     model: ModelOption,
     /// The text
     file: PathBuf,
-    /// Tokens in a window
+    /// Tokens per window
     #[arg(short, long, alias = "ctx-size", value_name = "N", default_value_t = 512)]
     #[arg(value_parser = context)]
     context: usize,

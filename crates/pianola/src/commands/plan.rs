@@ -20,12 +20,12 @@ use crate::model::{self, Found, Located};
 use crate::options::{ComputeOptions, ModelOption, chosen, context, positive};
 use crate::shapes::ShapeOptions;
 
-/// Show whether a model fits, how fast it will be, and its plan: every kernel with its bytes,
-/// operations and shortest time.
+/// Show whether a model fits, how fast it will be, and every kernel of its plan.
 ///
-/// What is printed is what runs; of layers that are alike one is printed, all with --full. No weights
-/// are loaded, only described; a model of the catalogue need not even be here. The ceilings (memory bandwidth and arithmetic) are measured on the
-/// spot; what is expected is what benchmarks on other machines reached of such ceilings.
+/// The model is not loaded, and a model of the catalogue need not be on this machine. Each kernel has
+/// its bytes, operations and shortest time. Of equal layers one is printed; --full prints all. The
+/// ceilings (bandwidth and arithmetic) are measured first. The expected speed is the share of such
+/// ceilings that benchmarks on other machines reached.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -34,21 +34,21 @@ Examples:
   pianola plan -m gemma3:270m --lanes 32 --context-tokens 1000 --kv-memory 4GiB
   pianola plan --shape gemma3:27b --quant q4_0 --context-tokens 8192 --json")]
 pub struct Arguments {
-    /// The model, as -m takes it
+    /// Model, as -m takes it
     #[arg(value_name = "MODEL", conflicts_with_all = ["model", "shape"])]
     name: Option<OsString>,
     #[command(flatten)]
     model: ModelOption,
-    /// Sequences in the play, each with its rows
+    /// Requests in the step, each with its rows
     #[arg(short = 'b', long, value_name = "N", default_value_t = 1, value_parser = positive)]
     lanes: usize,
-    /// Rows of the play: 1 is generation, more is a prompt
+    /// Rows of the step: 1 for generation, more for a prompt
     #[arg(long, value_name = "T", default_value_t = 1, value_parser = positive)]
     rows: usize,
-    /// Tokens that the last row sees [default: as many as there are rows]
+    /// Tokens that the last row attends to [default: as many as there are rows]
     #[arg(long, value_name = "C", value_parser = positive)]
     context_tokens: Option<usize>,
-    /// Tokens of context to plan for [default: all that the model allows]
+    /// Tokens of context to plan for [default: as many as the model allows]
     #[arg(long, value_name = "N", value_parser = context)]
     context: Option<usize>,
     /// Print every layer

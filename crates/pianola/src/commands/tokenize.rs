@@ -12,9 +12,8 @@ use crate::options::ModelOption;
 
 /// Show the tokens of a text.
 ///
-/// One line a token: its id and its text, quoted. Markers such as <|im_start|> count as plain text
-/// unless --special is given, and no beginning-of-sequence token is added unless --bos is given.
-/// Without TEXT, or with -, the text is read from standard input.
+/// Prints one line per token: its id and its text in quotes. Markers such as <|im_start|> are plain
+/// text unless --special is given.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -27,10 +26,10 @@ pub struct Arguments {
     /// The text; several words are joined by spaces
     #[arg(value_name = "TEXT")]
     text: Vec<String>,
-    /// Recognise special tokens that the text spells
+    /// Read markers such as <|im_start|> as special tokens
     #[arg(long)]
     special: bool,
-    /// Begin with the beginning-of-sequence token, where the model has one
+    /// Begin with the beginning-of-sequence token, if the model has one
     #[arg(long, conflicts_with = "no_bos")]
     bos: bool,
     /// Add no beginning-of-sequence token (the default)

@@ -11,12 +11,12 @@ use crate::options::{ComputeOptions, ModelOption};
 use crate::shapes::ShapeOptions;
 use crate::tuned;
 
-/// Measure how kernels are best cut on this GPU, and keep the result.
+/// Measure the fastest kernel parameters for this GPU, and keep them.
 ///
-/// Every product of a generated token is timed in the ways it can be divided among the GPU's
-/// lanes, with the model's own weights, once it has computed the same as the usual way. The fastest
-/// are kept beside the models, for this device,
-/// driver and version of the kernels; whatever loads a model of the same shape uses them.
+/// Every matrix product of a generated token is timed with each division of its work, using the
+/// model's own weights. A division counts only if its result is the usual one. The fastest are stored
+/// beside the models for this device, driver and version of the kernels. Every model with products of
+/// the same shape then uses them.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

@@ -3,32 +3,60 @@
 use crate::common;
 use crate::common::{Folder, with};
 
+/// Commands that a help text lists.
+fn listed(help: &str) -> Vec<String> {
+    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names = lines.take_while(|line| !line.is_empty()).filter_map(|line| {
+        // The lines between continue a description.
+        let name = line.strip_prefix("  ").filter(|rest| !rest.starts_with(' '))?;
+        name.split_whitespace().next().map(String::from)
+    });
+    names.collect()
+}
+
+/// Every command as its words, those of groups included.
+fn commands(folder: &Folder) -> Vec<Vec<String>> {
+    let mut all = vec![Vec::new()];
+    let mut at = 0;
+    while at < all.len() {
+        let words: Vec<String> = all[at].clone();
+        let help = folder.pianola(words.iter().map(String::as_str).chain(["-h"])).output();
+        // The parser's own `help` of a group repeats the group.
+        let names = listed(&help).into_iter().filter(|name| words.is_empty() || name != "help");
+        all.extend(names.map(|name| [&words[..], &[name]].concat()));
+        at += 1;
+    }
+    all
+}
+
+#[test]
+fn help_is_short_and_narrow() {
+    const MOST_LINES: usize = 59;
+    const MOST_COLUMNS: usize = 100;
+    let folder = Folder::new();
+    let commands = commands(&folder);
+    let run = ["run".to_string()];
+    assert!(commands.len() > 20 && commands.iter().any(|words| *words == run), "{commands:?}");
+    for words in &commands {
+        let help = |flag| folder.pianola(words.iter().map(String::as_str).chain([flag])).output();
+        let (short, long) = (help("-h"), help("--help"));
+        let lines = short.lines().count();
+        assert!(lines <= MOST_LINES, "{words:?} -h has {lines} lines");
+        for line in short.lines().chain(long.lines()) {
+            let columns = line.chars().count();
+            assert!(columns <= MOST_COLUMNS, "{words:?}: {columns} columns: {line}");
+        }
+    }
+}
+
 #[test]
 fn help_teaches() {
     let folder = Folder::new();
-    let commands = [
-        "run",
-        "chat",
-        "pull",
-        "list",
-        "rm",
-        "inspect",
-        "tokenize",
-        "detokenize",
-        "embed",
-        "completions",
-        "logits",
-        "perplexity",
-        "compare",
-        "plan",
-        "devices",
-        "bench",
-    ];
     let overview = folder.pianola(["--help"]).output();
-    for command in commands {
-        assert!(overview.contains(&format!("\n  {command}")), "{command} in {overview}");
-        let help = folder.pianola([command, "--help"]).output();
-        assert!(help.contains("Example"), "{command}: {help}");
+    for words in commands(&folder) {
+        let help = folder.pianola(words.iter().map(String::as_str).chain(["--help"])).output();
+        let group = words == ["npu"];
+        assert!(help.contains("Example") || group || words == ["help"], "{words:?}: {help}");
     }
     assert!(overview.contains("PIANOLA_HOME") && overview.contains("PIANOLA_PIP"), "{overview}");
     // The version, and the commit of the build: seven digits, or a word for what is not known.
@@ -38,6 +66,28 @@ fn help_teaches() {
     let digits = commit.strip_suffix("-dirty").unwrap_or(commit);
     let hexadecimal = digits.len() >= 7 && digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     assert!(hexadecimal || commit == "unknown", "{version}");
+}
+
+#[test]
+fn topics_explain_their_options() {
+    let folder = Folder::new();
+    let help = |words: &[&str]| folder.pianola([&["help"], words].concat());
+    let overview = help(&[]).output();
+    assert_eq!(overview, folder.pianola(["-h"]).output());
+    let lines = overview.lines().skip_while(|line| !line.starts_with("Topics of")).skip(1);
+    let topics: Vec<&str> = lines.filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(topics.contains(&"devices") && topics.contains(&"numerics"), "{topics:?}");
+    for topic in topics {
+        let text = help(&[topic]).output();
+        assert!(text.lines().count() > 2, "{topic}: {text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{topic}: {text}");
+    }
+    let sampling = help(&["sampling"]).output();
+    assert!(sampling.contains("--min-p <P>") && !sampling.contains("--device <"), "{sampling}");
+    assert!(help(&["serving"]).output().contains("--tls-cert <FILE>"));
+    assert_eq!(help(&["run"]).output(), folder.pianola(["run", "--help"]).output());
+    assert_eq!(help(&["npu", "list"]).output(), folder.pianola(["npu", "list", "--help"]).output());
+    help(&["bogus"]).fails(2, &["no command or topic 'bogus'", "pianola help"]);
 }
 
 #[test]

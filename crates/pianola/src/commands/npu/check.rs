@@ -17,26 +17,29 @@ use crate::failure::Failure;
 
 /// Run kernel packages on the NPU and compare them with the processor.
 ///
-/// Opens the device, loads each package, runs it on random data and compares the result with a plain
-/// computation on the processor, within bounds that follow from the types. Ends with 1 if any package
-/// cannot be used or computes wrongly. No speed is printed: most of the time is the processor's.
+/// Runs each package on random data and compares the result with a plain computation on the CPU,
+/// within error bounds that follow from the types. If a package cannot be used or is wrong, the exit
+/// code is 1. No speed is printed: most of the time is spent on the CPU.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   pianola npu check
   pianola npu check --package matmul_i8_512x512x512
-  pianola npu check --emulate     # without an NPU: do files, manifests and driver fit together?")]
+  pianola npu check --emulate     # without an NPU")]
 pub struct Arguments {
-    /// Only this package
+    /// Check only this package
     #[arg(long, value_name = "NAME")]
     package: Option<String>,
-    /// Use a model of the device in this process, which computes what the manifests state: shows that
-    /// files, manifests and driver fit together, and nothing about a kernel's own arithmetic
+    /// Emulate the NPU in this process
+    ///
+    /// The emulator computes what the manifests state. It shows that files, manifests and driver fit
+    /// together, and nothing about a kernel's own arithmetic.
     #[cfg(feature = "npu-emulation")]
     #[arg(long)]
     emulate: bool,
-    /// How many seconds a command may take
-    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    /// Seconds that a command may take
+    #[arg(long, value_name = "SECONDS", default_value_t = 10)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=3600))]
     timeout: u64,
     #[command(flatten)]
     folder: FolderOption,

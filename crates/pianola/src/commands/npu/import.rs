@@ -15,9 +15,9 @@ use crate::failure::Failure;
 /// Make a package of an xclbin and its instructions.
 ///
 /// The files come from a build of one of AMD's open designs: mlir-aie's whole_array (i8, bf16), IRON's
-/// flm.GEMM (bf16), mlir-air's flash attention for npu1 (bf16). Shape, tile and columns are read from the
-/// files' names where these have them; types and layouts are in no file and have to be stated as built.
-/// `pianola npu check` finds out whether they are true.
+/// flm.GEMM (bf16), mlir-air's flash attention for npu1 (bf16). Shape, tile and columns are read from
+/// the names of the files if they are there. Types and layouts are in no file; give them as built.
+/// `pianola npu check` tests them.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -26,17 +26,17 @@ Examples:
   pianola npu import air.xclbin air.insts.bin --op attention-bf16 --heads 8 --kv-heads 2 \\
     --queries 512 --keys 512 --key-width 64 --value-width 64 --causal")]
 pub struct Arguments {
-    /// The array's configuration
+    /// Configuration of the array
     xclbin: PathBuf,
-    /// The instruction stream: .bin, or .txt of hexadecimal words
+    /// Instruction stream: .bin, or .txt of hexadecimal words
     insts: PathBuf,
     /// What the kernel computes
     #[arg(long, value_enum)]
     op: Op,
-    /// The package's name [default: made of operation and shape]
+    /// Name of the package [default: operation and shape]
     #[arg(long)]
     name: Option<String>,
-    /// The kernel's name in the xclbin
+    /// Name of the kernel in the xclbin
     #[arg(long, default_value = "MLIR_AIE")]
     kernel: String,
     /// Replace a package of the same name
@@ -63,19 +63,19 @@ enum Op {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Products")]
 struct ProductOptions {
-    /// The shape, where no file name has it
+    /// Shape, if no file name has it
     #[arg(long, value_name = "MxKxN", value_parser = parse_shape)]
     shape: Option<Shape>,
-    /// A core's tile, where no file name has it
+    /// Tile of a core, if no file name has it
     #[arg(long, value_name = "MxKxN", value_parser = parse_shape)]
     tile: Option<Shape>,
-    /// How whole_array reads B: column after a build with b_col_maj=1 [default: row]
+    /// How whole_array reads B: column for a build with b_col_maj=1 [default: row]
     #[arg(long, value_enum)]
     b_layout: Option<Layout>,
-    /// IRON's column block (tn), where no file name has it; says that the design is IRON's
+    /// Column block (tn) of IRON's design, if no file name has it
     #[arg(long, value_name = "N")]
     iron_block: Option<usize>,
-    /// What IRON's design applies to the product [default: none]
+    /// Function that IRON's design applies to the product [default: none]
     #[arg(long, value_enum)]
     activation: Option<Function>,
 }
@@ -102,10 +102,10 @@ struct AttentionOptions {
     /// Heads of keys and values
     #[arg(long, value_name = "N")]
     kv_heads: Option<usize>,
-    /// Queries (lq)
+    /// Number of queries (lq)
     #[arg(long, value_name = "N")]
     queries: Option<usize>,
-    /// Keys (lk)
+    /// Number of keys (lk)
     #[arg(long, value_name = "N")]
     keys: Option<usize>,
     /// Elements of a key (dk)
@@ -114,7 +114,7 @@ struct AttentionOptions {
     /// Elements of a value (dv)
     #[arg(long, value_name = "N")]
     value_width: Option<usize>,
-    /// A query sees no later key
+    /// Queries attend to no later key
     #[arg(long)]
     causal: bool,
 }

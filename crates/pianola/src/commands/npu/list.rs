@@ -12,7 +12,7 @@ use super::{FolderOption, described, firmware, processors};
 use crate::console::{self, Console};
 use crate::failure::Failure;
 
-/// Show the NPU of this machine, and the kernel packages with what is wrong with each.
+/// Show the NPU of this machine and the kernel packages, with what is wrong with each.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  pianola npu list\n  pianola npu list --json")]
 pub struct Arguments {

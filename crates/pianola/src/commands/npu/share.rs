@@ -14,19 +14,20 @@ use crate::console;
 use crate::device::one_gpu;
 use crate::failure::Failure;
 
-/// Try whether the NPU and a GPU can use the same buffers (dma-buf). Never yet run on silicon.
+/// Test whether the NPU and a GPU can share buffers by dma-buf (never run on real hardware).
 ///
-/// Makes a buffer of the NPU's, lets the GPU import it, write a pattern into it and read one out of it; then
-/// the same with a buffer of the GPU's. What is compared is what the processor sees through the NPU's mapping:
-/// no kernel of the NPU takes part, and models do not use shared buffers so far. Ends with 1 if bytes were lost
-/// on any of the four ways. The GPU's driver must have VK_KHR_external_memory_fd and
-/// VK_EXT_external_memory_dma_buf, the kernel must be Linux 6.15 or later.
+/// The GPU imports a buffer of the NPU, writes a pattern into it and reads one from it. Then the same
+/// is done with a buffer of the GPU. The CPU compares the bytes through the NPU's mapping. No kernel of
+/// the NPU takes part, and models do not use shared buffers yet. If bytes are lost the exit code is 1.
+///
+/// Needs Linux 6.15 or newer, and a GPU driver with VK_KHR_external_memory_fd and
+/// VK_EXT_external_memory_dma_buf.
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  pianola npu share\n  pianola npu share --device vulkan:1 --json"
 )]
 pub struct Arguments {
-    /// The GPU: vulkan (the best there is), vulkan:INDEX or vulkan:NAME
+    /// GPU: vulkan (the best one), vulkan:INDEX or vulkan:NAME
     #[arg(long, value_name = "DEVICE", default_value = "vulkan", value_parser = one_gpu)]
     device: Selection,
     /// Print a JSON object
