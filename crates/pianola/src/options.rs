@@ -79,11 +79,10 @@ pub struct ComputeOptions {
     /// How a GPU runs the layers of a single token
     ///
     /// `dispatches` runs five kernels per layer, one after the other. `chained` starts each kernel
-    /// before the previous one has finished; kernels wait for their own input. `persistent` runs two
-    /// kernels per layer, whose workgroups stay. The last two are errors on a GPU that cannot do them.
-    /// `auto` takes `chained` where it is faster, which is on NVIDIA's cards.
+    /// before the previous one has finished; kernels wait for their own input. It is an error on a GPU
+    /// that cannot do it. `auto` takes `chained` where it is faster, which is on NVIDIA's cards.
     #[arg(long, value_name = "HOW", default_value = "auto")]
-    #[arg(value_parser = ["auto", "dispatches", "chained", "persistent"])]
+    #[arg(value_parser = ["auto", "dispatches", "chained"])]
     #[arg(hide_short_help = true, help_heading = DEVICES)]
     pub decode: String,
     /// Tokens that a GPU samples in one submission
@@ -193,7 +192,6 @@ impl ComputeOptions {
         match self.decode.as_str() {
             "dispatches" => Decode::Dispatches,
             "chained" => Decode::Chained,
-            "persistent" => Decode::Persistent,
             _ => Decode::Auto,
         }
     }
@@ -229,7 +227,7 @@ impl ComputeOptions {
             let idle = [
                 ("--gpu-memory", self.gpu_memory.is_some()),
                 ("--gpu-host-memory", self.gpu_host_memory),
-                ("--decode", matches!(self.decode(), Decode::Chained | Decode::Persistent)),
+                ("--decode", self.decode() == Decode::Chained),
                 ("--tokens-per-submit", self.tokens_per_submit.is_some()),
                 ("--layers-on-gpu", self.layers_on_gpu.is_some_and(|layers| layers > 0)),
             ];

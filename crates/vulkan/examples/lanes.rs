@@ -5,15 +5,13 @@
 //! A STEP is LANESxROWS@CONTEXT: LANES sequences that have seen CONTEXT tokens, with ROWS new ones
 //! each, of which the last wants logits. `8x1@600` is eight lanes generating, `1x512@0` a prompt.
 
-use pianola_formats::TensorType;
-use pianola_model::{RandomWeights, SHAPES};
-use pianola_plan::{
-    DeviceId, KernelTime, Numeric, PAGE_TOKENS, Placement, Plan, PlanOptions, Recording, Step,
-};
-use pianola_vulkan::{Gpu, PromptWeights, Selection, VulkanDevice, VulkanOptions, VulkanRecording};
+mod shared;
+
+use pianola_plan::{KernelTime, PAGE_TOKENS, Recording, Step};
+use pianola_vulkan::{PromptWeights, VulkanOptions, VulkanRecording};
+use shared::{Model, Steps};
 use std::collections::BTreeMap;
 use std::error::Error;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Plays of a step that are timed; the best counts.
@@ -38,8 +36,7 @@ fn parse(text: &str) -> Option<Shape> {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let (options, arguments): (Vec<String>, Vec<String>) =
-        std::env::args().skip(1).partition(|argument| argument.starts_with("--"));
+    let (options, arguments) = shared::arguments();
     let prompt_weights = match options.first().map(String::as_str) {
         None => PromptWeights::Auto,
         Some("--prompt-weights=on") => PromptWeights::On,
@@ -49,35 +46,19 @@ fn main() -> Result<(), Box<dyn Error>> {
     let [shape, ty, layers, device, steps @ ..] = &arguments[..] else {
         return Err("usage: lanes SHAPE TYPE LAYERS DEVICE LANESxROWS@CONTEXT…".into());
     };
-    let known = SHAPES.iter().find(|known| known.name == shape).ok_or("no such shape")?;
-    let ty: TensorType = ty.parse()?;
     let steps = steps.iter().map(|step| parse(step).ok_or("a step is LANESxROWS@CONTEXT"));
     let steps: Vec<Shape> = steps.collect::<Result<_, _>>()?;
     let most = |of: fn(&Shape) -> u32| steps.iter().map(of).max().unwrap_or(1) as usize;
-    let mut config = known.config();
-    let all_layers = config.layers;
-    config.layers = layers.parse::<usize>()?.min(all_layers);
-    config.windows.truncate(config.layers);
-    let weights = RandomWeights::new(&config, 1, |_, _, _| ty);
-    let options = PlanOptions {
-        numeric: Numeric::Fast,
-        max_rows: 512,
-        max_logit_rows: most(|step| step.lanes),
-        context: most(|step| step.context + step.rows).next_multiple_of(PAGE_TOKENS),
+    let largest = Steps {
+        rows: 512,
         sequences: most(|step| step.lanes),
-        fusion: true,
-        reproducible: false,
-        kv_bytes: None,
-        kv_type: None,
+        context: most(|step| step.context + step.rows),
     };
-    let graph = pianola_model::graph(&config, &weights, None)?;
-    let placement = Placement::single(&graph, VulkanDevice::spec_named("vulkan"));
-    let plan = Plan::new(graph, options, placement)?;
-    let gpu = Gpu::open(&Selection::Name(device.clone()))?;
-    let options = VulkanOptions { prompt_weights, ..VulkanOptions::new(gpu) };
+    let model = Model::new(shape, ty, layers.parse()?, &largest)?;
+    let gpu = shared::gpu(device)?;
     let mut recording =
-        VulkanRecording::new(Arc::new(plan), DeviceId(0), &weights, options, &mut |_, _| ())?;
-    let scale = all_layers as f64 / config.layers as f64;
+        model.record(VulkanOptions { prompt_weights, ..VulkanOptions::new(gpu) })?;
+    let scale = model.all_layers as f64 / model.layers as f64;
     for shape in &steps {
         measure(&mut recording, shape, scale)?;
     }

@@ -1,22 +1,16 @@
 //! Generates the same tokens twice with random weights: their ids and, at every page's end and at the last token, the
-//! bits of the logits have to be equal. Fails where they are not, and where resident workgroups gave up on the way.
-//! usage: cargo run --release -p pianola-vulkan --example steady SHAPE TYPE DEVICE TOKENS dispatches|chained|persistent
+//! bits of the logits have to be equal. Fails where they are not, and where chained kernels gave up on the way.
+//! usage: cargo run --release -p pianola-vulkan --example steady SHAPE TYPE DEVICE TOKENS dispatches|chained
 //!     as in: steady gemma3:1b q8_0 H200 10000 chained
 //! `--layers=N` loads so many layers only. `--units=N` says that so many workgroups run at once on a driver that does not
 //! count its units (Mesa's software driver: its threads).
 
-use pianola_formats::TensorType;
-use pianola_model::{RandomWeights, SHAPES};
-use pianola_plan::{
-    DeviceId, DeviceSampler, Numeric, PAGE_TOKENS, Placement, Plan, PlanOptions, Recording,
-    SampleRow, Sampling, Step,
-};
-use pianola_vulkan::{
-    Decode, Gpu, PersistentTrial, PromptWeights, Selection, VulkanDevice, VulkanOptions,
-    VulkanRecording,
-};
+mod shared;
+
+use pianola_plan::{DeviceSampler, PAGE_TOKENS, Recording, SampleRow, Sampling, Step};
+use pianola_vulkan::{Decode, PromptWeights, VulkanOptions, VulkanRecording};
+use shared::{Model, Steps};
 use std::error::Error;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// Tokens of one submission, as the engine has them. It divides a page.
@@ -33,8 +27,7 @@ struct Run {
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let (options, arguments): (Vec<String>, Vec<String>) =
-        std::env::args().skip(1).partition(|argument| argument.starts_with("--"));
+    let (options, arguments) = shared::arguments();
     let (mut units, mut layers) = (None, usize::MAX);
     for option in &options {
         match option.split_once('=') {
@@ -45,64 +38,27 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     let [shape, ty, device, tokens, decode] = &arguments[..] else {
         return Err(
-            "usage: steady SHAPE TYPE DEVICE TOKENS dispatches|chained|persistent [--layers=N] [--units=N]"
+            "usage: steady SHAPE TYPE DEVICE TOKENS dispatches|chained [--layers=N] [--units=N]"
                 .into(),
         );
     };
     let decode = match &decode[..] {
         "dispatches" => Decode::Dispatches,
         "chained" => Decode::Chained,
-        "persistent" => Decode::Persistent,
-        other => return Err(format!("{other} is none of dispatches, chained, persistent").into()),
+        other => return Err(format!("{other} is neither dispatches nor chained").into()),
     };
     let tokens = tokens.parse::<usize>()?.next_multiple_of(PLAYS);
-    let known = SHAPES.iter().find(|known| known.name == shape).ok_or("no such shape")?;
-    let ty: TensorType = ty.parse()?;
-    let mut config = known.config();
-    config.layers = config.layers.min(layers);
-    config.windows.truncate(config.layers);
-    let weights = RandomWeights::new(&config, 1, |_, _, _| ty);
-    let options = PlanOptions {
-        numeric: Numeric::Fast,
-        max_rows: 64,
-        max_logit_rows: 1,
-        context: (tokens + 1).next_multiple_of(PAGE_TOKENS),
-        sequences: 1,
-        fusion: true,
-        reproducible: false,
-        kv_bytes: None,
-        kv_type: None,
-    };
-    let graph = pianola_model::graph(&config, &weights, None)?;
-    let placement = Placement::single(&graph, VulkanDevice::spec_named("vulkan"));
-    let plan = Arc::new(Plan::new(graph, options, placement)?);
-    let gpu = Gpu::open(&Selection::Name(device.clone()))?;
-    println!(
-        "{} of {}, {} layers",
-        gpu.description().name,
-        gpu.description().driver,
-        config.layers
-    );
-    let options = VulkanOptions {
-        units,
-        decode,
-        persistent: PersistentTrial { resident: units.is_some(), ..PersistentTrial::default() },
-        prompt_weights: PromptWeights::Off,
-        ..VulkanOptions::new(gpu)
-    };
-    let mut recording = VulkanRecording::new(plan, DeviceId(0), &weights, options, &mut |_, _| ())?;
-    for group in 0..recording.plan().graph.kv_groups.len() {
-        let pages = recording.plan().kv_pages[group];
-        for index in 0..recording.plan().options.context / PAGE_TOKENS {
-            recording.map_page(group, 0, index, (index % pages) as u32);
-        }
-    }
-    match recording.persistent_fit() {
-        _ if recording.is_chained() => println!("kernels overlap"),
-        None if decode == Decode::Chained => return Err("kernels did not overlap".into()),
-        Some((workgroups, _)) => println!("{workgroups} resident workgroups"),
-        None if decode == Decode::Persistent => return Err("resident workgroups gave up".into()),
-        None => println!("by dispatches"),
+    let model = Model::new(shape, ty, layers, &Steps::single(tokens + 1))?;
+    let gpu = shared::gpu(device)?;
+    let described = gpu.description();
+    println!("{} of {}, {} layers", described.name, described.driver, model.layers);
+    let prompt_weights = PromptWeights::Off;
+    let options = VulkanOptions { units, decode, prompt_weights, ..VulkanOptions::new(gpu) };
+    let mut recording = model.record(options)?;
+    shared::map_pages(&mut recording);
+    match recording.is_chained() {
+        true => println!("kernels overlap"),
+        false => println!("by dispatches"),
     }
     let first = generate(&mut recording, tokens)?;
     let second = generate(&mut recording, tokens)?;

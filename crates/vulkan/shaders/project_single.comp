@@ -76,8 +76,6 @@ const bool BARE = SUM == 0 && !NORM;
 
 shared float squares_of[64];
 
-#define PART_ROWS(part) part_rows[part]
-#define PART_WEIGHTS(part) part
 #include "include/product.glsl"
 
 // What the input row is formed from: all of it where a norm needs the whole row at once, else the
@@ -142,9 +140,6 @@ float form_codes() {
     return norm_factor(constants, total);
 }
 
-#define PART_BIAS(part) part_bias[part]
-#define CAP cap
-#define PUT_OUTPUT(part, row, value) values[part_column[part] + row] = value
 #include "include/product_output.glsl"
 
 void fetch_first(bool is_a, uint part, Item item) {

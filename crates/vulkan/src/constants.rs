@@ -68,13 +68,6 @@ constants! {
     "attention_matrix.comp" attention_matrix {
         WORKGROUP = 0, SIDE = 6, TOKENS = 7, SPLIT = 8, KEEP = 9, FRAGMENT_ROWS = 12
     }
-    "persistent.comp" persistent {
-        WORKGROUP = 0, WORKGROUPS = 22, ABSENT = 23, FEED_GATE = 24, KV_ROWS = 25,
-        QKV_TYPE_A = 50, QKV_TYPE_B = 51, QKV_ROW_INVOCATIONS = 52, QKV_HEIGHT = 53, QKV_UNROLL = 54, QKV_SLICES = 55, QKV_MOST_GROUPS = 56,
-        OUT_TYPE_A = 60, OUT_TYPE_B = 61, OUT_ROW_INVOCATIONS = 62, OUT_HEIGHT = 63, OUT_UNROLL = 64, OUT_SLICES = 65, OUT_MOST_GROUPS = 66, OUT_BLOCKS = 67,
-        FEED_TYPE_A = 70, FEED_TYPE_B = 71, FEED_ROW_INVOCATIONS = 72, FEED_HEIGHT = 73, FEED_UNROLL = 74, FEED_SLICES = 75, FEED_MOST_GROUPS = 76,
-        DOWN_TYPE_A = 80, DOWN_TYPE_B = 81, DOWN_ROW_INVOCATIONS = 82, DOWN_HEIGHT = 83, DOWN_UNROLL = 84, DOWN_SLICES = 85, DOWN_MOST_GROUPS = 86, DOWN_BLOCKS = 87
-    }
     "rope.comp" rope { PAIRING = 1 }
     "gate.comp" gate { ACTIVATION = 1 }
     "embed.comp" embed { TYPE = 0 }
@@ -119,9 +112,6 @@ mod tests {
                 vec![heads::NAMED, attention_single::NAMED, fault::NAMED]
             }
             Shader::AttentionMatrix => vec![heads::NAMED, attention_matrix::NAMED],
-            Shader::Persistent => {
-                vec![persistent::NAMED, prologue_input::NAMED, fault::NAMED]
-            }
             Shader::RmsNorm | Shader::Add | Shader::SelectRows | Shader::SoftCap => {
                 vec![plain::NAMED]
             }

@@ -1,7 +1,7 @@
 //! A GPU as a device: what it is, what it would allocate, and recording on it.
 
 use crate::budget::Budget;
-use crate::decode::{ChainTrial, Decode, PersistentTrial};
+use crate::decode::{ChainTrial, Decode};
 use crate::gpu::Gpu;
 use crate::measure::measure;
 use crate::recording::VulkanRecording;
@@ -40,8 +40,6 @@ pub struct VulkanOptions {
     pub prompt_weights: PromptWeights,
     /// How single rows are played.
     pub decode: Decode,
-    /// How [`Decode::Persistent`] is tried.
-    pub persistent: PersistentTrial,
     /// How [`Decode::Chained`] is tried.
     pub chain: ChainTrial,
     /// The file that keeps compiled pipelines between starts.
@@ -61,7 +59,6 @@ impl VulkanOptions {
             fragments: true,
             prompt_weights: PromptWeights::default(),
             decode: Decode::default(),
-            persistent: PersistentTrial::default(),
             chain: ChainTrial::default(),
             pipeline_file: None,
         }

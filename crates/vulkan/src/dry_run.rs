@@ -3,15 +3,12 @@
 use crate::budget::Budget;
 use crate::commands::MOST_UPDATED;
 use crate::constants::{matrix, project_rotated};
-use crate::decode::{Decode, PersistentTrial, chain_refusal, refusal};
+use crate::decode::{Decode, chain_refusal};
 use crate::device::VulkanOptions;
 use crate::memory::Region;
 use crate::pipeline::{Shader, Variant};
 use crate::policy::Limits;
-use crate::program::{
-    Body, ChainMemory, ChainedProgram, Dispatch, PersistentMemory, PersistentProgram, Programmer,
-    Resources,
-};
+use crate::program::{Body, ChainMemory, ChainedProgram, Dispatch, Programmer, Resources};
 use crate::recording::{check_heads, logit_bucket};
 use crate::tuning::Tuning;
 use crate::weights::Weights;
@@ -129,19 +126,6 @@ impl Programmer<'_> {
 }
 
 impl Programmer<'_> {
-    /// The layers as [`Decode::Persistent`] plays them, or the error that says why not, as far as can be said before
-    /// anything is recorded.
-    pub fn persistent_or_refusal(
-        &self,
-        lacks: &[&str],
-        trial: &PersistentTrial,
-    ) -> Result<PersistentProgram, DeviceError> {
-        if !lacks.is_empty() {
-            return Err(refusal(&format!("the device lacks {}", lacks.join(", "))));
-        }
-        self.persistent(trial).map_err(|why| refusal(&why))
-    }
-
     /// The body of one row as [`Decode::Chained`] plays it, or the error that says why not, as far as can be said before anything is
     /// recorded.
     pub fn chain_or_refusal(&self, lacks: &[&str]) -> Result<ChainedProgram, DeviceError> {
@@ -162,29 +146,17 @@ impl Programmer<'_> {
         })
     }
 
-    /// The body of one row as it is played, if otherwise than by dispatches with barriers, and how that is said.
-    fn chosen_single(
+    /// The chain that plays a single row, if `decode` and the plan have one play it.
+    pub fn chain(
         &self,
-        options: &VulkanOptions,
-    ) -> Result<Option<(Vec<Dispatch>, String)>, DeviceError> {
-        let lacks = &options.gpu.exchange_lacks;
-        let chain = |program: ChainedProgram| {
-            let words =
-                "by dispatches that overlap: each kernel waits for the one before by itself";
-            (program.dispatches(&ChainMemory::dry_run()), words.to_string())
-        };
-        Ok(match options.decode {
-            Decode::Dispatches => None,
-            Decode::Auto => self.chain_or_refusal(lacks).ok().map(chain),
-            Decode::Chained => Some(chain(self.chain_or_refusal(lacks)?)),
-            Decode::Persistent => {
-                let program = self.persistent_or_refusal(lacks, &options.persistent)?;
-                let workgroups = program.workgroups;
-                let words =
-                    format!("two dispatches a layer, products by {workgroups} resident workgroups");
-                Some((program.body(&PersistentMemory::dry_run()), words))
-            }
-        })
+        decode: Decode,
+        lacks: &[&str],
+    ) -> Result<Option<ChainedProgram>, DeviceError> {
+        match decode {
+            Decode::Dispatches => Ok(None),
+            Decode::Auto => Ok(self.chain_or_refusal(lacks).ok()),
+            Decode::Chained => self.chain_or_refusal(lacks).map(Some),
+        }
     }
 }
 
@@ -201,8 +173,9 @@ pub fn launches(
     let tuning = Tuning::default();
     let programmer = dry_run.programmer(plan, device, &tuning);
     // Refused also where other steps are asked about: it would be when the plan is recorded.
-    match programmer.chosen_single(options)? {
-        Some((mut program, _)) if (rows, logits) == (1, 1) => {
+    match programmer.chain(options.decode, &options.gpu.exchange_lacks)? {
+        Some(chain) if (rows, logits) == (1, 1) => {
+            let mut program = chain.dispatches(&ChainMemory::dry_run());
             program.extend(programmer.head(0, 1)?);
             Ok(program.iter().map(OpLaunch::of).collect())
         }
@@ -210,15 +183,17 @@ pub fn launches(
     }
 }
 
-/// How single rows of device `device`'s part of a plan are played, in words. Whether workgroups fit by their
-/// registers, and meet, is seen when the plan is recorded.
+/// How single rows of device `device`'s part of a plan are played, in words. Whether kernels overlap is seen when the
+/// plan is recorded.
 pub fn decode_in_words(
     options: &VulkanOptions,
     plan: &Plan,
     device: DeviceId,
-) -> Result<String, DeviceError> {
+) -> Result<&'static str, DeviceError> {
     let dry_run = DryRun::new(options, plan, device)?;
     let programmer = dry_run.programmer(plan, device, &options.tuning);
-    let chosen = programmer.chosen_single(options)?;
-    Ok(chosen.map_or("by dispatches".to_string(), |(_, words)| words))
+    Ok(match programmer.chain(options.decode, &options.gpu.exchange_lacks)? {
+        Some(_) => "by dispatches that overlap: each kernel waits for the one before by itself",
+        None => "by dispatches",
+    })
 }

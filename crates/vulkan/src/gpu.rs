@@ -22,7 +22,7 @@ pub struct Gpu {
     pub(crate) executable: Option<khr::pipeline_executable_properties::Device>,
     pub(crate) budgets: bool,
     pub(crate) sharing: Sharing,
-    /// What it lacks for workgroups of one dispatch to exchange words.
+    /// What it lacks for chained kernels to wait for one another.
     pub(crate) exchange_lacks: Vec<&'static str>,
     description: GpuDescription,
     fragments: OnceLock<Fragments>,
@@ -56,7 +56,7 @@ struct Optional {
     budgets: bool,
     /// Memory that other drivers use, too.
     sharing: SharingFeatures,
-    /// What it lacks of what workgroups of one dispatch need to exchange words.
+    /// What it lacks of what chained kernels need to wait for one another.
     exchange: Vec<&'static str>,
 }
 
@@ -80,18 +80,14 @@ fn optional(
     }
     // SAFETY: a 1.3 device of this instance; structures are chained only where it knows them.
     unsafe { instance.raw.get_physical_device_features2(physical, &mut features) };
-    let core = features.features;
     let halves = twelve.shader_float16 != 0 && twelve.vulkan_memory_model != 0;
-    let exchange = [
-        (core.shader_int64 != 0, "64-bit integers (shaderInt64)"),
-        (twelve.shader_buffer_int64_atomics != 0, "64-bit atomics (shaderBufferInt64Atomics)"),
-        (
-            twelve.vulkan_memory_model != 0 && twelve.vulkan_memory_model_device_scope != 0,
-            "the memory model with device scope (vulkanMemoryModelDeviceScope)",
-        ),
-    ];
+    let device_scope =
+        twelve.vulkan_memory_model != 0 && twelve.vulkan_memory_model_device_scope != 0;
     Optional {
-        exchange: exchange.into_iter().filter(|(has, _)| !has).map(|(_, name)| name).collect(),
+        exchange: match device_scope {
+            true => vec![],
+            false => vec!["the memory model with device scope (vulkanMemoryModelDeviceScope)"],
+        },
         matrices: matrices && cooperative.cooperative_matrix != 0 && halves,
         bytes: twelve.shader_int8 != 0,
         executable: executable && statistics.pipeline_executable_info != 0,
@@ -146,14 +142,12 @@ fn create(
     names.extend(sharing.names());
     let core = vk::PhysicalDeviceFeatures::default()
         .shader_int16(true)
-        .shader_int64(exchange)
         .shader_storage_buffer_array_dynamic_indexing(true);
     let mut eleven =
         vk::PhysicalDeviceVulkan11Features::default().storage_buffer16_bit_access(true);
     let mut twelve = vk::PhysicalDeviceVulkan12Features::default()
         .shader_float16(matrices)
         .shader_int8(matrices && bytes)
-        .shader_buffer_int64_atomics(exchange)
         .vulkan_memory_model(matrices || exchange)
         .vulkan_memory_model_device_scope(matrices || exchange);
     let mut thirteen = vk::PhysicalDeviceVulkan13Features::default()

@@ -75,7 +75,7 @@ mod upload;
 mod weights;
 
 pub use ablate::Ablation;
-pub use decode::{ChainTrial, Decode, PersistentTrial};
+pub use decode::{ChainTrial, Decode};
 pub use describe::{GpuDescription, GpuKind, Heap, MatrixShape, Selection, describe, select};
 pub use device::{VulkanDevice, VulkanOptions};
 pub use dry_run::{OpLaunch, decode_in_words, launches};

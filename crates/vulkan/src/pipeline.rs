@@ -28,7 +28,6 @@ pub(crate) enum Shader {
     AttentionSingleChained,
     AttentionMatrix,
     ChainProbe,
-    Persistent,
     RmsNorm,
     Rope,
     Gate,
@@ -47,7 +46,7 @@ pub(crate) enum Shader {
 }
 
 impl Shader {
-    pub const ALL: [Shader; 33] = [
+    pub const ALL: [Shader; 32] = [
         Shader::Embed,
         Shader::RopeAngles,
         Shader::Prologue,
@@ -65,7 +64,6 @@ impl Shader {
         Shader::AttentionSingleChained,
         Shader::AttentionMatrix,
         Shader::ChainProbe,
-        Shader::Persistent,
         Shader::RmsNorm,
         Shader::Rope,
         Shader::Gate,
@@ -103,7 +101,6 @@ impl Shader {
             Shader::AttentionSingleChained => "attention_single_chained",
             Shader::AttentionMatrix => "attention_matrix",
             Shader::ChainProbe => "chain_probe",
-            Shader::Persistent => "persistent",
             Shader::RmsNorm => "rms_norm",
             Shader::Rope => "rope",
             Shader::Gate => "gate",
@@ -155,7 +152,6 @@ impl Shader {
             }
             Shader::AttentionMatrix => include_bytes!("../spirv/attention_matrix.spv"),
             Shader::ChainProbe => include_bytes!("../spirv/chain_probe.spv"),
-            Shader::Persistent => include_bytes!("../spirv/persistent.spv"),
             Shader::RmsNorm => include_bytes!("../spirv/rms_norm.spv"),
             Shader::Rope => include_bytes!("../spirv/rope.spv"),
             Shader::Gate => include_bytes!("../spirv/gate.spv"),
@@ -192,7 +188,6 @@ impl Shader {
             Shader::AttentionSingleChained => &[1; 13],
             Shader::AttentionMatrix => &[1; 9],
             Shader::ChainProbe => &[1; 2],
-            Shader::Persistent => &[7, 7, 7, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1],
             Shader::RmsNorm | Shader::Rope | Shader::Gate | Shader::Add => &[1; 3],
             Shader::SelectRows | Shader::SoftCap => &[1; 2],
             Shader::SampleCut | Shader::SampleBest => &[1; 4],
@@ -336,24 +331,6 @@ impl Pipelines {
         }
         let pipeline = self.compile(variant, vk::PipelineCreateFlags::empty())?;
         self.made.insert(variant.clone(), pipeline);
-        Ok(pipeline)
-    }
-
-    /// The same, made so that the driver can be asked for its statistics where it has any.
-    pub fn pipeline_with_statistics(
-        &mut self,
-        variant: &Variant,
-    ) -> Result<vk::Pipeline, DeviceError> {
-        let variant = &variant.with_fault(self.gpu.fault());
-        let flags = match self.gpu.executable {
-            Some(_) => vk::PipelineCreateFlags::CAPTURE_STATISTICS_KHR,
-            None => vk::PipelineCreateFlags::empty(),
-        };
-        let pipeline = self.compile(variant, flags)?;
-        if let Some(before) = self.made.insert(variant.clone(), pipeline) {
-            // SAFETY: the first use of a variant is this one, so no command buffer has it.
-            unsafe { self.gpu.raw.destroy_pipeline(before, None) };
-        }
         Ok(pipeline)
     }
 

@@ -6,13 +6,11 @@
 
 mod attend;
 mod chain;
-mod persistent;
 mod plain;
 mod project;
 mod resources;
 
 pub(crate) use chain::{ChainMemory, ChainedProgram, HEADER as CHAIN_HEADER};
-pub(crate) use persistent::{PersistentMemory, PersistentProgram};
 pub(crate) use resources::{Allocate, Resources, page_bytes};
 
 use crate::memory::Region;

@@ -16,7 +16,7 @@ pub struct Properties {
     pub(crate) weight_heaps: Vec<usize>,
     /// How matrices lie in registers, where kernels can make use of it.
     pub(crate) fragments: Option<Fragments>,
-    /// What it lacks for workgroups of one dispatch to exchange words.
+    /// What it lacks for chained kernels to wait for one another.
     pub(crate) exchange_lacks: Vec<&'static str>,
 }
 

@@ -2,7 +2,6 @@
 
 mod chain;
 mod check;
-mod persistent;
 mod play;
 mod settle;
 mod slot;
@@ -16,7 +15,6 @@ use crate::ablate::{Ablated, Ablation};
 use crate::budget::Budget;
 use crate::busy::BusyClock;
 use crate::commands::Recorder;
-use crate::decode::Decode;
 use crate::device::VulkanOptions;
 use crate::dry_run::OpLaunch;
 use crate::gpu::Gpu;
@@ -35,7 +33,6 @@ use crate::weights::{Weights, slice_limit};
 use ash::vk;
 use chain::Chain;
 use check::check_bindings;
-use persistent::Persistent;
 use pianola_formats::TensorSource;
 use pianola_plan::{
     Allocation, DeviceError, DeviceId, DeviceSampler, KernelTime, LogitsTo, Plan, PlayStatistics,
@@ -79,8 +76,6 @@ pub struct VulkanRecording {
     pub(crate) interrupt: Option<Arc<AtomicBool>>,
     /// One for each arena, where this device computes the logits.
     pub(crate) samplers: Vec<Sampler>,
-    /// Single rows by resident workgroups, where these play them.
-    persistent: Option<Persistent>,
     /// Single rows by chained kernels, where these play them.
     chain: Option<Chain>,
     /// What the user is to be told, once.
@@ -188,19 +183,13 @@ impl VulkanRecording {
             busy: None,
             interrupt: None,
             samplers,
-            persistent: None,
             chain: None,
             notice: None,
             list: Vec::with_capacity(16),
             memory,
         };
         recording.make_prompt_form()?;
-        match options.decode {
-            Decode::Dispatches => {}
-            Decode::Persistent => recording.set_up_persistent(options.persistent)?,
-            Decode::Chained => recording.set_up_chain(options.chain)?,
-            Decode::Auto => recording.choose_chain(options.chain)?,
-        }
+        recording.choose_decode(options.decode, options.chain)?;
         Ok(recording)
     }
 

@@ -5,7 +5,6 @@
 
 use crate::device::VulkanOptions;
 use crate::dry_run::DryRun;
-use crate::gpu::Gpu;
 use crate::pipeline::{Pipelines, Shader, Variant};
 use crate::program::Body;
 use crate::recording::logit_bucket;
@@ -203,14 +202,6 @@ fn numbers(
         Some((name, unsafe { statistic.value.u64 }))
     });
     Ok(statistics.collect())
-}
-
-/// Registers of an invocation of a pipeline that was made to capture statistics, where the driver counts them.
-pub(crate) fn registers(gpu: &Gpu, pipeline: vk::Pipeline) -> Option<u64> {
-    let info = vk::PipelineExecutableInfoKHR::default().pipeline(pipeline);
-    let found = numbers(gpu.executable.as_ref()?, &info).ok()?;
-    // NVIDIA's name; another driver's number may mean something else.
-    found.into_iter().find(|(name, _)| name == "Register Count").map(|(_, count)| count)
 }
 
 fn assembly(

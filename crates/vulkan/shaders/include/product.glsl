@@ -1,10 +1,10 @@
 // A product of quantised weights with a row of codes in shared memory, by the subgroups of a workgroup: what
-// streams the weights. A kernel with several products includes this once for each, with names of its own.
+// streams the weights.
 //
 // The file that includes this declares the constants WORKGROUP, SUBGROUP, TYPE_A, TYPE_B, ROW_INVOCATIONS, HEIGHT,
-// UNROLL, SLICES, GATE, BLOCKS, MOST_GROUPS and COUNT (project_single.comp says what they are), and, for each part
-// of the product, PART_ROWS(part), its rows, and PART_WEIGHTS(part), where a Matrix finds its weights. It includes
-// block_product.glsl, fault.glsl and shared_row.glsl before, and product_output.glsl behind this.
+// UNROLL, SLICES, GATE, BLOCKS, MOST_GROUPS and COUNT (project_single.comp says what they are), and `part_rows`, the
+// rows of each part. It includes block_product.glsl, fault.glsl and shared_row.glsl before, and product_output.glsl
+// behind this.
 
 const uint SUBGROUPS = WORKGROUP / SUBGROUP;
 const uint PARTS_AT_ONCE = GATE != 0 ? 2 : 1;
@@ -39,13 +39,13 @@ void fetch(const uint type, const uint u, uint part, Item item) {
     const uint at = item.block + u * ROW_INVOCATIONS;
     const uint block = WHOLE ? at : min(at, BLOCKS - 1);
     [[unroll]] for (uint r = 0; r < ROWS; r++) {
-        const uint row = min(item.row + r / PARTS_AT_ONCE, PART_ROWS(part) - 1);
+        const uint row = min(item.row + r / PARTS_AT_ONCE, part_rows[part] - 1);
         if (GATE == 0) {
-            raw[u][r] = load_raw(type, Matrix(PART_WEIGHTS(part), PART_ROWS(part), BLOCKS), row, block);
+            raw[u][r] = load_raw(type, Matrix(part, part_rows[part], BLOCKS), row, block);
         } else if (r % 2 == 0) {
-            raw[u][r] = load_raw(TYPE_A, Matrix(PART_WEIGHTS(0), PART_ROWS(0), BLOCKS), row, block);
+            raw[u][r] = load_raw(TYPE_A, Matrix(0, part_rows[0], BLOCKS), row, block);
         } else {
-            raw[u][r] = load_raw(TYPE_B, Matrix(PART_WEIGHTS(1), PART_ROWS(0), BLOCKS), row, block);
+            raw[u][r] = load_raw(TYPE_B, Matrix(1, part_rows[0], BLOCKS), row, block);
         }
     }
 }

@@ -1,25 +1,26 @@
 // What becomes of a product's sums: outputs; and the loop over the slices of a subgroup.
 //
-// The file that includes this includes product.glsl and epilogue.glsl before, and declares PART_BIAS(part), the bias
-// of a part in `vector_floats` or NO_BIAS, CAP, the soft cap or 0, and PUT_OUTPUT(part, row, value), which writes.
+// The file that includes this includes product.glsl and epilogue.glsl before, and declares `part_bias`, the bias of each
+// part in `vector_floats` or NO_BIAS, `cap`, the soft cap or 0, and `values`, in which `part_column` is where a part's
+// outputs begin.
 
 // Writes an output, from the sums of its row in the part, or in both parts of a gate.
 void put_output(uint part, uint row, float factor, float sum, float up) {
-    if (row >= PART_ROWS(part) || (FAULT == STALE_ROW && row == FAULTY_OUTPUT)) {
+    if (row >= part_rows[part] || (FAULT == STALE_ROW && row == FAULTY_OUTPUT)) {
         return;
     }
     float value = factor * sum;
-    if (PART_BIAS(part) != NO_BIAS) {
-        value += vector_floats[PART_BIAS(part) + row];
+    if (part_bias[part] != NO_BIAS) {
+        value += vector_floats[part_bias[part] + row];
     }
     if (GATE != 0) {
         float other = factor * up;
-        if (PART_BIAS(1) != NO_BIAS) {
-            other += vector_floats[PART_BIAS(1) + row];
+        if (part_bias[1] != NO_BIAS) {
+            other += vector_floats[part_bias[1] + row];
         }
         value = gated(GATE, value, other);
     }
-    PUT_OUTPUT(part, row, CAP > 0.0 ? soft_cap(value, CAP) : value);
+    values[part_column[part] + row] = cap > 0.0 ? soft_cap(value, cap) : value;
 }
 
 // Adds up the sums of the invocations that share a row, and writes outputs or leaves them for the

@@ -3,8 +3,7 @@
 // block.
 //
 // The file that includes this declares `const uint WORKGROUP` and the bindings BASE, DELTA and
-// RESIDUAL as vec4 arrays `base`, `delta` and `residual`, and `vectors`. One that has its rows from elsewhere
-// defines ROWS_FROM_ELSEWHERE and needs `residual` only.
+// RESIDUAL as vec4 arrays `base`, `delta` and `residual`, and `vectors`.
 
 layout(constant_id = 10) const uint WIDTH = 32;
 // Passes over the row: ceil(WIDTH / 4 / WORKGROUP).
@@ -52,7 +51,6 @@ struct RowParts {
     vec4 norm;
 };
 
-#ifndef ROWS_FROM_ELSEWHERE
 // Loads the rows that `row` is formed from, the norms' weights, or both.
 void load_some(Prologue constants, uint row, const bool rows, const bool norms, inout RowParts parts[PASSES]) {
     const uint source = SELECT ? play.logit_rows[row] : row;
@@ -80,7 +78,6 @@ void load_some(Prologue constants, uint row, const bool rows, const bool norms, 
 void load_parts(Prologue constants, uint row, out RowParts parts[PASSES]) {
     load_some(constants, row, true, true, parts);
 }
-#endif
 
 // Adds up the residual sum, into `base`; writes it as the new residual stream if `keep`. Returns this
 // invocation's part of its squares.
@@ -115,7 +112,6 @@ float norm_factor(Prologue constants, float squares) {
     return inversesqrt(squares / float(WIDTH) + constants.epsilon);
 }
 
-#ifndef ROWS_FROM_ELSEWHERE
 // Forms `row` of the operand; writes the new residual stream if `keep`.
 void form_row(Prologue constants, uint row, bool keep, out vec4 x[PASSES]) {
     RowParts parts[PASSES];
@@ -129,4 +125,3 @@ void form_row(Prologue constants, uint row, bool keep, out vec4 x[PASSES]) {
         x[pass] = NORM ? parts[pass].base * (factor * parts[pass].norm) : parts[pass].base;
     }
 }
-#endif

@@ -10,12 +10,10 @@
 //   super scales  [row][block / 8]    f16 scale (and minimum) of the small integers
 //   floats        [row][k][block]     vectors k of 4 (f32) or 8 (f16, bf16) weights
 //
-// One region is bound three times, once for each width it is read in. A kernel that reads more matrices than three
-// defines PARTS before.
+// One region is bound three times, once for each width it is read in.
 
-#ifndef PARTS
+// Matrices that a kernel reads at most.
 const uint PARTS = 3;
-#endif
 
 layout(set = 1, binding = 0, std430) readonly restrict buffer WeightVectors {
     uvec4 data[];

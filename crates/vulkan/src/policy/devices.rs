@@ -9,7 +9,7 @@
 use super::{Limits, fragments, matrix, rotated};
 use crate::budget::Budget;
 use crate::constants::{matrix as matrix_ids, project_matrix, project_rotated};
-use crate::decode::PersistentTrial;
+use crate::decode::Decode;
 use crate::describe::{GpuDescription, GpuKind, Heap, MatrixShape};
 use crate::device::VulkanDevice;
 use crate::dry_run::DryRun;
@@ -201,13 +201,9 @@ fn choices(properties: &Properties) -> String {
         };
         let weights = if prompt { "weights of their own" } else { "no weights of their own" };
         let _ = writeln!(text, "  memory: {fit}; prompts have {weights}");
-        let trial = PersistentTrial::default();
-        let persistent = programmer.persistent_or_refusal(&properties.exchange_lacks, &trial);
-        let persistent = match persistent {
-            Ok(program) => format!("{} workgroups", program.workgroups),
-            Err(why) => why.to_string(),
-        };
-        let _ = writeln!(text, "  --decode persistent: {persistent}");
+        let chain = programmer.chain(Decode::Chained, &properties.exchange_lacks);
+        let chained = chain.map_or_else(|why| why.to_string(), |_| "possible".to_string());
+        let _ = writeln!(text, "  --decode chained: {chained}");
         for (rows, one_row_per_sequence) in PLAYS {
             let of = if one_row_per_sequence { "each of a sequence" } else { "of one sequence" };
             let _ = writeln!(text, "  {rows} rows, {of}");

@@ -8,7 +8,6 @@ pub(crate) mod chain;
 mod devices;
 pub(crate) mod fragments;
 pub(crate) mod matrix;
-pub(crate) mod persistent;
 pub(crate) mod rotated;
 pub(crate) mod rows;
 pub(crate) mod single;

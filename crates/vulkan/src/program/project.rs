@@ -2,7 +2,6 @@
 
 mod group;
 mod many;
-pub(super) mod persistent;
 mod product;
 mod prologue;
 mod rotated;
@@ -13,7 +12,6 @@ use super::{Body, Dispatch, InputFrom, Programmer};
 use crate::policy::{Limits, fragments, rotated as rotated_policy, single as single_policy};
 use group::Group;
 use pianola_plan::{DeviceError, Kernel, Numeric, Project, Rounding, RowSet};
-pub(super) use product::gate_code as product_gate_code;
 use prologue::OperandForm;
 use rows::OperandSource;
 

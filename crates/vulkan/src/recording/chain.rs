@@ -1,7 +1,7 @@
 //! Plays of a single row whose kernels wait for one another by themselves, without barriers in between.
 
 use super::{Recorded, VulkanRecording};
-use crate::decode::{ChainTrial, chain_refusal};
+use crate::decode::{ChainTrial, Decode, chain_refusal};
 use crate::describe::GpuKind;
 use crate::memory::{Memory, Purpose, Region};
 use crate::policy::chain as policy;
@@ -39,10 +39,21 @@ impl Chain {
 }
 
 impl VulkanRecording {
-    /// Chains single rows where that is possible, else leaves them to dispatches with barriers.
-    pub(super) fn choose_chain(&mut self, trial: ChainTrial) -> Result<(), DeviceError> {
+    /// Makes ready to play single rows as `decode` asks. [`Decode::Auto`] leaves them to dispatches with barriers where
+    /// they cannot be chained.
+    pub(super) fn choose_decode(
+        &mut self,
+        decode: Decode,
+        trial: ChainTrial,
+    ) -> Result<(), DeviceError> {
+        let programmer = self.programmer(0, &self.tuning);
+        if programmer.chain(decode, &self.gpu.exchange_lacks)?.is_none() {
+            return Ok(());
+        }
         match self.set_up_chain(trial) {
-            Err(DeviceError::Unsupported(_) | DeviceError::UnsupportedOption(_)) => {
+            Err(DeviceError::Unsupported(_) | DeviceError::UnsupportedOption(_))
+                if decode == Decode::Auto =>
+            {
                 if self.gave_up() {
                     self.chain = None;
                     self.set_notice("did not overlap in the test at load: single tokens are computed with barriers between kernels");
@@ -53,11 +64,9 @@ impl VulkanRecording {
         }
     }
 
-    /// Makes ready to chain single rows; an error says why that is not possible.
-    pub(super) fn set_up_chain(&mut self, trial: ChainTrial) -> Result<(), DeviceError> {
+    /// Makes ready to chain single rows; fails where the dispatches of a test do not overlap.
+    fn set_up_chain(&mut self, trial: ChainTrial) -> Result<(), DeviceError> {
         self.idle()?;
-        let programmer = self.programmer(0, &self.tuning);
-        programmer.chain_or_refusal(&self.gpu.exchange_lacks)?;
         let software = self.gpu.description().kind == GpuKind::Software;
         let chain = Chain::new(&mut self.memory, self.resources.chain, trial)?;
         let header = chain.memory.chain.slice(0, CHAIN_HEADER);

@@ -2,7 +2,6 @@
 
 use super::{Recorded, VulkanRecording, logit_bucket};
 use crate::busy::BusyClock;
-use crate::commands::Recorder;
 use crate::describe::GpuKind;
 use crate::memory::Region;
 use crate::policy::submissions::{self, Piece};
@@ -43,30 +42,11 @@ impl VulkanRecording {
         slot: usize,
         program: &[Dispatch],
     ) -> Result<vk::CommandBuffer, DeviceError> {
-        self.record_then(slot, program, |_, _| ())
-    }
-
-    /// The same; the host may read what its kernels wrote.
-    pub(super) fn record_for_host(
-        &mut self,
-        slot: usize,
-        program: &[Dispatch],
-    ) -> Result<vk::CommandBuffer, DeviceError> {
-        self.record_then(slot, program, Recorder::to_host)
-    }
-
-    fn record_then(
-        &mut self,
-        slot: usize,
-        program: &[Dispatch],
-        then: impl FnOnce(&Recorder, vk::CommandBuffer),
-    ) -> Result<vk::CommandBuffer, DeviceError> {
         let set = self.slots[slot].set;
         let launches = self.recorder.realise(&mut self.pipelines, program)?;
         let commands = self.recorder.allocate()?;
         self.recorder.write(commands, |recorder| {
             recorder.launches(commands, set, &launches, |_, _| ());
-            then(recorder, commands);
         })?;
         Ok(commands)
     }
@@ -87,7 +67,6 @@ impl VulkanRecording {
             self.slots[slot].bodies.insert(body, Recorded { commands, dispatches });
         }
         if body == Body::single(body.segment) {
-            self.prepare_persistent(slot)?;
             self.prepare_chain(slot)?;
         }
         let wanted = logit_bucket(logits, &self.plan);

@@ -1,6 +1,6 @@
 //! Plays that a device may give up, and what follows if it does.
 //!
-//! Kernels that wait for other workgroups ([`super::chain`], [`super::persistent`]) give up after a while, because Vulkan does not
+//! Kernels that wait for other workgroups ([`super::chain`]) give up after a while, because Vulkan does not
 //! promise that those run. Such a play is *unsettled* until its fence was waited for and no workgroup has said that it gave up. If one
 //! has, the step is played again by dispatches with barriers, from the same state: keys and values of the row are written again. From
 //! then on the recording stays with these.
@@ -17,8 +17,6 @@ pub(crate) enum PlayedBy {
     Dispatches,
     /// Dispatches that wait by themselves.
     Chain,
-    /// Attention by dispatches, products by resident workgroups.
-    Persistent,
 }
 
 /// What workgroups did that gave up.
@@ -35,8 +33,6 @@ impl VulkanRecording {
             PlayedBy::Dispatches
         } else if self.is_chained() && slot.chained.is_some() {
             PlayedBy::Chain
-        } else if self.is_persistent() && slot.persistent.is_some() {
-            PlayedBy::Persistent
         } else {
             PlayedBy::Dispatches
         }
@@ -55,20 +51,16 @@ impl VulkanRecording {
 
     /// Whether a workgroup has given up.
     pub(crate) fn gave_up(&self) -> bool {
-        let chain = self.chain.as_ref().is_some_and(|chain| chain.gave_up());
-        chain || self.persistent.as_ref().is_some_and(|persistent| persistent.gave_up())
+        self.chain.as_ref().is_some_and(|chain| chain.gave_up())
     }
 
     /// Leaves single rows to dispatches from now on, because workgroups gave up, and has a notice that says so.
     pub(crate) fn fall_back(&mut self) -> Result<(), DeviceError> {
-        if !self.is_chained() && !self.is_persistent() {
+        if !self.is_chained() {
             return Ok(());
         }
         if let Some(chain) = &mut self.chain {
             chain.active = false;
-        }
-        if let Some(persistent) = &mut self.persistent {
-            persistent.active = false;
         }
         self.set_notice(GAVE_UP);
         // Where nobody waits, attentions of several layers count their parts at once.

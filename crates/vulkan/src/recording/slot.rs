@@ -27,8 +27,6 @@ pub(crate) struct FrameSlot {
     pub stamped: u64,
     pub transfers: Transfers,
     pub bodies: BTreeMap<Body, Recorded>,
-    /// The body of a play of one row, with products by resident workgroups.
-    pub persistent: Option<Recorded>,
     /// The body of a play of one row by chained kernels.
     pub chained: Option<Recorded>,
     /// The step that was last played so, and whether it is still to be found out that it was played to the end.
@@ -71,7 +69,6 @@ impl FrameSlot {
             stamped: 0,
             transfers,
             bodies: BTreeMap::new(),
-            persistent: None,
             chained: None,
             single: Step::default(),
             unsettled: false,
@@ -89,7 +86,6 @@ impl FrameSlot {
         let other = match by {
             PlayedBy::Dispatches => None,
             PlayedBy::Chain => self.chained.as_ref(),
-            PlayedBy::Persistent => self.persistent.as_ref(),
         };
         other.unwrap_or_else(|| &self.bodies[body])
     }

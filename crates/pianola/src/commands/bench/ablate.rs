@@ -33,20 +33,13 @@ pub(super) fn ablate(
         ("and a buffer allocated for every kernel", Ablation::Allocate),
     ];
     let mut rows = Vec::new();
-    // Where single tokens are played otherwise than by dispatches with barriers, these come first.
+    // Dispatches with barriers first; kernels that overlap last, where the model was loaded with them.
     let chained = recording(engine)?.is_chained();
-    let persistent = recording(engine)?.persistent_fit().is_some();
-    let other = match (chained, persistent) {
-        (true, _) => Some("recorded once, kernels overlap"),
-        (_, true) => Some("recorded once, two dispatches a layer"),
-        _ => None,
-    };
-    let other = other.map(|name| ((name, Ablation::Nothing), true));
-    for ((name, kind), on) in kinds.map(|kind| (kind, false)).into_iter().chain(other) {
+    let overlap = chained.then_some((("recorded once, kernels overlap", Ablation::Nothing), true));
+    for ((name, kind), on) in kinds.map(|kind| (kind, false)).into_iter().chain(overlap) {
         set_ablation(engine, Some(kind))?;
         let recording = recording(engine)?;
         recording.set_chained(on && chained).map_err(pianola_engine::EngineError::from)?;
-        recording.set_persistent(on && persistent).map_err(pianola_engine::EngineError::from)?;
         let options =
             BenchOptions { prompt: 0, lanes: Vec::new(), depths: vec![0], ..options.clone() };
         let (found, _) = pianola_engine::bench(

@@ -19,7 +19,7 @@ pub(super) struct ProductConstants {
     cap: f32,
 }
 
-pub(in crate::program) const NO_BIAS: u32 = u32::MAX;
+const NO_BIAS: u32 = u32::MAX;
 
 impl Programmer<'_> {
     /// Weight bindings, constants and types that both products share; `tile` is the number of
@@ -79,7 +79,7 @@ fn epilogue(project: &Project) -> Option<TensorId> {
     project.gate.map(|gate| gate.1).or(project.soft_cap.map(|cap| cap.1))
 }
 
-pub(in crate::program) fn gate_code(project: &Project) -> u32 {
+pub(super) fn gate_code(project: &Project) -> u32 {
     match project.gate {
         None => 0,
         Some((Activation::Silu, _)) => 1,

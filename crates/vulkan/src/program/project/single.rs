@@ -12,7 +12,7 @@ use pianola_formats::TensorType;
 use pianola_plan::{DeviceError, Project};
 
 /// Registers that hold a block of weights under way: codes, scales, super-scales.
-pub(super) fn block_words(ty: TensorType) -> u32 {
+fn block_words(ty: TensorType) -> u32 {
     ty.quantization().map_or(32, |quantization| {
         quantization.code_bits as u32 + 1 + u32::from(quantization.scale_bits > 0)
     })
@@ -68,11 +68,7 @@ impl Programmer<'_> {
     }
 
     /// What the cut of a single row's product depends on.
-    pub(super) fn single_cut_of(
-        &self,
-        project: &Project,
-        group: &Group<'_>,
-    ) -> (RowsKey, rows::Product) {
+    fn single_cut_of(&self, project: &Project, group: &Group<'_>) -> (RowsKey, rows::Product) {
         let blocks = self.blocks(project);
         let gate = project.gate.is_some();
         let rows = if gate { group.parts[0].2.rows as u32 } else { group.rows() };

@@ -78,11 +78,10 @@ pub static GATES: [Gate; 25] = [
 ];
 
 /// Kernels that no play on the chip has, and why.
-pub const NEVER_PLAYED: [(&str, &str); 11] = [
+pub const NEVER_PLAYED: [(&str, &str); 10] = [
     ("attention_single", "RADV counts no units"),
     ("attention_single_chained", "RADV counts no units"),
     ("chain_probe", "RADV counts no units"),
-    ("persistent", "RADV counts no units"),
     ("project_single", "RADV counts no units"),
     ("project_single_chained", "RADV counts no units"),
     ("project_fragments", "RDNA 3 keeps copies of a matrix's rows"),
