@@ -250,6 +250,25 @@ mod tests {
     }
 
     #[test]
+    fn the_reference_lists_the_routes_and_what_needs_no_key() {
+        let page = include_str!("../../../docs/reference/api.md");
+        let mut listed = BTreeSet::new();
+        let mut open = BTreeSet::new();
+        for line in page.lines().filter(|line| line.starts_with("| `/")) {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            let path = cells[1].trim_matches('`');
+            let path =
+                path.split_once('{').map_or(path.to_string(), |(start, _)| format!("{start}*"));
+            listed.extend(cells[2].split(", ").map(|method| (path.clone(), method.to_string())));
+            if cells[3] == "no" {
+                open.insert(path);
+            }
+        }
+        assert_eq!(listed, route::served().collect());
+        assert_eq!(open, route::public().map(str::to_string).collect());
+    }
+
+    #[test]
     fn every_reference_leads_somewhere() {
         fn check(document: &Value, value: &Value) {
             if let Some(reference) = value.get("$ref").and_then(Value::as_str) {

@@ -3,7 +3,7 @@
 
 use crate::generation::default_sampling;
 use crate::hub::{EngineState, ModelState};
-use crate::metrics::MetricsText;
+use crate::metrics::{Metrics, MetricsText};
 use crate::reply::{self, Reply};
 use crate::state::State;
 use hyper::StatusCode;
@@ -167,9 +167,14 @@ fn device_metrics(loaded: &[(&str, &ServiceInfo, &Report)], text: &mut MetricsTe
 
 /// Counts in Prometheus' form.
 pub(crate) fn metrics(state: &State) -> Reply {
+    let content_type = "text/plain; version=0.0.4; charset=utf-8";
+    let text = metrics_text(&state.metrics, &state.hub.states());
+    reply::whole(StatusCode::OK, content_type, text)
+}
+
+fn metrics_text(requests: &Metrics, models: &[ModelState]) -> String {
     let mut text = MetricsText::default();
-    state.metrics.render(&mut text);
-    let models = state.hub.states();
+    requests.render(&mut text);
     let loaded: Vec<(&str, &ServiceInfo, &Report)> = models
         .iter()
         .filter_map(|model| {
@@ -178,7 +183,7 @@ pub(crate) fn metrics(state: &State) -> Reply {
         })
         .collect();
     text.family("pianola_model_loaded", "gauge", "Whether a model is loaded.");
-    for model in &models {
+    for model in models {
         let loaded = u8::from(model.loaded.is_some());
         text.sample("pianola_model_loaded", &[("model_name", &model.card.id)], loaded);
     }
@@ -212,8 +217,7 @@ pub(crate) fn metrics(state: &State) -> Reply {
         ];
         text.sample("vllm:cache_config_info", &labels, 1);
     }
-    let content_type = "text/plain; version=0.0.4; charset=utf-8";
-    reply::whole(StatusCode::OK, content_type, text.into_text())
+    text.into_text()
 }
 
 /// Bytes that a device's part takes, by heap, and those that there are. Where a device has no heaps of
@@ -320,4 +324,26 @@ fn describe(model: &ModelState) -> Value {
         value.extend(more);
     }
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// Names and kinds, from the page's tables: the second cell holds the name that gateways read.
+    #[test]
+    fn the_reference_lists_the_metrics() {
+        let text = metrics_text(&Metrics::default(), &[]);
+        let kinds = text.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '));
+        let page = include_str!("../../../docs/reference/metrics.md");
+        let mut listed = BTreeMap::new();
+        for line in page.lines().filter(|line| line.starts_with("| `")) {
+            let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+            let names = [cells[1], cells[2]].into_iter().flat_map(|names| names.split(", "));
+            let names = names.map(|name| name.trim_matches('`')).filter(|name| !name.is_empty());
+            listed.extend(names.map(|name| (name, cells[3])));
+        }
+        assert_eq!(listed, kinds.collect());
+    }
 }

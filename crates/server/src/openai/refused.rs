@@ -98,6 +98,16 @@ mod tests {
     }
 
     #[test]
+    fn the_reference_names_the_fields() {
+        let page = include_str!("../../../../docs/reference/api.md");
+        let start = page.find("Refused by name:").unwrap();
+        let listed = page[start..].split("\n\n").next().unwrap();
+        for (field, _) in REFUSED {
+            assert!(listed.contains(&format!("`{field}`")), "{field}: {listed}");
+        }
+    }
+
+    #[test]
     fn values_that_ask_for_nothing_are_accepted() {
         for (field, _) in REFUSED {
             assert!(refused(json!({ field: null })).is_none(), "{field}");
