@@ -9,6 +9,7 @@ mod golden;
 mod gpu_sampling;
 mod gpu_sampling_whole;
 mod interrupt;
+mod library_page;
 mod models;
 mod npu;
 mod placement;
