@@ -4,7 +4,7 @@ use crate::config::{Config, Dialect};
 use crate::error::ModelError;
 use crate::role::{Part, Role};
 use crate::rope::rope_spec;
-use pianola_formats::{TensorSource, TensorType};
+use pianola_formats::{ErrorKind, TensorSource, TensorType};
 use pianola_plan::{
     AttentionSpec, Graph, GraphBuilder, TensorId, WeightId, WeightShape, WeightSpec,
 };
@@ -48,7 +48,7 @@ impl Build<'_> {
         let shape = role.shape(self.config, part);
         let location = role.locate(self.config, self.layer, part);
         let info = self.source.info(&location.name);
-        let info = info.ok_or_else(|| ModelError::MissingTensor(location.name.clone()))?;
+        let info = info.ok_or_else(|| missing(self.source, &location.name))?;
         let expected = location.file_shape(shape);
         if info.shape != expected {
             return Err(ModelError::Shape { name: location.name, expected, found: info.shape });
@@ -165,6 +165,14 @@ impl Build<'_> {
             Some(cap) => self.graph.soft_cap("capped_logits", logits, cap),
             None => logits,
         })
+    }
+}
+
+/// Why there is no such tensor: it may be there in a type that is not supported.
+fn missing(source: &dyn TensorSource, name: &str) -> ModelError {
+    match source.try_tensor(name) {
+        Err(error) if error.kind() == ErrorKind::Unsupported => error.into(),
+        _ => ModelError::MissingTensor(name.to_string()),
     }
 }
 

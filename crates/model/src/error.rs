@@ -1,3 +1,30 @@
+/// What to do about a file that holds more than is read of it.
+const REMEDY: &str = "Without it the answers could be wrong. Use another model or a newer Pianola; \
+    if the file names the wrong architecture, convert the original again";
+
+/// Text of a file, fit for a message: control characters escaped, long text cut.
+fn shown(text: &str) -> String {
+    const LONGEST: usize = 80;
+    let mut shown = String::new();
+    for letter in text.chars().take(LONGEST) {
+        match letter.is_control() {
+            true => shown.extend(letter.escape_default()),
+            false => shown.push(letter),
+        }
+    }
+    if text.chars().nth(LONGEST).is_some() {
+        shown.push('…');
+    }
+    shown
+}
+
+fn and_others(others: usize) -> String {
+    match others {
+        0 => String::new(),
+        _ => format!(" and {others} more"),
+    }
+}
+
 /// Why a file cannot become a graph.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
@@ -37,6 +64,37 @@ pub enum ModelError {
         expected: Vec<usize>,
         /// In the file.
         found: Vec<usize>,
+    },
+    /// A key that nothing read, and that is not known to change no result.
+    #[error(
+        "the configuration has {} = {}: {meaning}, which is not supported for {family}. {REMEDY}",
+        shown(key),
+        shown(found)
+    )]
+    UnreadKey {
+        /// Key.
+        key: String,
+        /// Value found, as JSON.
+        found: String,
+        /// What it probably means.
+        meaning: &'static str,
+        /// Family that the file names.
+        family: &'static str,
+    },
+    /// A tensor that the graph does not read.
+    #[error(
+        "the file has tensor '{}'{}, which {family} does not read: {meaning}. {REMEDY}",
+        shown(name), and_others(*others)
+    )]
+    UnreadTensor {
+        /// The first of them.
+        name: String,
+        /// How many more there are.
+        others: usize,
+        /// What it probably means.
+        meaning: String,
+        /// Family that the file names.
+        family: &'static str,
     },
     /// No such path, or neither a GGUF file nor a folder.
     #[error("{0}")]

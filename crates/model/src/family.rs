@@ -92,6 +92,8 @@ pub(crate) struct GgufRules {
 pub(crate) struct HuggingFaceRules {
     /// `model_type`
     pub model_types: &'static [&'static str],
+    /// `architectures`: a language model's head, alone or behind one that reads pictures.
+    pub architectures: &'static [&'static str],
     /// Names of weights that differ from [`Role`]'s usual ones.
     pub names: &'static [(Role, &'static str)],
     /// Added to the weights of norms; GGUF files hold the sum.

@@ -2,7 +2,7 @@
 
 use crate::config::Config;
 use crate::error::ModelError;
-use crate::role::PREFIXES;
+use crate::unread::is_vision;
 use pianola_formats::{Gguf, HuggingFaceFolder, TensorSource};
 use std::path::{Path, PathBuf};
 
@@ -14,17 +14,6 @@ pub struct VisionTensors {
     /// Their bytes.
     pub bytes: u64,
 }
-
-/// How the names of such tensors begin: in GGUF files, and behind [`PREFIXES`] in others.
-const VISION: [&str; 7] = [
-    "v.",
-    "mm.",
-    "vision_tower.",
-    "vision_model.",
-    "visual.",
-    "multi_modal_projector.",
-    "mm_projector.",
-];
 
 /// An opened model.
 pub enum ModelFile {
@@ -69,10 +58,6 @@ impl ModelFile {
 
     /// The tensors that no text model has: they are not loaded.
     pub fn vision_tensors(&self) -> VisionTensors {
-        let is_vision = |name: &str| {
-            let mut rests = PREFIXES.iter().filter_map(|prefix| name.strip_prefix(prefix));
-            rests.any(|rest| VISION.iter().any(|start| rest.starts_with(start)))
-        };
         let infos = self.source().tensor_infos();
         let vision = infos.iter().filter(|info| is_vision(&info.name));
         vision.fold(VisionTensors::default(), |sum, info| VisionTensors {

@@ -23,6 +23,7 @@ pub(crate) const FAMILY: Family = Family {
     },
     hugging_face: HuggingFaceRules {
         model_types: &["gemma2"],
+        architectures: &["Gemma2ForCausalLM"],
         windows: Windows::AllButEvery(2),
         context: 8192,
         rope_base: 10_000.0,

@@ -31,6 +31,7 @@ pub(crate) const FAMILY: Family = Family {
     },
     hugging_face: HuggingFaceRules {
         model_types: &["gemma3_text", "gemma3"],
+        architectures: &["Gemma3ForCausalLM", "Gemma3ForConditionalGeneration"],
         // The usual name of this norm is here that of the one behind attention.
         names: &[(Role::FeedForwardNorm, "pre_feedforward_layernorm")],
         norm_offset: 1.0,

@@ -4,16 +4,49 @@ use crate::config::{Config, Dialect, RopeConfig, RopeScaling};
 use crate::error::ModelError;
 use crate::family::{Family, Windows};
 use crate::role::Role;
+use crate::unread::check_tensors;
 use pianola_formats::{Array, Gguf, TensorSource, Value};
+use std::cell::RefCell;
+use std::collections::HashSet;
 
+mod keys;
+
+/// Reads keys of the model, and remembers which.
 struct Keys<'a> {
     file: &'a Gguf,
     architecture: &'a str,
+    read: RefCell<HashSet<String>>,
+    /// Tensors that are part of the configuration.
+    tensors: RefCell<Vec<&'static str>>,
 }
 
-impl Keys<'_> {
+impl<'a> Keys<'a> {
     fn key(&self, key: &str) -> String {
-        format!("{}.{key}", self.architecture)
+        let full = format!("{}.{key}", self.architecture);
+        self.read.borrow_mut().insert(full.clone());
+        full
+    }
+
+    /// Values of a tensor of this length; none where the file has no such tensor.
+    fn values(&self, name: &'static str, length: usize) -> Result<Option<Vec<f32>>, ModelError> {
+        let Some(tensor) = self.file.tensor(name) else { return Ok(None) };
+        if tensor.shape != [length] {
+            let (expected, found) = (vec![length], tensor.shape);
+            return Err(ModelError::Shape { name: name.to_string(), expected, found });
+        }
+        self.tensors.borrow_mut().push(name);
+        Ok(Some(tensor.to_f32()))
+    }
+
+    /// Refuses a key that says otherwise than what it follows from.
+    fn agree(&self, key: &str, expected: f64) -> Result<(), ModelError> {
+        match self.float(key)? {
+            // Files hold single floats.
+            Some(found) if (found - expected).abs() > 1e-6 * expected.abs() => {
+                Err(ModelError::value(&self.key(key), found, format!("it must be {expected}")))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn count(&self, key: &str) -> Result<Option<usize>, ModelError> {
@@ -45,6 +78,16 @@ impl Keys<'_> {
             value => Ok(value),
         }
     }
+
+    fn text(&self, key: &str) -> Result<Option<&'a str>, ModelError> {
+        let full = self.key(key);
+        match self.file.string(&full) {
+            None if self.file.get(&full).is_some() => {
+                Err(ModelError::value(&full, "no text", "it must be text"))
+            }
+            text => Ok(text),
+        }
+    }
 }
 
 pub(crate) fn config(file: &Gguf) -> Result<Config, ModelError> {
@@ -52,7 +95,8 @@ pub(crate) fn config(file: &Gguf) -> Result<Config, ModelError> {
         .string("general.architecture")
         .ok_or_else(|| ModelError::MissingKey("general.architecture".to_string()))?;
     let family = Family::of_gguf(name)?;
-    let keys = Keys { file, architecture: name };
+    let keys =
+        Keys { file, architecture: name, read: RefCell::default(), tensors: RefCell::default() };
     let hidden = keys.needed("embedding_length")?;
     let heads = keys.needed("attention.head_count")?;
     let layers = crate::config::checked_layers(keys.needed("block_count")?)?;
@@ -77,7 +121,7 @@ pub(crate) fn config(file: &Gguf) -> Result<Config, ModelError> {
         let name = role.file_name(family, Dialect::Gguf);
         file.info(&format!("blk.0.{name}.bias")).is_some()
     };
-    Config {
+    let config = Config {
         family,
         dialect: Dialect::Gguf,
         prefix: String::new(),
@@ -94,7 +138,7 @@ pub(crate) fn config(file: &Gguf) -> Result<Config, ModelError> {
         activation: family.activation,
         attention_scale: 1.0 / (scale_base as f32).sqrt(),
         rope: RopeConfig {
-            base: keys.float("rope.freq_base")?.unwrap_or(10_000.0),
+            base: rope_base(&keys, family)?,
             scaling: rope_scaling(&keys, head_dim)?,
         },
         window_rope,
@@ -106,8 +150,44 @@ pub(crate) fn config(file: &Gguf) -> Result<Config, ModelError> {
         attention_bias: biased(Role::Query),
         output_bias: biased(Role::Output),
         feed_forward_bias: biased(Role::Gate),
+    };
+    let config = config.validate()?;
+    must_agree(&keys, &config)?;
+    keys::check(&keys, family)?;
+    let infos = file.tensor_infos();
+    let names = infos.iter().map(|info| info.name.as_str());
+    check_tensors(&config, names, &keys.tensors.borrow())?;
+    Ok(config)
+}
+
+/// Refuses keys that follow from others and say otherwise.
+fn must_agree(keys: &Keys<'_>, config: &Config) -> Result<(), ModelError> {
+    keys.agree("vocab_size", config.vocabulary as f64)?;
+    keys.agree("embedding_length_out", config.hidden as f64)?;
+    for key in
+        ["attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"]
+    {
+        keys.agree(key, config.head_dim as f64)?;
     }
-    .validate()
+    // Zero stands for the usual scale.
+    if keys.float("attention.scale")? != Some(0.0) {
+        keys.agree("attention.scale", f64::from(config.attention_scale))?;
+    }
+    if config.window_rope.is_none() {
+        keys.agree("rope.freq_base_swa", config.rope.base)?;
+    }
+    Ok(())
+}
+
+/// Base of the rotary table of global layers. Where windowed layers have another, files name it: the usual
+/// default is that of the windowed ones.
+fn rope_base(keys: &Keys<'_>, family: &Family) -> Result<f64, ModelError> {
+    const KEY: &str = "rope.freq_base";
+    match (keys.float(KEY)?, family.window_rope_base) {
+        (Some(base), _) => Ok(base),
+        (None, None) => Ok(10_000.0),
+        (None, Some(_)) => Err(ModelError::MissingKey(keys.key(KEY))),
+    }
 }
 
 fn head_dim(keys: &Keys<'_>, default: usize) -> Result<usize, ModelError> {
@@ -156,31 +236,31 @@ fn windows(
     let pattern = match (rules.windows, keys.count(PATTERN)?) {
         (_, Some(0)) => return Err(ModelError::value(&key, 0, "it must be at least 1")),
         (Windows::AllButEvery(_), Some(period)) => Windows::AllButEvery(period),
+        (_, Some(period)) if window.is_some() => {
+            let expected = format!("a number is not supported for {}", family.name);
+            return Err(ModelError::value(&key, period, expected));
+        }
         (pattern, _) => pattern,
     };
     Ok(pattern.layers(window, layers))
-}
-
-/// A divisor for each pair of a head; none where the file has no such tensor.
-fn divisors(file: &Gguf, name: &str, pairs: usize) -> Result<Option<Vec<f32>>, ModelError> {
-    let Some(tensor) = file.tensor(name) else { return Ok(None) };
-    if tensor.shape != [pairs] {
-        let (expected, found) = (vec![pairs], tensor.shape);
-        return Err(ModelError::Shape { name: name.to_string(), expected, found });
-    }
-    Ok(Some(tensor.to_f32()))
 }
 
 fn rope_scaling(keys: &Keys<'_>, head_dim: usize) -> Result<RopeScaling, ModelError> {
     const SHORT: &str = "rope_factors_short.weight";
     const LONG: &str = "rope_factors_long.weight";
     const ORIGINAL: &str = "rope.scaling.original_context_length";
-    let read = |name: &str| divisors(keys.file, name, head_dim / 2);
+    // A divisor for each pair of a head.
+    let read = |name: &'static str| keys.values(name, head_dim / 2);
+    let kind = keys.text("rope.scaling.type")?;
     // Llama 3's ramp comes as a divisor for each pair.
-    if let Some(factors) = read("rope_freqs.weight")? {
-        return Ok(RopeScaling::Factors(factors));
+    match (read("rope_freqs.weight")?, kind) {
+        (Some(factors), None | Some("none")) => return Ok(RopeScaling::Factors(factors)),
+        (Some(_), Some(kind)) => {
+            let key = keys.key("rope.scaling.type");
+            return Err(ModelError::value(&key, kind, "not supported beside rope_freqs.weight"));
+        }
+        (None, _) => {}
     }
-    let kind = keys.file.string(&keys.key("rope.scaling.type"));
     let (short, long) = (read(SHORT)?, read(LONG)?);
     if kind == Some("longrope") || short.is_some() || long.is_some() {
         return Ok(RopeScaling::Long {
@@ -198,7 +278,9 @@ fn rope_scaling(keys: &Keys<'_>, head_dim: usize) -> Result<RopeScaling, ModelEr
             let original = keys.float(ORIGINAL)?;
             let original = original.ok_or_else(|| ModelError::MissingKey(keys.key(ORIGINAL)))?;
             let magnitude = if factor <= 1.0 { 1.0 } else { 1.0 + 0.1 * factor.ln() };
-            Ok(RopeScaling::Yarn { factor, fast: 32.0, slow: 1.0, original, magnitude })
+            let fast = keys.float("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0);
+            let slow = keys.float("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0);
+            Ok(RopeScaling::Yarn { factor, fast, slow, original, magnitude })
         }
         (Some(kind), _) => Err(ModelError::value(
             &keys.key("rope.scaling.type"),

@@ -35,6 +35,7 @@ mod role;
 mod rope;
 mod shapes;
 mod subset;
+mod unread;
 
 pub use build::graph;
 pub use config::{Config, Dialect, RopeConfig, RopeScaling};

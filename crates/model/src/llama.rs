@@ -31,6 +31,12 @@ pub(crate) const FAMILY: Family = Family {
     },
     hugging_face: HuggingFaceRules {
         model_types: &["llama"],
+        architectures: &[
+            "LlamaForCausalLM",
+            "LLaMAForCausalLM",
+            "LlavaForConditionalGeneration",
+            "LlavaNextForConditionalGeneration",
+        ],
         names: &[],
         norm_offset: 0.0,
         attention_bias: AttentionBias::OnRequest,

@@ -12,6 +12,12 @@ pub(crate) const FAMILY: Family = Family {
     gguf: GgufRules { architecture: None, ..llama::FAMILY.gguf },
     hugging_face: HuggingFaceRules {
         model_types: &["mistral"],
+        architectures: &[
+            "MistralForCausalLM",
+            "Mistral3ForConditionalGeneration",
+            "LlavaForConditionalGeneration",
+            "LlavaNextForConditionalGeneration",
+        ],
         attention_bias: AttentionBias::Never,
         windows: Windows::All,
         window: Some(4096),

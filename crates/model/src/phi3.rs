@@ -31,6 +31,7 @@ pub(crate) const FAMILY: Family = Family {
     },
     hugging_face: HuggingFaceRules {
         model_types: &["phi3"],
+        architectures: &["Phi3ForCausalLM"],
         attention_bias: AttentionBias::Never,
         windows: Windows::All,
         context: 4096,

@@ -18,6 +18,7 @@ pub(crate) const FAMILY: Family = Family {
     },
     hugging_face: HuggingFaceRules {
         model_types: &["qwen2"],
+        architectures: &["Qwen2ForCausalLM"],
         attention_bias: AttentionBias::QueryKeyValue,
         windows: Windows::From(28),
         window: Some(4096),

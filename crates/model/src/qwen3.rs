@@ -12,6 +12,7 @@ pub(crate) const FAMILY: Family = Family {
     gguf: GgufRules { architecture: Some("qwen3"), ..qwen2::FAMILY.gguf },
     hugging_face: HuggingFaceRules {
         model_types: &["qwen3"],
+        architectures: &["Qwen3ForCausalLM"],
         attention_bias: AttentionBias::OnRequest,
         head_dim: Some(128),
         ..qwen2::FAMILY.hugging_face

@@ -1,7 +1,7 @@
 //! Random weights in a model's shape, for benchmarks and tests.
 
 use crate::config::Config;
-use crate::role::{Part, Role};
+use crate::role::Role;
 use half::f16;
 use pianola_formats::{Minimum, Tensor, TensorInfo, TensorSource, TensorType};
 use std::borrow::Cow;
@@ -23,7 +23,7 @@ impl RandomWeights {
         type_of: impl Fn(&str, usize, usize) -> TensorType,
     ) -> RandomWeights {
         let mut infos = HashMap::new();
-        let mut put = |role: Role, layer: Option<usize>, part: Part| {
+        for (role, layer, part) in Role::of_model(config) {
             let location = role.locate(config, layer, part);
             // A tensor that holds several weights is put once for each of them.
             let shape = location.file_shape(role.shape(config, part));
@@ -36,19 +36,6 @@ impl RandomWeights {
             let rows = shape[..shape.len() - 1].iter().product::<usize>();
             let bytes = (rows * ty.row_bytes(row).unwrap_or(0)) as u64;
             infos.insert(name.clone(), TensorInfo { name, ty, shape, bytes });
-        };
-        put(Role::Embedding, None, Part::Weight);
-        put(Role::FinalNorm, None, Part::Weight);
-        if !config.tied {
-            put(Role::Head, None, Part::Weight);
-        }
-        for layer in (0..config.layers).map(Some) {
-            for role in Role::of_layer(config.family) {
-                put(role, layer, Part::Weight);
-                if role.is_biased(config) {
-                    put(role, layer, Part::Bias);
-                }
-            }
         }
         RandomWeights { infos, seed }
     }

@@ -139,6 +139,18 @@ impl Role {
         })
     }
 
+    /// Everything that the graph of a model reads: role, layer, part.
+    pub fn of_model(config: &Config) -> impl Iterator<Item = (Role, Option<usize>, Part)> {
+        let head = (!config.tied).then_some(Role::Head);
+        let outside = [Role::Embedding, Role::FinalNorm].into_iter().chain(head);
+        let inside = (0..config.layers)
+            .flat_map(|layer| Role::of_layer(config.family).map(move |role| (role, Some(layer))));
+        outside.map(|role| (role, None)).chain(inside).flat_map(|(role, layer)| {
+            let bias = role.is_biased(config).then_some((role, layer, Part::Bias));
+            std::iter::once((role, layer, Part::Weight)).chain(bias)
+        })
+    }
+
     /// Whether it is the scale of a norm.
     pub fn is_norm(self) -> bool {
         matches!(
