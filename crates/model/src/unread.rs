@@ -29,6 +29,8 @@ pub(crate) enum Harmless {
     Flag(bool),
     /// This one.
     Number(f64),
+    /// This one.
+    Text(&'static str),
     /// No entries.
     Empty,
     /// A list with this number in every place.
@@ -44,6 +46,7 @@ impl Harmless {
         match self {
             Harmless::Flag(flag) => value.as_bool() == Some(flag),
             Harmless::Number(number) => value.as_f64() == Some(number),
+            Harmless::Text(text) => value.as_str() == Some(text),
             Harmless::Empty => match value {
                 Value::Array(list) => list.is_empty(),
                 Value::Object(map) => map.is_empty(),
@@ -105,6 +108,7 @@ mod tests {
             (Harmless::Flag(false), json!(false), json!(true)),
             (Harmless::Flag(false), json!(false), json!(0)),
             (Harmless::Number(1.0), json!(1), json!(1.5)),
+            (Harmless::Text("swiglu"), json!("swiglu"), json!("geglu")),
             (Harmless::Empty, json!({}), json!([0])),
             (Harmless::AllNumber(1.0), json!([1, 1]), json!([1, 0])),
             (Harmless::AllText("dense"), json!(["dense"]), json!(["dense", "sparse"])),

@@ -1,6 +1,6 @@
 //! Keys of a `config.json` that no family reads in every case, and when they change no result.
 
-use crate::unread::Harmless::{AllNumber, AllText, Empty, Flag, Number};
+use crate::unread::Harmless::{AllNumber, AllText, Empty, Flag, Number, Text};
 use crate::unread::{Harmless, Known};
 
 /// Keys that change no result, whatever they say: notes of tools, training, how weights are loaded and
@@ -167,6 +167,7 @@ pub(super) const KNOWN: &[Known] = &[
     known("n_shared_experts", ZERO, MIXTURE),
     known("enable_moe_block", NO, MIXTURE),
     known("moe_", &[Number(0.0), Flag(false)], MIXTURE),
+    known("mlp_only_layers", &[Empty], MIXTURE),
     known("mlp_layer_types", &[AllText("dense")], MIXTURE),
     known("num_nextn_predict_layers", ZERO, PREDICTED),
     known("num_mtp_layers", ZERO, PREDICTED),
@@ -192,12 +193,15 @@ pub(super) const KNOWN: &[Known] = &[
     known("sliding_window_pattern", &[], WINDOWS),
     known("_sliding_window_pattern", &[], WINDOWS),
     known("dual_chunk_attention_config", &[], "attention in chunks"),
+    // Falcon 3 names the gate so, beside hidden_act.
+    known("activation", &[Text("swiglu")], "another feed-forward layer"),
     // Biases and norms.
     known("bias", NO, BIAS),
     known("lm_head_bias", NO, BIAS),
     known("qkv_bias", NO, BIAS),
     known("use_bias", NO, BIAS),
     known("qk_layernorm", NO, HEAD_NORMS),
+    known("qk_layer_norms", NO, HEAD_NORMS),
     known("qk_norm", NO, HEAD_NORMS),
     known("use_qk_norm", NO, HEAD_NORMS),
     // Rotation.

@@ -17,6 +17,7 @@ struct Outer<'a> {
 }
 
 /// Rotary tables of a model.
+#[derive(PartialEq)]
 pub(super) struct Tables {
     /// Of global layers.
     pub global: RopeConfig,
@@ -24,6 +25,26 @@ pub(super) struct Tables {
     pub window: Option<RopeConfig>,
 }
 
+/// The base of a table, as a key beside it says.
+#[derive(Clone, Copy)]
+struct Base {
+    key: &'static str,
+    said: Option<f64>,
+    default: f64,
+}
+
+impl Base {
+    fn of(keys: &Keys<'_>, key: &'static str, default: f64) -> Result<Base, ModelError> {
+        Ok(Base { key, said: keys.float(key)?, default })
+    }
+
+    fn plain(self) -> RopeConfig {
+        RopeConfig { base: self.said.unwrap_or(self.default), scaling: RopeScaling::None }
+    }
+}
+
+/// transformers 5 writes `rope_parameters`, older versions `rope_theta`, `rope_local_base_freq` and
+/// `rope_scaling`; a file with both has to say the same twice.
 pub(super) fn tables(
     keys: &Keys<'_>,
     family: &Family,
@@ -33,58 +54,53 @@ pub(super) fn tables(
     let context = keys.count("max_position_embeddings")?.unwrap_or(rules.context);
     let outer = Outer { keys, context, head_dim };
     whole_heads(keys)?;
-    let base = keys.float("rope_theta")?.unwrap_or(rules.rope_base);
+    let base = Base::of(keys, "rope_theta", rules.rope_base)?;
     let window = match family.window_rope_base {
-        Some(default) => {
-            let base = keys.float("rope_local_base_freq")?.unwrap_or(default);
-            Some(RopeConfig { base, scaling: RopeScaling::None })
-        }
+        Some(default) => Some(Base::of(keys, "rope_local_base_freq", default)?),
         None => None,
     };
-    let old = Tables { global: RopeConfig { base, scaling: old_scaling(outer)? }, window };
-    let Some(parameters) = keys.object("rope_parameters")? else { return Ok(old) };
-    let new = new_tables(&parameters, &old, outer)?;
-    let said = |key: &str| keys.get(key).is_some();
-    let differs = [
-        ("rope_scaling", said("rope_scaling") && new.global.scaling != old.global.scaling),
-        ("rope_theta", said("rope_theta") && new.global.base != old.global.base),
-        ("rope_local_base_freq", said("rope_local_base_freq") && new.window != old.window),
-    ];
-    match differs.iter().find(|(_, differs)| *differs) {
-        Some((key, _)) => {
-            let value = keys.get(key).unwrap_or(&Value::Null);
-            Err(keys.refused(key, value, "rope_parameters says otherwise"))
-        }
-        None => Ok(new),
-    }
-}
-
-/// What older versions of transformers write: a base, and beside it the stretching.
-fn old_scaling(outer: Outer<'_>) -> Result<RopeScaling, ModelError> {
-    match outer.keys.object("rope_scaling")? {
-        Some(value) => scaling(&value, outer),
-        None => Ok(RopeScaling::None),
-    }
-}
-
-/// What newer ones write: one object for all layers, or one for each kind of layer.
-fn new_tables(parameters: &Keys<'_>, old: &Tables, outer: Outer<'_>) -> Result<Tables, ModelError> {
-    let Some(global) = parameters.object("full_attention")? else {
-        let global = table(parameters, old.global.base, outer)?;
-        return Ok(Tables { global, window: old.window.clone() });
+    let read = |key: &str| match keys.object(key)? {
+        Some(value) => read_tables(&value, base, window, outer).map(Some),
+        None => Ok(None),
     };
-    let base = old.window.as_ref().unwrap_or(&old.global).base;
-    let global = table(&global, old.global.base, outer)?;
+    match (read("rope_parameters")?, read("rope_scaling")?) {
+        (Some(new), Some(old)) if new != old => {
+            let old = keys.get("rope_scaling").unwrap_or(&Value::Null);
+            Err(keys.refused("rope_scaling", old, "rope_parameters says otherwise"))
+        }
+        (Some(tables), _) | (None, Some(tables)) => Ok(tables),
+        (None, None) => Ok(Tables { global: base.plain(), window: window.map(Base::plain) }),
+    }
+}
+
+/// One object for all layers, or one for each kind of layer.
+fn read_tables(
+    parameters: &Keys<'_>,
+    base: Base,
+    window: Option<Base>,
+    outer: Outer<'_>,
+) -> Result<Tables, ModelError> {
+    let Some(global) = parameters.object("full_attention")? else {
+        let global = table(parameters, base, outer)?;
+        return Ok(Tables { global, window: window.map(Base::plain) });
+    };
+    let global = table(&global, base, outer)?;
     let window = match parameters.object("sliding_attention")? {
-        Some(window) => Some(table(&window, base, outer)?),
-        None => old.window.clone(),
+        Some(parameters) => Some(table(&parameters, window.unwrap_or(base), outer)?),
+        None => window.map(Base::plain),
     };
     Ok(Tables { global, window })
 }
 
-fn table(inner: &Keys<'_>, base: f64, outer: Outer<'_>) -> Result<RopeConfig, ModelError> {
-    let base = inner.float("rope_theta")?.unwrap_or(base);
-    Ok(RopeConfig { base, scaling: scaling(inner, outer)? })
+fn table(keys: &Keys<'_>, base: Base, outer: Outer<'_>) -> Result<RopeConfig, ModelError> {
+    const KEY: &str = "rope_theta";
+    let scaling = scaling(keys, outer)?;
+    match (keys.float(KEY)?, base.said) {
+        (Some(found), Some(said)) if found != said => {
+            Err(keys.refused(KEY, &found.into(), format!("{} is {said}", base.key)))
+        }
+        (found, said) => Ok(RopeConfig { base: found.or(said).unwrap_or(base.default), scaling }),
+    }
 }
 
 fn whole_heads(keys: &Keys<'_>) -> Result<(), ModelError> {

@@ -140,7 +140,10 @@ fn rotary_divisors_are_counted() {
     let rope = |name: &str, key: &str, value: serde_json::Value| {
         folder_error("phi3-short", name, |config| config["rope_parameters"][key] = value.clone())
     };
-    assert_names(&rope("null-short", "short_factor", json!(null)), &["'short_factor'"]);
+    assert_names(
+        &rope("null-short", "short_factor", json!(null)),
+        &["'rope_parameters.short_factor'"],
+    );
     assert_names(&rope("few-short", "short_factor", json!([1.0])), &["short_factor", "8 numbers"]);
     let words = json!(["a", "b", "c", "d", "e", "f", "g", "h"]);
     assert_names(&rope("text-long", "long_factor", words), &["long_factor", "8 numbers"]);
@@ -148,8 +151,14 @@ fn rotary_divisors_are_counted() {
     assert_names(&rope("zero-long", "long_factor", zeros), &["rope long factor = 0", "positive"]);
     let part = rope("partial", "partial_rotary_factor", json!(0.75));
     assert_names(&part, &["partial_rotary_factor = 0.75", "whole heads"]);
-    let found = folder_error("phi3-short", "original-one", |config| {
+    let original = |config: &mut serde_json::Value| {
         config["original_max_position_embeddings"] = json!(1);
+    };
+    let found = folder_error("phi3-short", "original-two", original);
+    assert_names(&found, &["original_max_position_embeddings = 128", "beside the table it is 1"]);
+    let found = folder_error("phi3-short", "original-one", |config| {
+        original(config);
+        original(&mut config["rope_parameters"]);
     });
     assert_names(&found, &["attention factor", "positive"]);
 }

@@ -2,3 +2,6 @@
 
 mod hostile;
 mod plans;
+mod real_keys;
+mod small;
+mod unread;
