@@ -75,6 +75,7 @@ pub(crate) fn load(
         done += spec.bytes();
         progress(done, total);
     }
+    source.check_read()?;
     Ok(weights)
 }
 

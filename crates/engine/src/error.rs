@@ -294,7 +294,9 @@ pub(crate) fn device_kind(error: &DeviceError) -> ErrorKind {
     match error {
         DeviceError::OutOfMemory { .. } => ErrorKind::OutOfMemory,
         DeviceError::Lost { .. } => ErrorKind::DeviceLost,
-        DeviceError::MissingTensor(_) | DeviceError::Shape { .. } => ErrorKind::Load,
+        DeviceError::MissingTensor(_) | DeviceError::Shape { .. } | DeviceError::File(_) => {
+            ErrorKind::Load
+        }
         DeviceError::Unsupported(_) | DeviceError::UnsupportedOption(_) => ErrorKind::Unsupported,
         DeviceError::Interrupted => ErrorKind::Stopped,
         DeviceError::BadStep(_) | DeviceError::Timeout { .. } | DeviceError::Failed { .. } => {

@@ -179,6 +179,10 @@ impl TensorSource for HuggingFaceFolder {
         self.shards.iter().for_each(|shard| shard.release(bytes));
     }
 
+    fn check_read(&self) -> Result<(), Error> {
+        self.shards.iter().try_for_each(Safetensors::check_read)
+    }
+
     fn try_tensor(&self, name: &str) -> Result<Tensor<'_>, Error> {
         let shard = self.shard(name).ok_or_else(|| missing_tensor(&self.path, name))?;
         shard.try_tensor(name)

@@ -55,8 +55,9 @@ impl Gguf {
     }
 
     fn from_map(path: &Path, map: Map) -> Result<Gguf, Error> {
-        let header = parse::header(path, map.bytes())?;
-        let parse::Header { version, metadata, keys, tensors, names } = header;
+        let header = parse::header(path, map.bytes());
+        map.check(path)?;
+        let parse::Header { version, metadata, keys, tensors, names } = header?;
         Ok(Gguf { path: path.to_path_buf(), map, version, metadata, keys, tensors, names })
     }
 
@@ -151,6 +152,10 @@ impl TensorSource for Gguf {
 
     fn release(&self, bytes: &[u8]) {
         self.map.release(bytes);
+    }
+
+    fn check_read(&self) -> Result<(), Error> {
+        self.map.check(&self.path)
     }
 
     fn try_tensor(&self, name: &str) -> Result<Tensor<'_>, Error> {

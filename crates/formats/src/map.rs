@@ -1,5 +1,8 @@
 //! Read-only memory maps: the one place of this crate with `unsafe`.
 
+#[cfg(target_os = "linux")]
+mod fault;
+
 use std::fs::{self, File};
 use std::path::Path;
 
@@ -13,17 +16,26 @@ use crate::error::{Error, ErrorKind};
 #[derive(Debug)]
 pub(crate) enum Map {
     /// A mapped file.
-    Mapped(Mmap),
+    Mapped(Mapped),
     /// Bytes that were in memory already. Also an empty file: a map of no bytes is an error.
     Owned(Vec<u8>),
+}
+
+/// A map, and what tells whether its file is still whole.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    // Dropped before the map.
+    #[cfg(target_os = "linux")]
+    guard: fault::Guard,
+    map: Mmap,
+    file: File,
 }
 
 impl Map {
     /// Maps a regular file.
     ///
-    /// Whoever runs the process must leave the file alone while it is open: another process that
-    /// cuts it short makes the next read fault (SIGBUS), as with every program that maps files.
-    /// Replacing it by rename is fine, the map keeps the old file.
+    /// Another process may cut the file short while it is open. What is read behind its end is zeros
+    /// then, and [`Map::check`] says so. Replacing it by rename is fine, the map keeps the old file.
     pub(crate) fn open(path: &Path) -> Result<Map, Error> {
         // Asked before opening, because opening a named pipe would wait for a writer for ever.
         let metadata = fs::metadata(path).map_err(|source| Error::io(path, "open", source))?;
@@ -43,14 +55,43 @@ impl Map {
         // every bit pattern is valid; nothing in this crate writes to a file in place (see
         // `replace`), and the promise about other processes is stated above.
         let map = unsafe { Mmap::map(&file) };
-        map.map(Map::Mapped).map_err(|source| Error::io(path, "map into memory", source))
+        let map = map.map_err(|source| Error::io(path, "map into memory", source))?;
+        Ok(Map::Mapped(Mapped {
+            #[cfg(target_os = "linux")]
+            guard: fault::Guard::over(&map),
+            map,
+            file,
+        }))
+    }
+
+    /// An error if the file is shorter than it was, or something that was read could not be. To be asked
+    /// once what was read is to be used.
+    pub(crate) fn check(&self, path: &Path) -> Result<(), Error> {
+        let Map::Mapped(mapped) = self else { return Ok(()) };
+        let length = mapped.file.metadata().map(|metadata| metadata.len());
+        let length = length.map_err(|source| Error::io(path, "ask for the length", source))?;
+        let before = mapped.map.len() as u64;
+        if length < before {
+            let message = format!(
+                "became shorter while it was read, from {before} to {length} bytes; load it again \
+                 once nothing writes to it"
+            );
+            return Err(Error::new(ErrorKind::Truncated, path, message));
+        }
+        #[cfg(target_os = "linux")]
+        if mapped.guard.faulted() {
+            let message = "could not be read to its end; check the disk, or whether something \
+                           writes to the file, and load it again";
+            return Err(Error::new(ErrorKind::Io, path, message));
+        }
+        Ok(())
     }
 
     /// Lets the system take back the memory of `bytes`, if they lie in this map; whoever reads them
     /// again reads the file again.
     pub(crate) fn release(&self, bytes: &[u8]) {
         #[cfg(unix)]
-        if let Map::Mapped(map) = self
+        if let Map::Mapped(Mapped { map, .. }) = self
             && let Some(Range { start, end }) = windows_of(map, bytes)
         {
             // SAFETY: the map is shared and never written, so that a page that is dropped comes back
@@ -68,7 +109,7 @@ impl Map {
     /// The bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
-            Map::Mapped(map) => map,
+            Map::Mapped(mapped) => &mapped.map,
             Map::Owned(bytes) => bytes,
         }
     }
@@ -110,6 +151,25 @@ mod tests {
         map.release(&bytes);
         fs::remove_file(&path).unwrap();
         assert!(map.bytes() == bytes);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_file_that_was_cut_short_is_an_error_and_no_signal() {
+        let path = std::env::temp_dir().join(format!("pianola-short-{}", std::process::id()));
+        fs::write(&path, vec![7; 3 * WINDOW]).unwrap();
+        let map = Map::open(&path).unwrap();
+        map.check(&path).unwrap();
+        let file = File::options().write(true).open(&path).unwrap();
+        file.set_len(WINDOW as u64).unwrap();
+        assert_eq!((map.bytes()[0], map.bytes()[2 * WINDOW]), (7, 0));
+        let error = map.check(&path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Truncated);
+        assert!(error.to_string().contains("from 196608 to 65536 bytes"), "{error}");
+        // Written again: what was read meanwhile is still wrong.
+        file.set_len(3 * WINDOW as u64).unwrap();
+        assert!(map.check(&path).unwrap_err().to_string().contains("could not be read"));
+        fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -23,7 +23,7 @@ pub fn read_tokens(path: impl AsRef<Path>) -> Result<Vec<u32>, Error> {
         );
         return Err(Error::new(ErrorKind::Unsupported, path, message));
     }
-    match header.descr.as_str() {
+    let read = match header.descr.as_str() {
         "<u2" => tokens(path, data, |raw: [u8; 2]| u16::from_le_bytes(raw).into()),
         "<i4" => tokens(path, data, |raw: [u8; 4]| i32::from_le_bytes(raw).into()),
         "<u4" => tokens(path, data, |raw: [u8; 4]| u32::from_le_bytes(raw).into()),
@@ -34,7 +34,9 @@ pub fn read_tokens(path: impl AsRef<Path>) -> Result<Vec<u32>, Error> {
             let message = format!("has dtype {}; {wanted}", quoted(other));
             Err(Error::new(ErrorKind::Unsupported, path, message))
         }
-    }
+    };
+    map.check(path)?;
+    read
 }
 
 fn tokens<const N: usize>(
@@ -63,6 +65,7 @@ pub fn read_f32(path: impl AsRef<Path>) -> Result<(Vec<usize>, Vec<f32>), Error>
         return Err(Error::new(ErrorKind::Unsupported, path, message));
     }
     let floats = data.as_chunks::<4>().0.iter().map(|raw| f32::from_le_bytes(*raw)).collect();
+    map.check(path)?;
     Ok((header.shape, floats))
 }
 

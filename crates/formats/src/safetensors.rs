@@ -110,7 +110,9 @@ impl Safetensors {
     }
 
     fn from_map(path: &Path, map: Map) -> Result<Safetensors, Error> {
-        let tensors = read_header(path, map.bytes())?;
+        let tensors = read_header(path, map.bytes());
+        map.check(path)?;
+        let tensors = tensors?;
         check_overlaps(path, &tensors)?;
         let names = tensors.iter().enumerate().map(|(index, entry)| (entry.name.clone(), index));
         let names = names.collect();
@@ -249,6 +251,10 @@ impl TensorSource for Safetensors {
 
     fn release(&self, bytes: &[u8]) {
         self.map.release(bytes);
+    }
+
+    fn check_read(&self) -> Result<(), Error> {
+        self.map.check(&self.path)
     }
 
     fn try_tensor(&self, name: &str) -> Result<Tensor<'_>, Error> {

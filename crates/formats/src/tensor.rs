@@ -76,6 +76,12 @@ pub trait TensorSource: Send + Sync {
     /// lets their memory go. They stay valid and are read from the file again if they are needed.
     fn release(&self, _bytes: &[u8]) {}
 
+    /// An error if bytes that were handed out may not be those of the file: it was cut short, or the disk
+    /// did not give them. To be asked once tensors were read, before anything is done with them.
+    fn check_read(&self) -> Result<(), Error> {
+        Ok(())
+    }
+
     /// The tensor of this name, or an error that says why it is not available.
     fn try_tensor(&self, name: &str) -> Result<Tensor<'_>, Error> {
         self.tensor(name).ok_or_else(|| missing_tensor(Path::new(""), name))

@@ -68,9 +68,12 @@ impl ModelFile {
 
     /// Its configuration.
     pub fn config(&self) -> Result<Config, ModelError> {
-        match self {
+        let config = match self {
             ModelFile::Gguf(file) => crate::gguf::config(file),
             ModelFile::Folder(folder) => crate::hugging_face::config(folder),
-        }
+        };
+        // Some tensors are part of it.
+        self.source().check_read()?;
+        config
     }
 }

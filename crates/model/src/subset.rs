@@ -110,6 +110,10 @@ impl TensorSource for ModelSubset<'_> {
         self.source.release(bytes);
     }
 
+    fn check_read(&self) -> Result<(), pianola_formats::Error> {
+        self.source.check_read()
+    }
+
     /// Those of the layers that are left out are listed by the names of the source.
     fn tensor_infos(&self) -> Vec<TensorInfo> {
         self.source.tensor_infos()

@@ -18,6 +18,9 @@ pub enum DeviceError {
         /// Shape in the file.
         found: Vec<usize>,
     },
+    /// The model's file was cut short, or could not be read, while it was loaded.
+    #[error(transparent)]
+    File(#[from] pianola_formats::Error),
     /// Memory the plan needs is not there.
     #[error("{device} has no room for {what}: {bytes} bytes could not be allocated")]
     OutOfMemory {

@@ -152,6 +152,7 @@ impl Weights {
             done += spec.bytes();
             progress(done, total);
         }
+        source.check_read()?;
         for (offset, rope) in self.frequencies.iter().zip(&plan.graph.ropes) {
             place(*offset, &rope.frequencies);
         }

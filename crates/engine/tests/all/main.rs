@@ -19,4 +19,5 @@ mod sampling_mixed;
 mod scheduler;
 mod service;
 mod support;
+mod truncated;
 mod vulkan;

@@ -73,6 +73,7 @@ impl GgufSurvey {
         {
             tensors.push(tensor);
         }
+        map.check(path)?;
         Ok(GgufSurvey { version, metadata, tensors, claimed, problem })
     }
 }

@@ -49,6 +49,7 @@ impl Weights {
             done += spec.bytes();
             progress(done, all);
         }
+        source.check_read()?;
         Ok(weights)
     }
 
