@@ -124,6 +124,8 @@ pub(crate) fn config(folder: &HuggingFaceFolder) -> Result<Config, ModelError> {
     let head_dim = keys.count("head_dim")?.or(rules.head_dim).unwrap_or(hidden / heads.max(1));
     refuse(keys)?;
     architectures(&root, family)?;
+    // Inside another model this names the text model alone; the head is the outer one's.
+    keys.get("architectures");
     let (prefix, vocabulary) = vocabulary(folder, &keys, family)?;
     let rope::Tables { global: rope, window: window_rope } = rope::tables(keys, family, head_dim)?;
     let scale_base = match rules.scale_base {
