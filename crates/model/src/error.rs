@@ -2,14 +2,14 @@
 const REMEDY: &str = "Without it the answers could be wrong. Use another model or a newer Pianola; \
     if the file names the wrong architecture, convert the original again";
 
-/// Text of a file, fit for a message: control characters escaped, long text cut.
+/// Text of a file, fit for a message: what is not printed escaped, long text cut.
 fn shown(text: &str) -> String {
     const LONGEST: usize = 80;
     let mut shown = String::new();
     for letter in text.chars().take(LONGEST) {
-        match letter.is_control() {
-            true => shown.extend(letter.escape_default()),
-            false => shown.push(letter),
+        match letter {
+            '"' | '\'' | '\\' => shown.push(letter),
+            _ => shown.extend(letter.escape_debug()),
         }
     }
     if text.chars().nth(LONGEST).is_some() {

@@ -38,6 +38,14 @@ impl<'a> Keys<'a> {
         Ok(Some(tensor.to_f32()))
     }
 
+    /// A number that has two names; with both it has to be the same.
+    fn either(&self, first: &str, second: &str) -> Result<Option<f64>, ModelError> {
+        match self.float(first)? {
+            Some(found) => self.agree(second, found).map(|()| Some(found)),
+            None => self.float(second),
+        }
+    }
+
     /// Refuses a key that says otherwise than what it follows from.
     fn agree(&self, key: &str, expected: f64) -> Result<(), ModelError> {
         match self.float(key)? {
@@ -103,7 +111,9 @@ pub(crate) fn config(file: &Gguf) -> Result<Config, ModelError> {
     let head_dim = head_dim(&keys, hidden / heads.max(1))?;
     let window_rope = match family.window_rope_base {
         Some(base) => {
-            let base = keys.float("rope.freq_base_swa")?.unwrap_or(base);
+            // The second name is that of Ollama's converter.
+            let found = keys.either("rope.freq_base_swa", "rope.local.freq_base")?;
+            let base = found.unwrap_or(base);
             Some(RopeConfig { base, scaling: RopeScaling::None })
         }
         None => None,
@@ -164,9 +174,12 @@ pub(crate) fn config(file: &Gguf) -> Result<Config, ModelError> {
 fn must_agree(keys: &Keys<'_>, config: &Config) -> Result<(), ModelError> {
     keys.agree("vocab_size", config.vocabulary as f64)?;
     keys.agree("embedding_length_out", config.hidden as f64)?;
-    for key in
-        ["attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"]
-    {
+    for key in [
+        "attention.head_dim",
+        "attention.key_length_swa",
+        "attention.value_length_swa",
+        "rope.dimension_count_swa",
+    ] {
         keys.agree(key, config.head_dim as f64)?;
     }
     // Zero stands for the usual scale.
@@ -183,7 +196,8 @@ fn must_agree(keys: &Keys<'_>, config: &Config) -> Result<(), ModelError> {
 /// default is that of the windowed ones.
 fn rope_base(keys: &Keys<'_>, family: &Family) -> Result<f64, ModelError> {
     const KEY: &str = "rope.freq_base";
-    match (keys.float(KEY)?, family.window_rope_base) {
+    // The second name is that of Ollama's converter.
+    match (keys.either(KEY, "rope.global.freq_base")?, family.window_rope_base) {
         (Some(base), _) => Ok(base),
         (None, None) => Ok(10_000.0),
         (None, Some(_)) => Err(ModelError::MissingKey(keys.key(KEY))),

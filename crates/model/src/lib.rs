@@ -10,8 +10,11 @@
 //!
 //! A family is a file and a row of the table in `family`: names, conventions and defaults as data, and
 //! a forward pass where no other family has the same. A forward pass says what the model *is* and
-//! nothing else: no numbers of its own (they come from the configuration), no device, no memory. Whatever a configuration asks for and this
-//! crate does not do is an error that names the key; nothing is ignored that would change a result.
+//! nothing else: no numbers of its own (they come from the configuration), no device, no memory.
+//!
+//! Nothing in a file is ignored that would change a result. Readers record the keys that they look at, and the
+//! weights of a family are known by name. `unread` refuses every other key of the model and every other
+//! tensor by its name, but for those in `gguf/keys.rs` and `hugging_face/keys.rs` that change nothing.
 
 #![forbid(unsafe_code)]
 

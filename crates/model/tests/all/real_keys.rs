@@ -77,6 +77,10 @@ fn keys_of_converted_ggufs_are_accepted() {
         ("vision.attention.layer_norm_epsilon", 1e-6f32.into()),
     ];
     accept("gemma3:4b", "gemma3", &gemma);
+    // By Ollama's converter.
+    accept("gemma3:270m", "gemma3", &[("rope.local.freq_base", 1e4f32.into())]);
+    let llama = [vocabulary(), dimensions(), ("attention.head_dim", 16u32.into())];
+    accept("llama3:8b", "llama", &llama);
     let phi = [
         dimensions(),
         ("attention.sliding_window", 0u32.into()),

@@ -76,6 +76,32 @@ fn missing_tensors_are_named() {
     run_file(&writer.to_bytes().unwrap()).fails(1, &["blk.2.", "is missing"]);
 }
 
+/// A model that attends in both directions and gives a vector: it would run, and give another vector.
+#[test]
+fn an_embedding_model_is_refused_by_every_command() {
+    let folder = Folder::new();
+    let mut writer = tiny();
+    writer.set("llama.attention.causal", false).set("llama.pooling_type", 1u32);
+    let model = folder.file("model.gguf", writer.to_bytes().unwrap());
+    let text = folder.file("text.txt", "hello");
+    for command in [
+        words!["run", "-m", &model, "hello"].to_vec(),
+        words!["chat", "-m", &model].to_vec(),
+        words!["embed", "-m", &model, "hello"].to_vec(),
+        words!["serve", "-m", &model, "--port", "0"].to_vec(),
+        words!["plan", "-m", &model].to_vec(),
+        words!["logits", "-m", &model, "--tokens", "1", "-o", "/dev/null"].to_vec(),
+        words!["perplexity", "-m", &model, &text].to_vec(),
+        words!["check", "-m", &model, "--quick"].to_vec(),
+        words!["bench", "-m", &model].to_vec(),
+    ] {
+        folder.pianola(command).fails(1, &["llama.attention.causal = false", "both directions"]);
+    }
+    let inspect = folder.pianola(words!["inspect", &model]);
+    assert_eq!(inspect.code, Some(0));
+    assert!(inspect.out.contains("llama.attention.causal = false"), "{}", inspect.out);
+}
+
 #[test]
 fn no_space() {
     if !std::path::Path::new("/dev/full").exists() {
