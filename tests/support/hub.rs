@@ -78,6 +78,8 @@ pub struct Faults {
     pub changes_after: Option<usize>,
     /// Wait before every 32 KiB.
     pub pause: Duration,
+    /// Once so many bytes of large files were sent, wait until this is raised or taken away.
+    pub most: Option<u64>,
     /// Say that files are this much larger in the listing.
     pub exaggerate: u64,
 }
@@ -175,6 +177,19 @@ impl Drop for HubServer {
         for address in [&self.state.endpoint, &self.state.second] {
             // Wakes the thread that waits for connections.
             let _ = TcpStream::connect(address.trim_start_matches("http://"));
+        }
+    }
+}
+
+impl State {
+    /// Waits until more bytes of large files may be sent.
+    fn wait_for_room(&self) {
+        let full = || {
+            let most = self.faults.lock().unwrap().most;
+            most.is_some_and(|most| self.served.load(Ordering::Relaxed) >= most)
+        };
+        while full() && !self.closing.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(2));
         }
     }
 }
@@ -393,6 +408,9 @@ impl Connection<'_> {
         let _sending = Sending::begin(self.state);
         for chunk in body.chunks(32 << 10) {
             thread::sleep(pause);
+            if file.large {
+                self.state.wait_for_room();
+            }
             self.stream.write_all(chunk)?;
             if file.large {
                 self.state.served.fetch_add(chunk.len() as u64, Ordering::Relaxed);

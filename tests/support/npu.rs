@@ -63,10 +63,10 @@ impl Packages {
         self.folder.join("npu_kernels")
     }
 
-    /// With short waits, and a clock that a test need not wait for.
+    /// With a clock that a test need not wait for.
     pub fn options(&self) -> NpuOptions {
         NpuOptions {
-            run: RunOptions { timeout: Duration::from_millis(60) },
+            run: RunOptions { timeout: Duration::from_secs(100) },
             clock: Arc::new(Hasty::default()),
             ..NpuOptions::new(self.path())
         }
@@ -74,7 +74,8 @@ impl Packages {
 
     /// A machine whose model knows the packages; faults can be planned later.
     pub fn machine(&self) -> Arc<Emulated> {
-        let hang_limit = Duration::from_millis(200);
+        // A command that hangs is given up by the kernel, long before the driver does.
+        let hang_limit = Duration::from_millis(20);
         let model = Model::new(Config { hang_limit, ..Config::default() });
         for (package, kernel) in &self.kernels {
             let pdi = package.configuration().unwrap().0;

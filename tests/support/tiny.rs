@@ -51,9 +51,10 @@ pub fn tiny_config() -> Config {
     }
 }
 
-/// A GPU, if there is one, and one thread of the processor: more would only wait for one another.
+/// A GPU, if there is one, and one thread of the processor: more would only wait for one another. Memory
+/// is given, because what is free may decide how weights are kept.
 pub fn one_thread(gpu: Option<VulkanOptions>) -> Vec<Arc<dyn Device>> {
-    let cpu = CpuOptions { threads: 1, ..CpuOptions::default() };
+    let cpu = CpuOptions { threads: 1, memory: Some(16 << 30), ..CpuOptions::default() };
     LoadOptions::devices(gpu.into_iter().collect(), cpu)
 }
 

@@ -118,7 +118,7 @@ impl Setting {
         let graph = pianola_model::graph(config, weights, None)?;
         let placement = Placement::single(&graph, CpuDevice::spec());
         let plan = Arc::new(Plan::new(graph, options, placement)?);
-        let cpu = CpuOptions { level, threads, prompt_weights };
+        let cpu = CpuOptions { prompt_weights, ..CpuOptions::bare(level, threads) };
         let mut recording =
             CpuRecording::new(plan.clone(), DeviceId(0), weights, cpu, &mut |_, _| ())?;
         for group in 0..plan.graph.kv_groups.len() {

@@ -23,12 +23,20 @@ pub struct CpuOptions {
     /// Whether weights are kept in rotated form beside the file's. Auto: in plans on the processor alone, where the
     /// form is small or the plan has many sequences, and memory is plenty (`policy.rs`).
     pub prompt_weights: PromptWeights,
+    /// Bytes of memory that may be used; none: what the system has available when it is asked.
+    pub memory: Option<u64>,
 }
 
 impl CpuOptions {
     /// An instruction set and workers, without weights in rotated form.
     pub const fn bare(level: Level, threads: usize) -> CpuOptions {
-        CpuOptions { level, threads, prompt_weights: PromptWeights::Off }
+        CpuOptions { level, threads, prompt_weights: PromptWeights::Off, memory: None }
+    }
+
+    /// Bytes of memory that may be used, where they were given or the system reports them.
+    pub fn available(&self) -> Option<u64> {
+        let now = || crate::available::memory().map(|(_, available)| available);
+        self.memory.or_else(now)
     }
 }
 
@@ -39,6 +47,7 @@ impl Default for CpuOptions {
             level: Level::best(),
             threads: crate::topology::cores(),
             prompt_weights: PromptWeights::Auto,
+            memory: None,
         }
     }
 }
@@ -70,7 +79,7 @@ impl Device for CpuDevice {
     }
 
     fn description(&self) -> String {
-        let CpuOptions { level, threads, prompt_weights } = self.options;
+        let CpuOptions { level, threads, prompt_weights, .. } = self.options;
         let word = if threads == 1 { "thread" } else { "threads" };
         // Whether other plans keep a second form is known when they are recorded (`Engine::runs_on`).
         let forms = match prompt_weights {
@@ -80,9 +89,9 @@ impl Device for CpuDevice {
         format!("cpu ({level}, {threads} {word}{forms})")
     }
 
-    /// What the system has available now.
+    /// What was given, or what the system has available now.
     fn memory(&self) -> Option<u64> {
-        crate::measure::describe().memory.map(|(_, available)| available)
+        self.options.available()
     }
 
     fn allocations(&self, plan: &Plan, id: DeviceId) -> Result<Vec<Allocation>, DeviceError> {

@@ -108,7 +108,7 @@ fn keeps(
         let budget = KeptBudget {
             form: bytes(list),
             others: bytes(&others),
-            available: crate::available::memory().map(|(_, available)| available),
+            available: options.available(),
         };
         // A plan on several devices has its context from what the weights leave of each.
         Ok(plan.devices.len() == 1 && keeps_panels(&plan.options, budget))

@@ -88,7 +88,7 @@ impl CpuRecording {
         let forms = kept::allocations(&plan, device, options)?;
         let form: u64 = forms.iter().map(|allocation| allocation.bytes).sum();
         let needed = plan.weight_bytes_on(device) + form;
-        if let Some((_, available)) = crate::measure::describe().memory
+        if let Some(available) = options.available()
             && needed > available
         {
             let second = match form {

@@ -72,6 +72,7 @@ pub struct Opened {
 pub fn open(
     choice: &DeviceChoice,
     arguments: &NpuArguments,
+    memory: Option<u64>,
     console: Console,
 ) -> Result<Opened, Failure> {
     let place = arguments.place.clone();
@@ -95,7 +96,7 @@ pub fn open(
     }
     // What was placed on it has no other device to go to.
     let fallback = if by_name { Fallback::Twin } else { Fallback::Report };
-    let options = options(arguments, fallback)?;
+    let options = NpuOptions { memory, ..options(arguments, fallback)? };
     if arguments.emulate_npu {
         let device = emulated(options)?;
         console.detail(&format!("npu: {}", device.description()));

@@ -97,6 +97,12 @@ pub struct ComputeOptions {
     #[arg(long, value_name = "LEVEL", value_parser = level)]
     #[arg(hide_short_help = true, help_heading = DEVICES)]
     pub simd: Option<Level>,
+    /// Memory of the machine to use, as in 12GiB [default: what is free]
+    ///
+    /// Pianola plans with this many bytes in place of what is free when it loads the model.
+    #[arg(long, value_name = "BYTES", value_parser = device::bytes)]
+    #[arg(hide_short_help = true, help_heading = MEMORY)]
+    pub memory: Option<u64>,
     /// Most memory to use on the GPU, as in 12GiB [default: what its driver grants]
     #[arg(long, value_name = "BYTES", value_parser = device::bytes)]
     #[arg(hide_short_help = true, help_heading = MEMORY)]
@@ -159,6 +165,7 @@ impl ComputeOptions {
             level: self.simd.unwrap_or(default.level),
             threads: chosen(self.threads).unwrap_or(default.threads),
             prompt_weights: self.prompt_weights(),
+            memory: self.memory,
         }
     }
 
@@ -220,7 +227,7 @@ impl ComputeOptions {
                 )));
             }
         }
-        let npu = npu_device::open(&self.device, &self.npu, console)?;
+        let npu = npu_device::open(&self.device, &self.npu, self.memory, console)?;
         tell_threads(self.threads, console);
         let has_gpu = !gpus.is_empty();
         if !has_gpu {

@@ -131,9 +131,19 @@ const BETWEEN_LINES: Duration = Duration::from_secs(10);
 impl Lines {
     fn print(&mut self) {
         self.last = Instant::now();
-        let percent = self.bytes * 100 / self.total.max(1);
-        let (bytes, total) = (size_text(self.bytes), size_text(self.total));
-        to_stderr(&format!("{}: {bytes} of {total} ({percent} %)", self.stage));
+        to_stderr(&self.line());
+    }
+
+    /// How far it is; without a share where the total is not known.
+    fn line(&self) -> String {
+        let (stage, bytes) = (&self.stage, size_text(self.bytes));
+        match self.total {
+            0 => format!("{stage}: {bytes}"),
+            total => {
+                let percent = self.bytes * 100 / total;
+                format!("{stage}: {bytes} of {} ({percent} %)", size_text(total))
+            }
+        }
     }
 }
 
@@ -165,8 +175,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_survive_an_unknown_total() {
-        let mut lines = Lines { stage: String::new(), total: 0, bytes: 5, last: Instant::now() };
-        lines.print();
+    fn lines_say_how_far_it_is() {
+        let lines = |bytes: u64, total: u64| {
+            Lines { stage: "weights".to_string(), total, bytes, last: Instant::now() }.line()
+        };
+        assert_eq!(lines(30_000_000, 120_000_000), "weights: 30.0 MB of 120.0 MB (25 %)");
+        assert_eq!(lines(30_000_000, 0), "weights: 30.0 MB", "the total is not known");
     }
 }

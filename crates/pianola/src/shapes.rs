@@ -1,7 +1,7 @@
 //! Models without a file: a known shape with random weights.
 
 use clap::Args;
-use pianola_cpu::describe;
+use pianola_cpu::CpuOptions;
 use pianola_formats::TensorType;
 use pianola_model::{SHAPES, Shape};
 use pianola_plan::Plan;
@@ -47,10 +47,10 @@ fn weight_type(text: &str) -> Result<TensorType, String> {
 }
 
 /// Refuses what this machine has no memory for, before an hour of swapping shows it.
-pub fn check_memory(shape: &Shape, plan: &Plan) -> Result<(), Failure> {
+pub fn check_memory(shape: &Shape, plan: &Plan, cpu: CpuOptions) -> Result<(), Failure> {
     let needed = plan.weight_bytes() + plan.arena.bytes as u64 + plan.kv_bytes();
-    match describe().memory {
-        Some((_, available)) if needed > available => Err(Failure::failed(format!(
+    match cpu.available() {
+        Some(available) if needed > available => Err(Failure::failed(format!(
             "{} needs {:.1} GB of memory and {:.1} GB are available; take a smaller shape, a \
              smaller --quant, or a shorter context",
             shape.name,

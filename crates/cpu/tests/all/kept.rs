@@ -52,7 +52,7 @@ fn cases_of_widths() -> impl Iterator<Item = Case> {
 }
 
 fn cpu(level: Level, threads: usize, prompt_weights: PromptWeights) -> CpuOptions {
-    CpuOptions { level, threads, prompt_weights }
+    CpuOptions { prompt_weights, ..CpuOptions::bare(level, threads) }
 }
 
 fn keeping(case: &Case, level: Level) -> (CpuRecording, ReferenceModel) {

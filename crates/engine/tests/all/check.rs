@@ -47,7 +47,9 @@ fn cpu(level: Level) -> Arc<dyn Device> {
 
 /// Keeps weights in rotated form, where the level has it: a check's plans have many sequences.
 fn keeping_cpu(level: Level) -> Arc<dyn Device> {
-    Arc::new(CpuDevice { options: CpuOptions { level, threads: 2, ..CpuOptions::default() } })
+    let memory = Some(16 << 30);
+    let options = CpuOptions { level, threads: 2, memory, ..CpuOptions::default() };
+    Arc::new(CpuDevice { options })
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Real models, end to end: what fast mode costs against exact mode, and that the numbers are
 //! llama.cpp's. `scripts/test` fetches the models and names their folder in `PIANOLA_TEST_MODELS`.
 
-use pianola_cpu::CpuRecording;
+use pianola_cpu::{CpuOptions, CpuRecording};
 use pianola_engine::{
     Comparison, Engine, Finish, LoadOptions, Request, compare, sampler::Sampling,
 };
@@ -16,6 +16,12 @@ fn model(name: &str) -> PathBuf {
     PathBuf::from(folder).join(name)
 }
 
+/// On the processor, with memory that does not depend on what else runs.
+fn options() -> LoadOptions {
+    let cpu = CpuOptions { memory: Some(16 << 30), ..CpuOptions::default() };
+    LoadOptions { devices: LoadOptions::devices(Vec::new(), cpu), ..LoadOptions::default() }
+}
+
 fn load(name: &str, numeric: Numeric) -> Engine {
     load_with_kv(name, numeric, None)
 }
@@ -26,7 +32,7 @@ fn load_with_kv(name: &str, numeric: Numeric, kv_type: Option<KvType>) -> Engine
         kv_type,
         max_logit_rows: 256,
         context: Some(1024),
-        ..LoadOptions::default()
+        ..options()
     };
     Engine::load(&model(name), options, &mut |_, _| ()).unwrap()
 }
@@ -108,7 +114,7 @@ fn request(prompt: Vec<u32>, sampling: Sampling, tokens: usize) -> Request {
 #[test]
 fn smollm2_answers_and_the_second_turn_keeps_the_first() {
     // What was kept was computed in other steps than what starts over.
-    let options = LoadOptions { reproducible: true, context: Some(1024), ..LoadOptions::default() };
+    let options = LoadOptions { reproducible: true, context: Some(1024), ..options() };
     let mut engine = Engine::load(&model("smollm2.gguf"), options, &mut |_, _| ()).unwrap();
     let mut conversation = Conversation::new(vec![Message::new("user", "Why is the sky blue?")]);
     let tokens = |engine: &Engine, conversation: &Conversation| {
@@ -154,7 +160,7 @@ fn a_seed_decides_the_text_and_stop_texts_end_it() {
 
 #[test]
 fn a_full_context_is_said_and_an_overlong_prompt_refused() {
-    let options = LoadOptions { context: Some(24), ..LoadOptions::default() };
+    let options = LoadOptions { context: Some(24), ..options() };
     let mut engine = Engine::load(&model("smollm2.gguf"), options, &mut |_, _| ()).unwrap();
     let mut filling = request(vec![1; 20], Sampling::greedy(), 100);
     filling.ignore_end = true;
@@ -184,7 +190,7 @@ fn next_turn(
 
 #[test]
 fn gemma3_goes_on_where_it_was_even_after_twenty_other_conversations() {
-    let options = LoadOptions { lanes: 8, ..LoadOptions::default() };
+    let options = LoadOptions { lanes: 8, ..options() };
     let mut engine = Engine::load(&model("gemma3.gguf"), options, &mut |_, _| ()).unwrap();
     let story: String = (0..160)
         .map(|day| format!("On day {day} the ship sailed {} miles. ", day * 7 % 50))
@@ -284,7 +290,7 @@ fn logits_are_the_same_alone_and_among_31_others() {
             // Together they are rows enough for another form of the products.
             reproducible: true,
             context: Some(64),
-            ..LoadOptions::default()
+            ..options()
         };
         let mut engine = Engine::load(&model(name), options, &mut |_, _| ()).unwrap();
         // Decoding lanes beside prompts of many lengths.

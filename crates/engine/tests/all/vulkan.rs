@@ -102,7 +102,8 @@ fn a_lost_device_is_noticed_and_can_be_opened_again() {
 
 /// A GPU, if there is one, and the processor.
 fn on(gpu: Option<VulkanOptions>) -> Vec<Arc<dyn Device>> {
-    LoadOptions::devices(gpu.into_iter().collect(), CpuOptions::default())
+    let cpu = CpuOptions { memory: Some(16 << 30), ..CpuOptions::default() };
+    LoadOptions::devices(gpu.into_iter().collect(), cpu)
 }
 
 fn golden(case: &str) -> PathBuf {

@@ -4,3 +4,5 @@ mod engine;
 mod refusals;
 mod support;
 mod walks;
+#[path = "../../../../tests/support/work.rs"]
+mod work;

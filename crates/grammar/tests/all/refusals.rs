@@ -2,9 +2,10 @@
 
 use crate::support;
 use crate::support::{Random, smollm2};
+use crate::work::Work;
 use pianola_grammar::{GrammarError, SchemaStrictness, ToolSchema};
 use serde_json::{Map, Value, json};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 #[test]
 fn keywords_that_cannot_be_enforced_are_named() {
@@ -120,11 +121,11 @@ fn small_schemas_do_not_expand_without_bound() {
     }
     let schema = json!({ "type": "object",
         "properties": { "deep": deep, "all": { "prefixItems": references } } });
-    let start = Instant::now();
+    let work = Work::begin();
     let error = smollm2().grammars.json_schema(&schema).unwrap_err();
     let GrammarError::TooLarge { found, limit, .. } = &error else { panic!("{error}") };
     assert!(found.contains("references") && *limit == 40_000, "{error}");
-    assert!(start.elapsed() < Duration::from_secs(2));
+    assert!(work.spent() < Duration::from_secs(2));
 }
 
 const HERMES: pianola_text::CallSyntax = pianola_text::CallSyntax {
@@ -160,10 +161,10 @@ fn the_schemas_of_a_request_are_limited_together() {
     let many = tool(&json!({ "a": { "enum": (0..19_000).collect::<Vec<_>>() } }));
     for (schema, unit) in [(wide, "properties"), (long, "bytes of text"), (many, "JSON values")] {
         let tool = |strictness| ToolSchema { name: "f", parameters: &schema, strictness };
-        let start = Instant::now();
+        let work = Work::begin();
         let calls = [tool(SchemaStrictness::Relaxed); 512];
         let calls = words.grammars.tool_calls(&HERMES, &calls, true).unwrap_err();
-        assert!(start.elapsed() < Duration::from_secs(5), "{unit}");
+        assert!(work.spent() < Duration::from_secs(5), "{unit}");
         let GrammarError::Tool { error, .. } = &calls else { panic!("{calls}") };
         assert!(matches!(**error, GrammarError::TooLarge { .. }), "{calls}");
         assert!(calls.to_string().contains(&format!("{unit} together")), "{calls}");
@@ -171,10 +172,10 @@ fn the_schemas_of_a_request_are_limited_together() {
     // None is compiled before the sizes of all are known.
     let small = tool(&Value::Object(properties(30, &json!({ "type": "integer" }))));
     let strict = ToolSchema { name: "f", parameters: &small, strictness: SchemaStrictness::Strict };
-    let start = Instant::now();
+    let work = Work::begin();
     let checked = words.grammars.check_strict(&[strict; 512]).unwrap_err();
     assert!(checked.to_string().contains("properties together"), "{checked}");
-    assert!(start.elapsed() < Duration::from_secs(5), "{checked}");
+    assert!(work.spent() < Duration::from_secs(5), "{checked}");
 }
 
 fn hostile() -> Vec<(&'static str, Value)> {
@@ -271,19 +272,16 @@ fn hostile_schemas_end_soon() {
     let words = smollm2();
     for (name, schema) in hostile() {
         for strictness in [SchemaStrictness::Strict, SchemaStrictness::Relaxed] {
-            let start = Instant::now();
+            let work = Work::begin();
             let result = words.grammars.json_schema_with(&schema, strictness);
-            let compiled = start.elapsed();
+            let compiled = work.spent();
             let said = match result {
                 Err(error) => error.to_string(),
                 Ok(mut constraint) => follow(&words, constraint.as_mut()),
             };
             let said: String = said.chars().take(160).collect();
-            println!(
-                "{name}, {strictness:?}: {compiled:?} to compile, {:?}: {said}",
-                start.elapsed()
-            );
-            assert!(start.elapsed() < Duration::from_secs(15), "{name}: {said}");
+            println!("{name}, {strictness:?}: {compiled:?} to compile, {:?}: {said}", work.spent());
+            assert!(work.spent() < Duration::from_secs(15), "{name}: {said}");
         }
     }
 }

@@ -65,7 +65,8 @@ impl Scene {
         let server = HubServer::start(files);
         let mut settings = Settings::at(server.endpoint(), folder.join("hub"));
         settings.pace.block = BLOCK;
-        settings.pace.stall = Duration::from_millis(300);
+        // A busy machine is no stall.
+        settings.pace.stall = Duration::from_secs(60);
         settings.pace.backoff = Duration::from_millis(5);
         settings.pace.longest_wait = Duration::from_secs(2);
         Scene { server, folder, settings }
@@ -222,12 +223,14 @@ fn connections_that_bring_nothing_are_given_up() {
 
 #[test]
 fn stalls_are_noticed() {
-    let scene = Scene::new();
+    let mut scene = Scene::new();
+    scene.settings.pace.stall = Duration::from_secs(1);
     scene.server.set(|faults| faults.stalls = 3);
     let start = Instant::now();
     scene.arrives();
     assert!(start.elapsed() >= scene.settings.pace.stall);
-    assert_eq!(scene.server.served(), SIZE as u64);
+    // What came before is kept.
+    assert!(scene.server.served() < (SIZE as u64) + BLOCK, "{} bytes", scene.server.served());
 }
 
 #[test]
@@ -300,12 +303,12 @@ fn free_space_is_looked_at_first() {
 #[test]
 fn a_cancelled_fetch_goes_on_where_it_stopped() {
     let scene = Scene::new();
-    // Slow enough to be stopped on the way: reports come 20 times a second.
-    scene.server.set(|faults| faults.pause = Duration::from_millis(60));
-    let mut notes = Notes { most: Some(SIZE as u64 / 4), ..Notes::default() };
+    // The rest does not come before the fetch was cancelled: reports come 20 times a second.
+    let half = SIZE as u64 / 2;
+    scene.server.set(|faults| faults.most = Some(half));
+    let mut notes = Notes { most: Some(half), ..Notes::default() };
     assert!(matches!(scene.fetch_with("me/tiny", &mut notes), Err(HubError::Cancelled)));
-    let first = scene.server.served();
-    assert!(first < SIZE as u64);
+    scene.server.set(|faults| faults.most = None);
     let mut notes = Notes::default();
     scene.fetch_with("me/tiny", &mut notes).unwrap();
     assert!(notes.lines.iter().any(|line| line.contains("% is here")), "{:?}", notes.lines);

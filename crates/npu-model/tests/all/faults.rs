@@ -9,7 +9,7 @@ use crate::support::*;
 fn ready(faults: &str) -> Ready {
     let config = Config {
         faults: faults.parse().unwrap(),
-        hang_limit: Duration::from_secs(1),
+        hang_limit: Duration::from_secs(2),
         ..Config::default()
     };
     Ready::new(config, "matmul bf16 f32 128x64x64 tile=16x32x16")
@@ -32,7 +32,7 @@ fn a_command_that_hangs() {
     let short = Duration::from_millis(30);
     assert_eq!(ready.npu.wait(ready.syncobj, 1, short), Err(Errno::ETIME));
     assert_eq!(ready.state(), 1, "still NEW");
-    ready.npu.wait(ready.syncobj, 1, SECOND).unwrap();
+    ready.npu.wait(ready.syncobj, 1, PATIENCE).unwrap();
     assert_eq!(ready.state(), 8, "the kernel gave it up");
     assert_eq!(u32_at(&other.read(4), 0) & 0xF, 6, "what waited behind it was aborted");
     assert_eq!(ready.run(), 4, "the context works again");
@@ -61,7 +61,7 @@ fn destroying_a_context_ends_its_commands() {
     let ready = ready("timeout@1");
     ready.submit().unwrap();
     ready.npu.call_words(DESTROY_HWCTX, &[ready.context, 0]).unwrap();
-    ready.npu.wait(ready.syncobj, 0, SECOND).unwrap();
+    ready.npu.wait(ready.syncobj, 0, PATIENCE).unwrap();
     assert_eq!(ready.state(), 6);
 }
 
@@ -72,7 +72,7 @@ fn slow() {
     assert_eq!(state, 4);
     assert!(milliseconds >= 60);
     let seq = ready.submit().unwrap();
-    ready.npu.wait(ready.syncobj, seq, SECOND).unwrap();
+    ready.npu.wait(ready.syncobj, seq, PATIENCE).unwrap();
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn a_lost_context() {
 fn suspension() {
     let ready = ready("suspend@1");
     ready.submit().unwrap();
-    assert_eq!(ready.npu.wait(ready.syncobj, 0, SECOND), Err(Errno::ENODEV));
+    assert_eq!(ready.npu.wait(ready.syncobj, 0, PATIENCE), Err(Errno::ENODEV));
     let submitted = ready.npu.exec(ready.context, ready.command.handle, &[]);
     assert_eq!(submitted, Err(Errno::ENODEV));
     assert_eq!(ready.npu.create(SHARE, 4096), Err(Errno::ENODEV));

@@ -242,7 +242,7 @@ pub fn reserve() -> *mut u8 {
 
 /// A product that is small enough for a debug build.
 pub const PRODUCT: &str = "matmul i8 i32 128x64x64 tile=16x32x16 columns=4";
-pub const SECOND: Duration = Duration::from_secs(5);
+pub const PATIENCE: Duration = Duration::from_secs(100);
 
 /// A device that is set up for one kernel.
 pub struct Ready {
@@ -321,7 +321,7 @@ impl Ready {
     /// Submits what is in the command buffer, and returns the state it ends in.
     pub fn run_packet(&self, handles: &[u32]) -> u32 {
         let seq = self.npu.exec(self.context, self.command.handle, handles).unwrap();
-        self.npu.wait(self.syncobj, seq, SECOND).unwrap();
+        self.npu.wait(self.syncobj, seq, PATIENCE).unwrap();
         self.state()
     }
 

@@ -199,7 +199,7 @@ impl Device for NpuDevice {
 
     /// Host memory: the array has none of its own for weights.
     fn memory(&self) -> Option<u64> {
-        measure::available_memory()
+        self.options.memory.or_else(measure::available_memory)
     }
 
     fn allocations(&self, plan: &Plan, id: DeviceId) -> Result<Vec<Allocation>, DeviceError> {

@@ -78,6 +78,8 @@ pub struct NpuOptions {
     pub tiled: TiledOptions,
     /// When a device that failed is tried again.
     pub clock: Arc<dyn Clock>,
+    /// Bytes of the host's memory that may be used; none: what is available when a plan is made.
+    pub memory: Option<u64>,
 }
 
 impl NpuOptions {
@@ -93,6 +95,7 @@ impl NpuOptions {
             run: RunOptions::default(),
             tiled: TiledOptions::default(),
             clock: Arc::new(SystemClock),
+            memory: None,
         }
     }
 }

@@ -60,6 +60,10 @@ pub struct Arguments {
     #[arg(short, long, value_name = "N", value_parser = threads, help_heading = DEVICES)]
     #[arg(allow_negative_numbers = true)]
     threads: Option<usize>,
+    /// Memory of the machine to use, as in 12GiB [default: what is free]
+    #[arg(long, value_name = "BYTES", value_parser = device::bytes, help_heading = DEVICES)]
+    #[arg(hide_short_help = true)]
+    memory: Option<u64>,
     /// Print a JSON array with an object per device
     #[arg(long)]
     json: bool,
@@ -137,13 +141,14 @@ fn devices(arguments: &Arguments, console: Console) -> Result<Vec<Arc<dyn Device
     }
     tell_threads(arguments.threads, console);
     let threads = chosen(arguments.threads).unwrap_or(CpuOptions::default().threads);
+    let memory = arguments.memory;
     let levels = Level::ALL.into_iter().filter(|level| {
         level.available()
             && *level != Level::Reference
             && arguments.simd.is_none_or(|asked| asked == *level)
     });
     let device = |(level, prompt_weights)| -> Arc<dyn Device> {
-        Arc::new(CpuDevice { options: CpuOptions { level, threads, prompt_weights } })
+        Arc::new(CpuDevice { options: CpuOptions { level, threads, prompt_weights, memory } })
     };
     // A check's plans have many sequences, so that the second of them keeps weights in rotated form.
     let forms = |level: Level| {

@@ -43,6 +43,9 @@ pub struct Arguments {
     #[arg(short, long, alias = "ctx-size", value_name = "N", default_value_t = 512)]
     #[arg(value_parser = positive)]
     context: usize,
+    /// Memory of the machine to use, as in 12GiB [default: what is free]
+    #[arg(long, value_name = "BYTES", value_parser = device::bytes)]
+    memory: Option<u64>,
     /// Print a JSON object
     #[arg(long)]
     json: bool,
@@ -138,7 +141,7 @@ impl Specification {
         Ok(specification)
     }
 
-    fn load(&self, context: usize, console: Console) -> Result<Engine, Failure> {
+    fn load(&self, arguments: &Arguments, console: Console) -> Result<Engine, Failure> {
         let compute = ComputeOptions {
             device: self.device.clone(),
             threads: self.threads,
@@ -148,20 +151,21 @@ impl Specification {
             fast: self.fast,
             quantize: self.quantize,
             npu: self.npu.clone(),
+            memory: arguments.memory,
             ..ComputeOptions::default()
         };
         let located = model::locate(&self.model, console)?;
         let mut options = compute.load(console)?;
         options.max_logit_rows = LOGIT_ROWS;
-        options.context = Some(context);
+        options.context = Some(arguments.context);
         model::load(&located, options, console)
     }
 }
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let text = input::text_file(&arguments.text)?;
-    let mut first = arguments.first.load(arguments.context, console)?;
-    let mut second = arguments.second.load(arguments.context, console)?;
+    let mut first = arguments.first.load(arguments, console)?;
+    let mut second = arguments.second.load(arguments, console)?;
     let mut bar = console.bar("comparing [{bar:24}] {pos} of {len} windows, {eta} left");
     let result = pianola_engine::compare(
         &mut first,

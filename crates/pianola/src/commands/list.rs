@@ -7,6 +7,7 @@ use pianola_hub::{LocalModels, Program, Settings, State, Store};
 use serde_json::{Value, json};
 
 use crate::console::{self, Console};
+use crate::device;
 use crate::failure::Failure;
 use pianola_plan::size_text;
 
@@ -25,6 +26,9 @@ pub struct Arguments {
     /// Show every model of the catalogue: size, licence, memory, and whether it fits here
     #[arg(long, short)]
     all: bool,
+    /// Memory that a model may use, as in 12GiB [default: what is free]
+    #[arg(long, value_name = "BYTES", value_parser = device::bytes, requires = "all")]
+    memory: Option<u64>,
     /// Print a JSON array
     #[arg(long)]
     json: bool,
@@ -34,7 +38,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let store = Store::open()?;
     let listed = store.list()?;
     if arguments.all {
-        return all::run(&listed, arguments.json, console);
+        return all::run(&listed, arguments.memory, arguments.json, console);
     }
     // Without a home there is no cache of the hub either.
     let others = LocalModels::find(Settings::from_environment().ok().as_ref());

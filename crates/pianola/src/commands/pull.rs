@@ -9,9 +9,11 @@ use pianola_hub::{Store, StoreError};
 use pianola_plan::size_text;
 
 use crate::console::{self, Console};
+use crate::device;
 use crate::failure::Failure;
 use crate::model;
 use crate::progress;
+use ahead::Asked;
 
 /// Fetch a model by its name.
 ///
@@ -27,6 +29,9 @@ pub struct Arguments {
     /// Fetch nothing; show the file, its size, the memory it needs and its expected speed
     #[arg(long)]
     plan: bool,
+    /// Memory that the model may use, as in 12GiB [default: what is free]
+    #[arg(long, value_name = "BYTES", value_parser = device::bytes, requires = "plan")]
+    memory: Option<u64>,
     /// Print the plan as a JSON object
     #[arg(long, requires = "plan")]
     json: bool,
@@ -60,7 +65,8 @@ fn help() -> String {
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let store = Store::open()?;
     if arguments.plan {
-        return ahead::run(&arguments.name, arguments.json, &store, console);
+        let asked = Asked { json: arguments.json, memory: arguments.memory, console };
+        return ahead::run(&arguments.name, &store, asked);
     }
     match catalogue::find(&arguments.name) {
         Some(entry) => fetch(entry, &store, console),

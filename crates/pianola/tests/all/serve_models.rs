@@ -82,7 +82,8 @@ fn a_model_makes_room_unless_it_is_in_use() {
     // Whoever waits is answered once there is room.
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| ask(&server, "gemma3", ""));
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        server.until("it is to be loaded", || state(&server, "gemma3") == "loading");
+        std::thread::sleep(Duration::from_millis(300));
         assert_eq!(state(&server, "gemma3"), "loading");
         assert_eq!(state(&server, "smollm2"), "loaded");
         drop(streamed);

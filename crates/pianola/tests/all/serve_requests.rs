@@ -3,7 +3,6 @@
 use crate::common::server::{Answer, Server, chat};
 use serde_json::{Value, json};
 use std::io::Read;
-use std::time::{Duration, Instant};
 
 fn ask(server: &Server, path: &str, body: Value) -> Answer {
     server.post(path, "", &body.to_string())
@@ -74,17 +73,14 @@ fn a_failure_cancels_all_parts() {
     let server = Server::smollm2(&["--lanes", "2", "--context", "2048"]);
     let prompts = ["Once".to_string(), "word ".repeat(3000)];
     let request = json!({ "prompt": prompts, "max_tokens": 1900, "ignore_eos": true });
-    let start = Instant::now();
     ask(&server, "/v1/completions", request.clone()).is(400, "context_length_exceeded");
     server.until("none runs", || server.gauge("pianola_requests_running") == 0);
-    // To generate all tokens takes several seconds.
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
     let mut streamed = request;
     streamed["stream"] = true.into();
-    let start = Instant::now();
     ask(&server, "/v1/completions", streamed).is(200, "context_length_exceeded");
     server.until("none runs after a stream", || server.gauge("pianola_requests_running") == 0);
-    assert!(start.elapsed() < Duration::from_secs(2), "{:?}", start.elapsed());
+    let generated = server.gauge("pianola_generated_tokens_total");
+    assert!(generated < 1900, "the other parts were generated to their end: {generated} tokens");
     server.post("/v1/chat/completions", "", &chat(2, false)).is(200, "\"length\"");
 }
 

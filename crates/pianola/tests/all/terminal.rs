@@ -3,7 +3,7 @@
 #![cfg(target_os = "linux")]
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::common::Folder;
 use crate::common::pty::Terminal;
@@ -169,11 +169,9 @@ fn ctrl_c_ends_a_prompt_and_the_chat_goes_on() {
     // The line that says how far it is.
     terminal.expect("prompt: ");
     terminal.expect(" tokens");
-    let pressed = Instant::now();
     terminal.press("\u{3}");
+    // Said only where the prompt was not processed to its end.
     terminal.expect("this message is forgotten");
-    let took = pressed.elapsed();
-    assert!(took < Duration::from_secs(2), "{took:?}");
     terminal.expect("> ");
     terminal.resize(45);
     terminal.say("Hello");
@@ -217,12 +215,9 @@ fn ctrl_c_ends_a_run() {
     let text = text.to_str().unwrap();
     let mut terminal = smollm2(&folder, &["run", "-f", text, "--temp", "0"]);
     terminal.expect("prompt: ");
-    let pressed = Instant::now();
     terminal.press("\u{3}");
     assert_eq!(terminal.wait().code(), Some(130));
-    let took = pressed.elapsed();
-    // The system may be busy; a chunk of this prompt would take as long again.
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    assert!(!terminal.shown().contains("generated"), "{}", terminal.shown());
     let arguments = ["run", "--temp", "0", "--quiet", "Tell me a long story."];
     let mut terminal = smollm2(&folder, &arguments);
     // Nothing is shown but the answer.

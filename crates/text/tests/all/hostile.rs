@@ -1,8 +1,9 @@
 //! Templates that would take the process down if they could: each ends in an error that says why, in
 //! about a second, on the stack of an ordinary thread and within a gigabyte of address space.
 
+use crate::support::work::Work;
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pianola_text::{ChatTemplate, Conversation, Error, Message};
 
@@ -11,14 +12,6 @@ const ADDRESS_SPACE: u32 = 1 << 20;
 
 /// Long for a template, which is rendered twice here; short for somebody who waits.
 const PATIENCE: Duration = Duration::from_secs(5);
-
-/// Time that this thread has computed, so that it does not matter what else the machine does; time
-/// that has passed where the system does not tell.
-fn spent(since: Instant) -> Duration {
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let nanoseconds = told.and_then(|text| text.split(' ').next()?.parse().ok());
-    nanoseconds.map_or_else(|| since.elapsed(), Duration::from_nanos)
-}
 
 fn render(source: &str) -> Result<String, Error> {
     let conversation = Conversation::new(vec![Message::new("user", "x")]);
@@ -167,12 +160,11 @@ fn hostile_templates_end_in_an_error() {
 #[test]
 #[ignore = "hostile_templates_end_in_an_error runs it with little memory"]
 fn within_limits() {
-    let since = Instant::now();
     for source in hostile() {
         let shown: String = source.chars().take(200).collect();
-        let start = spent(since);
+        let work = Work::begin();
         let result = render(&source);
-        let elapsed = spent(since) - start;
+        let elapsed = work.spent();
         println!("{:>6} ms {shown}", elapsed.as_millis());
         match result {
             Err(Error::TemplateLimit(why)) => println!("          {why}"),

@@ -5,6 +5,7 @@ mod golden;
 mod hostile;
 mod models;
 mod oracle;
+mod support;
 mod templates;
 mod tool_conversations;
 mod tool_output;

@@ -1,5 +1,6 @@
 //! Small vocabularies through the public interface, with no model at hand.
 
+use crate::support::work::Work;
 use pianola_text::{Error, SpecialTokens, Tokenizer, VocabularySource};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -415,7 +416,7 @@ fn the_configuration_names_special_tokens() {
 
 #[test]
 fn long_runs_take_no_longer_than_text() {
-    let started = std::time::Instant::now();
+    let work = Work::begin();
     let byte_level =
         Tokenizer::from_tokenizer_json(byte_level().to_string().as_bytes(), None).unwrap();
     let pieces = sentence_piece(PIECES, false);
@@ -426,5 +427,5 @@ fn long_runs_take_no_longer_than_text() {
         }
     }
     // Quadratic would be hours.
-    assert!(started.elapsed().as_secs() < 60);
+    assert!(work.spent().as_secs() < 60);
 }

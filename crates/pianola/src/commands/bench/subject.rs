@@ -62,7 +62,7 @@ pub(super) fn of_shape(
     if on_cpu || !arguments.no_check {
         let plan = Engine::plan_of_random(shape, ty, &options)?;
         if on_cpu {
-            check_memory(shape, &plan)?;
+            check_memory(shape, &plan, arguments.compute.cpu())?;
         }
         if !arguments.no_check {
             let subject = CheckSubject::shape(shape, ty);

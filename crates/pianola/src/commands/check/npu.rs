@@ -31,8 +31,9 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     if !arguments.json {
         console::print_line(&format!("{} on {description}", located.label))?;
     }
+    let cpu = CpuOptions { memory: arguments.memory, ..CpuOptions::default() };
     let options = |place: Vec<(ModelPart, String)>| LoadOptions {
-        devices: LoadOptions::devices(Vec::new(), CpuOptions::default()),
+        devices: LoadOptions::devices(Vec::new(), cpu),
         accelerators: if place.is_empty() { Vec::new() } else { vec![opened.device.clone()] },
         place,
         numeric: Some(Numeric::Exact),

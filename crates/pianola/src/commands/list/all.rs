@@ -30,8 +30,13 @@ struct Row {
     path: Option<PathBuf>,
 }
 
-pub fn run(listed: &[Listed], json: bool, console: Console) -> Result<(), Failure> {
-    let options = ComputeOptions::without_npu().load(console)?;
+pub fn run(
+    listed: &[Listed],
+    memory: Option<u64>,
+    json: bool,
+    console: Console,
+) -> Result<(), Failure> {
+    let options = ComputeOptions { memory, ..ComputeOptions::without_npu() }.load(console)?;
     // Without a home there is no cache of the hub.
     let machine = OnMachine::look().ok();
     let row = |entry: &'static Entry| row(entry, listed, machine.as_ref(), &options);

@@ -34,6 +34,15 @@ struct Fetch {
     path: Option<PathBuf>,
 }
 
+/// How the answer is to be made.
+#[derive(Clone, Copy)]
+pub struct Asked {
+    pub json: bool,
+    /// Bytes of memory that the model may use; none: what is free.
+    pub memory: Option<u64>,
+    pub console: Console,
+}
+
 /// How the model would run.
 enum Run {
     Planned(Box<PlanAnswer>),
@@ -41,19 +50,19 @@ enum Run {
     Unknown(String),
 }
 
-pub fn run(name: &str, json: bool, store: &Store, console: Console) -> Result<(), Failure> {
+pub fn run(name: &str, store: &Store, asked: Asked) -> Result<(), Failure> {
     let (fetch, run) = match catalogue::find(name) {
         Some(entry) => {
-            let here = model::here(entry, store, console)?;
-            let run = planned(entry.name, console, |options| match &here {
+            let here = model::here(entry, store, asked.console)?;
+            let run = planned(entry.name, asked, |options| match &here {
                 Some(located) => plan_of_file(located, options),
                 None => Ok(Engine::plan_of_shape(entry.shape(), &entry.mixture(), options)?),
             })?;
             (of_entry(entry, here, store), run)
         }
-        None => of_hub(name, console)?,
+        None => of_hub(name, asked)?,
     };
-    if json {
+    if asked.json {
         return console::print_json(&object(&fetch, &run));
     }
     console::print(&text(&fetch, &run))
@@ -97,7 +106,7 @@ fn of_entry(entry: &Entry, here: Option<Located>, store: &Store) -> Fetch {
 }
 
 /// A model by its own name on the hub, of which only the list of files is known.
-fn of_hub(name: &str, console: Console) -> Result<(Fetch, Run), Failure> {
+fn of_hub(name: &str, asked: Asked) -> Result<(Fetch, Run), Failure> {
     if name.contains("://") {
         return Err(Failure::usage(
             "--plan is for names of the catalogue and of the hub: an address says nothing before it is fetched",
@@ -116,7 +125,7 @@ fn of_hub(name: &str, console: Console) -> Result<(Fetch, Run), Failure> {
     };
     match obtain::ahead(name, memory::for_weights)?.ok_or_else(|| StoreError::unknown(name))? {
         Ahead::Cached(located) => {
-            let run = planned(name, console, |options| plan_of_file(&located, options))?;
+            let run = planned(name, asked, |options| plan_of_file(&located, options))?;
             // The cache links to its files.
             let real = located.path.canonicalize().unwrap_or(located.path.clone());
             fetch.bytes = size_of(&real);
@@ -136,10 +145,11 @@ fn of_hub(name: &str, console: Console) -> Result<(Fetch, Run), Failure> {
 /// How a plan would run on the devices that `--device auto` takes; memory that is too small is an answer.
 fn planned(
     name: &str,
-    console: Console,
+    asked: Asked,
     plan: impl FnOnce(&LoadOptions) -> Result<Plan, Failure>,
 ) -> Result<Run, Failure> {
-    let options = ComputeOptions::without_npu().load(console)?;
+    let compute = ComputeOptions { memory: asked.memory, ..ComputeOptions::without_npu() };
+    let options = compute.load(asked.console)?;
     let plan = match plan(&options) {
         Err(Failure::Memory(reason)) => return Ok(Run::Unknown(reason)),
         plan => plan?,

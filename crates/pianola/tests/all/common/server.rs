@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::Folder;
 
-/// Longer than anything here takes.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+/// Longer than anything here takes, also on a machine that does other things.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A server of its own, ended with its owner.
 pub struct Server {

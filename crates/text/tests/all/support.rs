@@ -1,0 +1,4 @@
+//! What tests of several crates share.
+
+#[path = "../../../../tests/support/work.rs"]
+pub mod work;
