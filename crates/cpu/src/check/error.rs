@@ -1,6 +1,7 @@
 //! What the error of a tensor may be, carried from node to node beside the values.
 
 use super::bound;
+use super::correlation::MeanError;
 use super::noise;
 use crate::reference::{Machine, Tensors};
 use pianola_plan::{KvType, Node, Op, Rounding, TensorId};
@@ -18,13 +19,20 @@ pub(super) struct TensorError {
     /// For each row, about how many independent roundings its errors come from: those of a product's
     /// outputs all come from the same inputs.
     pub freedom: Vec<f64>,
+    /// For each row the mean of its errors; empty where nothing is known of it.
+    pub means: Vec<MeanError>,
 }
 
 impl TensorError {
     /// Of values that are as the device has them.
     pub fn none(values: usize, rows: usize) -> TensorError {
         let zeros = || vec![0.0; values];
-        TensorError { bound: zeros(), variance: zeros(), freedom: vec![f64::INFINITY; rows] }
+        TensorError {
+            bound: zeros(),
+            variance: zeros(),
+            freedom: vec![f64::INFINITY; rows],
+            means: Vec::new(),
+        }
     }
 
     /// Of a tensor of keys or values once it is stored, heads of `head_dim`.
@@ -36,6 +44,7 @@ impl TensorError {
             bound: bounds.flat_map(|(head, off)| bound::kv_write_bound(ty, head, off)).collect(),
             variance: variances.flat_map(|(head, off)| noise::kv_write(ty, head, off)).collect(),
             freedom: self.freedom.clone(),
+            means: Vec::new(),
         }
     }
 }
@@ -99,7 +108,7 @@ impl<'a> NodeError<'a> {
             inputs.filter_map(|input| input.get(own(row))).copied().fold(f64::INFINITY, f64::min)
         };
         let freedom = (0..self.machine.rows(self.output())).map(freedom).collect();
-        TensorError { bound: self.bound(), variance, freedom }
+        TensorError { bound: self.bound(), variance, freedom, means: Vec::new() }
     }
 
     pub fn output(&self) -> TensorId {

@@ -8,8 +8,8 @@ use super::error::{TensorError, effective_count};
 pub(super) const DEVIATIONS: f64 = 7.0;
 /// Deviations that the square of a row's error may be off its mean by.
 const ROW_DEVIATIONS: f64 = 5.0;
-/// How much of a row's error may come from weights and inputs that are not strangers: what the
-/// variances take for chance.
+/// How much larger a row's error may be because the signs of its roundings do not fall by chance: inputs
+/// that are alike are rounded alike.
 const KINSHIP: f64 = 1.25;
 
 /// A tensor as the reference has it.
@@ -58,10 +58,10 @@ pub(super) fn judge(
         return Err(place);
     }
     if rows.worst.share() > 1.0 {
-        let RowError { index, error, noise, limit } = rows.worst;
-        let row = expected.rows[index];
+        let RowError { index, part, error, noise, limit } = rows.worst;
+        let (row, part) = (expected.rows[index], part.in_words());
         return Err(format!(
-            "{name}: row {row} is off by {error:e} in all, {:.2} times the noise of its roundings, \
+            "{name}: row {row} is off by {error:e} {part}, {:.2} times the noise of its roundings, \
              where {limit:.2} times is the most; {place}",
             error / noise,
         ));
@@ -103,14 +103,36 @@ impl WorstValue {
     }
 }
 
+/// What of a row's errors is judged together.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum RowPart {
+    /// All of them.
+    Whole,
+    /// Their mean.
+    Mean,
+    /// What they are without their mean.
+    Remainder,
+}
+
+impl RowPart {
+    fn in_words(self) -> &'static str {
+        match self {
+            RowPart::Whole => "in all",
+            RowPart::Mean => "on average",
+            RowPart::Remainder => "in all, without the average",
+        }
+    }
+}
+
 /// How far a row is off.
 #[derive(Clone, Copy)]
 struct RowError {
     /// Which of the compared rows.
     index: usize,
-    /// Norm of its error.
+    part: RowPart,
+    /// Norm of its error, or the mean.
     error: f64,
-    /// The norm that is expected of its roundings.
+    /// What is expected of that by its roundings.
     noise: f64,
     /// How many times that it may be.
     limit: f64,
@@ -120,12 +142,50 @@ impl RowError {
     fn share(&self) -> f64 {
         if self.error == 0.0 { 0.0 } else { self.error / (self.limit * self.noise) }
     }
+
+    /// A row as a whole, or its mean and the remainder where it is known how large these should be.
+    fn of(expected: &Expected<'_>, found: &[f32], index: usize) -> Vec<RowError> {
+        let &Expected { width, values, error, .. } = expected;
+        let part = index * width..(index + 1) * width;
+        let variances = &error.variance[part.clone()];
+        let noise: f64 = variances.iter().sum();
+        let pairs = values[part.clone()].iter().zip(&found[part]);
+        let off: Vec<f64> = pairs.map(|(&a, &b)| f64::from(b) - f64::from(a)).collect();
+        let squares = |shift: f64| off.iter().map(|off| (off - shift).powi(2)).sum::<f64>();
+        let values = effective_count(variances.iter().copied());
+        let Some(mean) = error.means.get(index) else {
+            return vec![RowError {
+                index,
+                part: RowPart::Whole,
+                error: squares(0.0).sqrt(),
+                noise: noise.sqrt(),
+                limit: row_limit(error.freedom[index], values),
+            }];
+        };
+        let count = width as f64;
+        let average = off.iter().sum::<f64>() / count;
+        let remainder = RowError {
+            index,
+            part: RowPart::Remainder,
+            error: squares(average).sqrt(),
+            noise: (noise - count * mean.counted).max(0.0).sqrt(),
+            limit: row_limit(mean.freedom, values),
+        };
+        let mean = RowError {
+            index,
+            part: RowPart::Mean,
+            error: average.abs(),
+            noise: mean.variance.sqrt(),
+            limit: row_limit(1.0, 1.0),
+        };
+        vec![remainder, mean]
+    }
 }
 
 /// How far the rows of a tensor are off.
 struct RowErrors {
     worst: RowError,
-    /// Squares of all errors, and what is expected of them.
+    /// Squares of all errors but those of means, and what is expected of them.
     error: f64,
     noise: f64,
     /// Mean limit of the rows.
@@ -134,22 +194,13 @@ struct RowErrors {
 
 impl RowErrors {
     fn of(expected: &Expected<'_>, found: &[f32]) -> RowErrors {
-        let &Expected { width, values, error, .. } = expected;
-        let norm = |squares: &mut dyn Iterator<Item = f64>| squares.sum::<f64>().sqrt();
-        let rows: Vec<RowError> = (0..values.len() / width)
-            .map(|index| {
-                let part = index * width..(index + 1) * width;
-                let pairs = values[part.clone()].iter().zip(&found[part.clone()]);
-                let mut squares = pairs.map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2));
-                let variances = &error.variance[part];
-                let limit = row_limit(error.freedom[index], variances);
-                let noise = norm(&mut variances.iter().copied());
-                RowError { index, error: norm(&mut squares), noise, limit }
-            })
-            .collect();
-        let sum = |of: fn(&RowError) -> f64| rows.iter().map(of).sum::<f64>();
+        let rows = 0..expected.values.len() / expected.width;
+        let all: Vec<RowError> =
+            rows.flat_map(|index| RowError::of(expected, found, index)).collect();
+        let rows: Vec<&RowError> = all.iter().filter(|row| row.part != RowPart::Mean).collect();
+        let sum = |of: fn(&RowError) -> f64| rows.iter().map(|row| of(row)).sum::<f64>();
         RowErrors {
-            worst: *rows.iter().max_by(|a, b| a.share().total_cmp(&b.share())).expect("a row"),
+            worst: *all.iter().max_by(|a, b| a.share().total_cmp(&b.share())).expect("a row"),
             error: sum(|row| row.error.powi(2)),
             noise: sum(|row| row.noise.powi(2)),
             limit: sum(|row| row.limit) / rows.len() as f64,
@@ -162,11 +213,10 @@ impl RowErrors {
     }
 }
 
-/// How many times its expected deviation the error of a row may be. A sum of squares of few
-/// independent roundings scatters more than one of many: the quantile of a chi-square distribution, by
-/// Wilson and Hilferty.
-fn row_limit(freedom: f64, variances: &[f64]) -> f64 {
-    let values = effective_count(variances.iter().copied());
+/// How many times its expected deviation the error of a row may be, which comes from some independent
+/// roundings and counts for some values. A sum of squares of few scatters more than one of many: the
+/// quantile of a chi-square distribution, by Wilson and Hilferty.
+fn row_limit(freedom: f64, values: f64) -> f64 {
     let freedom = (1.0 / (1.0 / freedom + 1.0 / values)).max(1.0);
     let ninth = 2.0 / (9.0 * freedom);
     KINSHIP * (1.0 - ninth + ROW_DEVIATIONS * ninth.sqrt()).powf(1.5)
@@ -178,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_row_of_many_roundings_is_held_to_little_more_than_its_noise() {
-        let limit = |count: usize| row_limit(f64::INFINITY, &vec![1.0; count]);
+        let limit = |count: u32| row_limit(f64::INFINITY, f64::from(count));
         assert!(limit(300) < 1.55 && limit(5376) < 1.35, "{} {}", limit(300), limit(5376));
         // One value alone may be some deviations off.
         assert!(limit(1) > 5.0 && limit(1) < 8.0, "{}", limit(1));
@@ -206,6 +256,7 @@ mod tests {
             bound: vec![f64::INFINITY; width],
             variance: vec![deviation * deviation; width],
             freedom: vec![f64::INFINITY],
+            means: Vec::new(),
         };
         let expected =
             Expected { name: "down", width, rows: &[42], values: &values, error: &error };

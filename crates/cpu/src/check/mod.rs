@@ -8,8 +8,8 @@
 
 mod attention;
 mod attention_halves;
-mod block_means;
 mod bound;
+mod correlation;
 mod error;
 mod judge;
 mod noise;

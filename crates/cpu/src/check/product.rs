@@ -1,11 +1,11 @@
 //! Errors of products, found in the same pass over the weights as their values.
 
-use super::block_means::BlockMeans;
-use super::error::{EPSILON, NodeError, TensorError, effective_count};
+use super::correlation::RowRoundings;
+use super::error::{EPSILON, NodeError, TensorError};
 use super::noise::{half_error, int8_error, sum_variance};
 use super::rotation::{RotatedProduct, RotatedRounding};
 use crate::pack::{BLOCK, PackedMatrix};
-use crate::reference::matmul::{PART, Terms, sums};
+use crate::reference::matmul::{ColumnSum, PART, Terms, sums};
 use pianola_formats::Minimum;
 use pianola_plan::{Rounding, WeightId};
 
@@ -20,7 +20,7 @@ impl NodeError<'_> {
         let mut error = TensorError::none(rows * width, 0);
         let bias = bias.map(|bias| self.machine.weights[bias.0].vector());
         let all = sums(&inputs.terms, matrix);
-        for (at, sum) in all.iter().enumerate() {
+        for (at, sum) in all.outputs.iter().enumerate() {
             let (output, row) = (at / rows, at % rows);
             let place = row * width + output;
             let bias = bias.map_or(0.0, |bias| f64::from(bias[output]));
@@ -41,7 +41,13 @@ impl NodeError<'_> {
                 error.variance[place] += rotated.weight_variance(row, output);
             }
         }
-        error.freedom = inputs.freedom;
+        for row in 0..rows {
+            let outputs = &error.variance[row * width..][..width];
+            let roundings = inputs.of_row(row, matrix, &all.columns, outputs);
+            let dependence = roundings.dependence();
+            error.freedom.push(dependence.freedom);
+            error.means.push(dependence.mean);
+        }
         (values, error)
     }
 
@@ -54,22 +60,24 @@ impl NodeError<'_> {
         // cancel are up to the code range larger than the result.
         let growth = if rounding == Rounding::None { 1.0 } else { 16.0 };
         let halves = rounding.half_step().is_some();
-        let (own, shared) = if halves { half_roundings(matrix) } else { (0.0, 0.0) };
-        let relative = growth * EPSILON * columns as f64 + (own + shared) * 2f64.powi(-11);
+        let (own, of_block) = if halves { half_roundings(matrix) } else { (0.0, 0.0) };
+        let relative = growth * EPSILON * columns as f64 + (own + of_block) * 2f64.powi(-11);
         let mut off = self.error(0).bound.clone();
-        let mut variance = self.error(0).variance.clone();
-        round_inputs(rounding, x, columns, &mut off, &mut variance);
+        let mut shared = vec![0.0; x.len()];
+        round_inputs(rounding, x, columns, &mut off, &mut shared);
         let rotated = match rounding {
             Rounding::Rotated { block, scaled } => {
                 let rounding = RotatedRounding { block, scaled };
-                Some(RotatedProduct::new(x, matrix, rounding, &mut variance))
+                Some(RotatedProduct::new(x, matrix, rounding, &mut shared))
             }
             _ => None,
         };
-        if shared > 0.0 {
+        let incoming = &self.error(0).variance;
+        let mut variance: Vec<f64> = incoming.iter().zip(&shared).map(|(a, b)| a + b).collect();
+        if of_block > 0.0 {
             for (x, variance) in x.chunks_exact(BLOCK).zip(variance.chunks_exact_mut(BLOCK)) {
                 let sum: f64 = x.iter().map(|&x| f64::from(x)).sum();
-                let each = shared * HALF_VARIANCE * sum * sum / BLOCK as f64;
+                let each = of_block * HALF_VARIANCE * sum * sum / BLOCK as f64;
                 variance.iter_mut().for_each(|variance| *variance += each);
             }
         }
@@ -77,8 +85,7 @@ impl NodeError<'_> {
         terms.magnitudes = (x.iter().zip(&off))
             .map(|(&x, off)| (off + relative * (f64::from(x.abs()) + off)) as f32)
             .collect();
-        let means = BlockMeans::of(matrix);
-        let (mut units, mut freedom) = (Vec::new(), Vec::new());
+        let (mut units, mut all) = (Vec::new(), Vec::with_capacity(x.len()));
         for (x, variance) in x.chunks_exact(columns).zip(variance.chunks_exact(columns)) {
             let square = |(&x, variance): (&f32, &f64)| {
                 let size = f64::from(x).powi(2);
@@ -89,14 +96,11 @@ impl NodeError<'_> {
             let unit = squares.iter().copied().fold(0.0, f64::max);
             let unit = if unit > 0.0 { unit } else { 1.0 };
             terms.squares.extend(squares.iter().map(|square| (square / unit) as f32));
-            freedom.push(match &means {
-                Some(means) => means.freedom(&squares),
-                None => effective_count(squares.into_iter()),
-            });
             units.push(unit);
+            all.extend(squares);
         }
         let cut_off = if halves { cut_off(columns) } else { 0.0 };
-        RoundedInputs { terms, relative, units, freedom, cut_off, rotated }
+        RoundedInputs { terms, relative, units, shared, all, cut_off, rotated }
     }
 }
 
@@ -106,12 +110,30 @@ struct RoundedInputs {
     relative: f64,
     /// For each row what a square of 1 stands for.
     units: Vec<f64>,
-    freedom: Vec<f64>,
+    /// Variances of what rounding to few bits takes off each input.
+    shared: Vec<f64>,
+    /// Variances of all that each input brings to the outputs.
+    all: Vec<f64>,
     /// What cutting off the partial sums takes off an output, relative to the root of their squares'
     /// sum.
     cut_off: f64,
     /// Both sides, where they are rotated.
     rotated: Option<RotatedProduct>,
+}
+
+impl RoundedInputs {
+    /// A row's roundings beside the variances of its outputs.
+    fn of_row<'a>(
+        &'a self,
+        row: usize,
+        matrix: &'a PackedMatrix,
+        columns: &'a [ColumnSum],
+        outputs: &'a [f64],
+    ) -> RowRoundings<'a> {
+        let part = row * matrix.columns..(row + 1) * matrix.columns;
+        let (shared, all) = (&self.shared[part.clone()], &self.all[part]);
+        RowRoundings { matrix, columns, shared, all, outputs }
+    }
 }
 
 /// Columns that a matrix unit adds to its sums at a time.

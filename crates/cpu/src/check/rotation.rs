@@ -135,7 +135,7 @@ impl TensorError {
             bound.extend(std::iter::repeat_n(off / (block as f64).sqrt(), block));
             rotate_variances(values, variance);
         }
-        TensorError { bound, variance, freedom: self.freedom.clone() }
+        TensorError { bound, variance, freedom: self.freedom.clone(), means: Vec::new() }
     }
 }
 

@@ -3,7 +3,7 @@ use std::ops::Range;
 
 /// `x . weight^T + bias`, the weight dequantised row by row.
 pub(crate) fn matmul(x: &[f32], weight: &PackedMatrix, bias: Option<&[f32]>, out: &mut [f32]) {
-    let sums = sums(&Terms::new(x, weight.columns), weight);
+    let Sums { outputs: sums, .. } = sums(&Terms::new(x, weight.columns), weight);
     for (row, out) in out.chunks_exact_mut(weight.rows).enumerate() {
         for (output, out) in out.iter_mut().enumerate() {
             let start = bias.map_or(0.0, |bias| f64::from(bias[output]));
@@ -47,6 +47,21 @@ pub(crate) struct Sum {
     pub square: f32,
 }
 
+/// Sums over the weight rows of one column.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct ColumnSum {
+    pub weights: f64,
+    pub squares: f64,
+}
+
+/// All sums of a product.
+pub(crate) struct Sums {
+    /// Of every weight row with every row of the input, `[weight rows][rows]`.
+    pub outputs: Vec<Sum>,
+    /// Of every column; zero where nobody asks for squares.
+    pub columns: Vec<ColumnSum>,
+}
+
 /// Weight rows that are dequantised together, and columns that they are multiplied in: what is in
 /// use at once stays in a core's first cache, and a row of the input is fetched once for all of them.
 const WEIGHT_ROWS: usize = 4;
@@ -58,35 +73,58 @@ pub(crate) const PART: usize = 64;
 /// Products that are worth a thread.
 const WORTH_A_THREAD: usize = 1 << 21;
 
-/// Sums of every weight row with every row, `[weight rows][rows]`.
-pub(crate) fn sums(terms: &Terms, weight: &PackedMatrix) -> Vec<Sum> {
+/// Multiplies every weight row with every row.
+pub(crate) fn sums(terms: &Terms, weight: &PackedMatrix) -> Sums {
     let work = weight.rows * terms.values.len() / WORTH_A_THREAD + 1;
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let threads = work.min(cores);
     let each = weight.rows.div_ceil(threads).next_multiple_of(WEIGHT_ROWS);
-    let mut result = vec![Sum::default(); weight.rows * terms.rows()];
+    let mut outputs = vec![Sum::default(); weight.rows * terms.rows()];
+    let mut columns = vec![ColumnSum::default(); terms.columns];
     std::thread::scope(|scope| {
-        for (thread, out) in result.chunks_mut((each * terms.rows()).max(1)).enumerate() {
-            let rows = thread * each..weight.rows.min((thread + 1) * each);
-            scope.spawn(move || sums_of(terms, weight, rows, out));
+        let parts = outputs.chunks_mut((each * terms.rows()).max(1)).enumerate();
+        let threads: Vec<_> = parts
+            .map(|(thread, out)| {
+                let rows = thread * each..weight.rows.min((thread + 1) * each);
+                scope.spawn(move || sums_of(terms, weight, rows, out))
+            })
+            .collect();
+        for thread in threads {
+            let of_thread = thread.join().expect("the thread of a product panicked");
+            for (column, sum) in columns.iter_mut().zip(of_thread) {
+                column.weights += sum.weights;
+                column.squares += sum.squares;
+            }
         }
     });
-    result
+    Sums { outputs, columns }
 }
 
 /// [`sums`] of some weight rows.
-fn sums_of(terms: &Terms, weight: &PackedMatrix, rows: Range<usize>, out: &mut [Sum]) {
+fn sums_of(
+    terms: &Terms,
+    weight: &PackedMatrix,
+    rows: Range<usize>,
+    out: &mut [Sum],
+) -> Vec<ColumnSum> {
     let (columns, count) = (terms.columns, terms.rows());
     let mut decoded = vec![0.0; columns];
     let mut values = vec![0.0f64; WEIGHT_ROWS * columns];
     let mut magnitudes = vec![0.0f32; WEIGHT_ROWS * columns];
     let mut squares = vec![0.0f32; WEIGHT_ROWS * columns];
+    let mut of_columns = vec![ColumnSum::default(); columns];
     for (group, out) in out.chunks_mut(WEIGHT_ROWS * count).enumerate() {
         let weight_rows = out.len() / count;
         for index in 0..weight_rows {
             weight.row(rows.start + group * WEIGHT_ROWS + index, &mut decoded);
             for (at, &w) in (index * columns..).zip(&decoded) {
                 (values[at], magnitudes[at], squares[at]) = (f64::from(w), w.abs(), w * w);
+            }
+            if !terms.squares.is_empty() {
+                for (sum, &w) in of_columns.iter_mut().zip(&decoded) {
+                    sum.weights += f64::from(w);
+                    sum.squares += f64::from(w) * f64::from(w);
+                }
             }
         }
         for start in (0..columns).step_by(COLUMNS) {
@@ -108,10 +146,11 @@ fn sums_of(terms: &Terms, weight: &PackedMatrix, rows: Range<usize>, out: &mut [
             }
         }
     }
+    of_columns
 }
 
 /// `sum a b`, with sums side by side for the compiler to fill vectors with.
-fn dot<T, const LANES: usize>(a: &[T], b: &[T]) -> T
+pub(crate) fn dot<T, const LANES: usize>(a: &[T], b: &[T]) -> T
 where
     T: Copy + Default + std::ops::AddAssign + std::ops::Mul<Output = T>,
 {
@@ -157,23 +196,32 @@ mod tests {
     /// Widths, rows and weight rows that no chunk divides; enough of them for several threads.
     #[test]
     fn sums_are_those_of_a_plain_loop() {
+        let close = |a: f64, b: f64, within: f64| (a - b).abs() <= within * b.abs();
         for (weight_rows, columns, rows) in [(1, 7, 1), (6, 300, 3), (1027, 1031, 5)] {
             let (matrix, terms) = product(TensorType::F16, weight_rows, columns, rows);
             let sums = sums(&terms, &matrix);
             let mut weights = vec![0.0; columns];
+            let mut of_columns = vec![ColumnSum::default(); columns];
             for output in 0..weight_rows {
                 matrix.row(output, &mut weights);
+                for (sum, &w) in of_columns.iter_mut().zip(&weights) {
+                    sum.weights += f64::from(w);
+                    sum.squares += f64::from(w).powi(2);
+                }
                 for row in 0..rows {
                     let x = &terms.values[row * columns..][..columns];
                     let terms = || x.iter().zip(&weights).map(|(x, &w)| x * f64::from(w));
-                    let sum = sums[output * rows + row];
-                    let close = |a: f64, b: f64, within: f64| (a - b).abs() <= within * b.abs();
+                    let sum = sums.outputs[output * rows + row];
                     let magnitude: f64 = terms().map(f64::abs).sum();
                     assert!((sum.product - terms().sum::<f64>()).abs() <= 1e-12 * magnitude);
                     assert!(close(f64::from(sum.magnitude), magnitude, 1e-5));
                     let squares = terms().map(|term| term * term).sum();
                     assert!(close(f64::from(sum.square), squares, 1e-5));
                 }
+            }
+            for (sum, expected) in sums.columns.iter().zip(&of_columns) {
+                assert!((sum.weights - expected.weights).abs() <= 1e-9 * expected.squares.sqrt());
+                assert!(close(sum.squares, expected.squares, 1e-9));
             }
         }
     }
