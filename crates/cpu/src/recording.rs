@@ -20,7 +20,7 @@ use crate::work::{Progress, Work};
 use pianola_formats::TensorSource;
 use pianola_plan::{
     Ceilings, DeviceError, DeviceId, KernelTime, LogitsTo, Plan, PlayStatistics, Recording, Step,
-    TensorId,
+    TensorId, size_text,
 };
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -94,11 +94,12 @@ impl CpuRecording {
             let second = match form {
                 0 => String::new(),
                 _ => format!(
-                    " and their second form, which --prompt-weights off leaves out ({form} bytes)"
+                    " and their int8 copy of {}, which --prompt-weights off leaves out",
+                    size_text(form)
                 ),
             };
             return Err(out_of_memory(
-                &format!("the weights{second} ({available} bytes are available)"),
+                &format!("the weights{second}, with {} free", size_text(available)),
                 needed,
             ));
         }

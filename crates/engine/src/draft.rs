@@ -7,6 +7,7 @@ use crate::engine::apply_pages;
 use crate::error::EngineError;
 use crate::load::Engine;
 use crate::sampler::Sampler;
+use crate::text::Text;
 
 /// One lane to guess for.
 pub(crate) struct Guess<'a> {
@@ -22,6 +23,41 @@ pub(crate) struct Guess<'a> {
     pub guesses: &'a mut Vec<u32>,
 }
 
+/// The tokens of a model.
+#[derive(Clone, Copy)]
+pub struct Vocabulary<'a> {
+    /// Name of the model.
+    pub model: &'a str,
+    /// Number of tokens.
+    pub tokens: usize,
+    /// Tokeniser, if the model has one.
+    pub text: Option<&'a Text>,
+}
+
+impl Vocabulary<'_> {
+    fn of(engine: &Engine) -> Vocabulary<'_> {
+        let Engine { name, config, text, .. } = engine;
+        Vocabulary { model: name, tokens: config.vocabulary, text: text.as_deref() }
+    }
+}
+
+/// Checks that a draft model can guess for another: each token must mean the same in both.
+pub fn check_draft(draft: Vocabulary<'_>, main: Vocabulary<'_>) -> Result<(), EngineError> {
+    let unfit = |reason: String| Err(EngineError::Draft { draft: draft.model.into(), reason });
+    if draft.tokens != main.tokens {
+        let Vocabulary { model, tokens, .. } = main;
+        return unfit(format!("it has {} tokens, and {model} has {tokens}", draft.tokens));
+    }
+    if let (Some(own), Some(others)) = (draft.text, main.text) {
+        let differs =
+            |&token: &u32| own.tokenizer.token_bytes(token) != others.tokenizer.token_bytes(token);
+        if let Some(token) = (0..draft.tokens as u32).find(differs) {
+            return unfit(format!("token {token} is another than in {}", main.model));
+        }
+    }
+    Ok(())
+}
+
 /// The smaller model.
 pub(crate) struct Drafter {
     engine: Box<Engine>,
@@ -32,22 +68,11 @@ pub(crate) struct Drafter {
 impl Drafter {
     /// Whether `draft` can guess for `main`: they must mean the same by every token.
     pub fn new(draft: Engine, main: &Engine) -> Result<Drafter, EngineError> {
-        let unfit = |reason: String| Err(EngineError::Draft { draft: draft.name.clone(), reason });
-        let (own, others) = (draft.config.vocabulary, main.config.vocabulary);
-        if own != others {
-            return unfit(format!("it has {own} tokens, and {} has {others}", main.name));
-        }
-        if let (Some(own), Some(others)) = (&draft.text, &main.text) {
-            let differs = |&token: &u32| {
-                own.tokenizer.token_bytes(token) != others.tokenizer.token_bytes(token)
-            };
-            if let Some(token) = (0..draft.config.vocabulary as u32).find(differs) {
-                return unfit(format!("token {token} is another than in {}", main.name));
-            }
-        }
+        check_draft(Vocabulary::of(&draft), Vocabulary::of(main))?;
         let (lanes, wanted) = (draft.plan().options.sequences, main.plan().options.sequences);
         if lanes != wanted {
-            return unfit(format!("it has {lanes} lanes, and {} has {wanted}", main.name));
+            let reason = format!("it has {lanes} lanes, and {} has {wanted}", main.name);
+            return Err(EngineError::Draft { draft: draft.name.clone(), reason });
         }
         Ok(Drafter { engine: Box::new(draft), played: vec![Vec::new(); lanes] })
     }

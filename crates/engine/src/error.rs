@@ -1,5 +1,5 @@
 use pianola_model::ModelError;
-use pianola_plan::{DeviceError, PlanError};
+use pianola_plan::{DeviceError, PlanError, size_text};
 
 /// Why the engine cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +51,26 @@ pub enum EngineError {
         layers_asked: bool,
         /// Whether the context was asked for.
         context_asked: bool,
+    },
+    /// The only device has no room for the model, even with the shortest context.
+    #[error(
+        "{device} has no room for the model: {} for weights, {} for working memory and {} for keys \
+         and values of {context} tokens; {} are free, and an eighth of that is left to other programs",
+        size_text(*.weights), size_text(*.working), size_text(*.kv), size_text(*.free)
+    )]
+    NoRoomForModel {
+        /// The device.
+        device: String,
+        /// Bytes of weights.
+        weights: u64,
+        /// Bytes of everything else but keys and values.
+        working: u64,
+        /// Bytes of keys and values of one sequence.
+        kv: u64,
+        /// Its tokens.
+        context: usize,
+        /// Bytes that are free.
+        free: u64,
     },
     /// Layers are to be split between devices, and there is one.
     #[error("layers can be split only between several devices, and there is one")]
@@ -276,7 +296,7 @@ impl EngineError {
             DeviceLost(_) => ErrorKind::DeviceLost,
             Device(error) => device_kind(error),
             StepFailed { kind, .. } => *kind,
-            NoRoom { .. } | PagesInUse => ErrorKind::OutOfMemory,
+            NoRoom { .. } | NoRoomForModel { .. } | PagesInUse => ErrorKind::OutOfMemory,
             Stopped => ErrorKind::Stopped,
             Model(_) | Plan(_) | Text(_) | Unreadable { .. } | Lanes { .. } | Draft { .. } => {
                 ErrorKind::Load

@@ -61,6 +61,7 @@ pub use check::{
     CheckEvent, CheckIssue, CheckOptions, CheckSection, CheckSubject, Coverage, DeviceCheck, check,
 };
 pub use constraint::Constraint;
+pub use draft::{Vocabulary, check_draft};
 pub use embed::Pooling;
 pub use error::{EngineError, ErrorKind};
 pub use evaluate::{Comparison, Deviation, Perplexity, compare, log_softmax_at, perplexity};

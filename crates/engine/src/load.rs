@@ -65,7 +65,7 @@ impl Engine {
         let start = Instant::now();
         let file = ModelFile::open(path)?;
         let config = file.config()?;
-        let plan = Engine::plan_of(&file, &config, &options)?;
+        let plan = plan(&config, file.source(), &options)?.checked()?;
         let open = start.elapsed().as_secs_f64();
         let start = Instant::now();
         let text = Text::of(&file)?;
@@ -101,7 +101,7 @@ impl Engine {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Engine, EngineError> {
         let weights = random_weights(&config, ty);
-        let plan = plan(&config, &weights, &options)?;
+        let plan = plan(&config, &weights, &options)?.checked()?;
         Engine::record(name, config, None, plan, &weights, options, progress)
     }
 
@@ -112,7 +112,7 @@ impl Engine {
         options: &LoadOptions,
     ) -> Result<Plan, EngineError> {
         let config = shape.config();
-        plan(&config, &random_weights(&config, ty), options)
+        Ok(plan(&config, &random_weights(&config, ty), options)?.plan)
     }
 
     /// The plan of a file that is not here: of a known shape, in the types of its quantisation.
@@ -122,16 +122,25 @@ impl Engine {
         options: &LoadOptions,
     ) -> Result<Plan, EngineError> {
         let config = shape.config();
-        plan(&config, &mixture.weights(&config), options)
+        Ok(plan(&config, &mixture.weights(&config), options)?.plan)
     }
 
-    /// The plan that loading with these options would record.
+    /// The plan that loading with these options would record. Memory need not hold it.
     pub fn plan_of(
         file: &ModelFile,
         config: &Config,
         options: &LoadOptions,
     ) -> Result<Plan, EngineError> {
-        plan(config, file.source(), options)
+        Ok(plan(config, file.source(), options)?.plan)
+    }
+
+    /// Checks that a model can be loaded with these options, as far as its plan shows.
+    pub fn check_room(
+        file: &ModelFile,
+        config: &Config,
+        options: &LoadOptions,
+    ) -> Result<(), EngineError> {
+        plan(config, file.source(), options)?.checked().map(|_| ())
     }
 
     fn record(
@@ -309,7 +318,7 @@ impl Engine {
     ) -> Result<ReferenceModel, EngineError> {
         let config = shape.config();
         let weights = random_weights(&config, ty);
-        Ok(ReferenceModel::new(plan(&config, &weights, options)?, &weights)?)
+        Ok(ReferenceModel::new(plan(&config, &weights, options)?.plan, &weights)?)
     }
 
     /// How long loading took.
@@ -353,7 +362,7 @@ fn plan(
     config: &Config,
     source: &dyn TensorSource,
     options: &LoadOptions,
-) -> Result<Plan, EngineError> {
+) -> Result<Planned, EngineError> {
     let graph = pianola_model::graph(config, source, options.quantize)?;
     let converted =
         |weight: &WeightSpec| source.info(&weight.name).is_some_and(|info| info.ty != weight.ty);

@@ -118,7 +118,7 @@ pub(crate) fn plan(
     graph: Graph,
     options: PlanOptions,
     asked: &LoadOptions,
-) -> Result<Plan, EngineError> {
+) -> Result<Planned, EngineError> {
     let devices = &asked.devices;
     let request = SplitRequest {
         layers: graph.layers,
@@ -137,17 +137,19 @@ pub(crate) fn plan(
     let all_devices = asked.all_devices();
     let placed = placed_parts(asked)?;
     let planner = Planner { graph, options, devices, all_devices, placed };
-    let mut plan = match devices.len() {
-        1 => planner.on_one(request),
-        _ => planner.on_several(request),
-    }?;
-    remark_inexact(&mut plan, &planner);
-    offer_products(&mut plan, asked)?;
+    let mut planned = match devices.len() {
+        1 => planner.on_one(request)?,
+        _ => Planned { plan: planner.on_several(request)?, refusal: None },
+    };
+    let plan = &mut planned.plan;
+    remark_inexact(plan, &planner);
+    offer_products(plan, asked)?;
     let devices = plan.devices_among(&asked.all_devices());
     for (id, device) in plan.device_ids().zip(devices) {
-        plan.remarks.extend(device.remarks(&plan, id));
+        let remarks = device.remarks(plan, id);
+        plan.remarks.extend(remarks);
     }
-    Ok(plan)
+    Ok(planned)
 }
 
 /// Says where an exact plan has parts on a device that does not compute exactly.
@@ -235,6 +237,38 @@ fn offer_products(plan: &mut Plan, asked: &LoadOptions) -> Result<(), EngineErro
         }
     }
     Ok(())
+}
+
+/// A plan, and why it must not be loaded if memory does not hold it.
+pub(crate) struct Planned {
+    pub plan: Plan,
+    pub refusal: Option<EngineError>,
+}
+
+impl Planned {
+    /// The plan, if it may be loaded.
+    pub fn checked(self) -> Result<Plan, EngineError> {
+        self.refusal.map_or(Ok(self.plan), Err)
+    }
+}
+
+/// Memory of the only device, and what a model takes of it beside keys and values.
+struct Room {
+    free: u64,
+    weights: u64,
+    working: u64,
+}
+
+impl Room {
+    /// Bytes for keys and values. An eighth of the memory is left to other programs.
+    fn for_kv(&self) -> u64 {
+        (self.free - self.free / 8).saturating_sub(self.weights + self.working)
+    }
+
+    fn refusal(&self, device: String, kv: u64, context: usize) -> EngineError {
+        let Room { free, weights, working } = *self;
+        EngineError::NoRoomForModel { device, weights, working, kv, context, free }
+    }
 }
 
 struct Planner<'a> {
@@ -365,32 +399,51 @@ impl Planner<'_> {
     }
 
     /// Plans everything on one device, with KV pages in what the weights leave of its memory.
-    fn on_one(&self, request: SplitRequest) -> Result<Plan, EngineError> {
+    fn on_one(&self, request: SplitRequest) -> Result<Planned, EngineError> {
         let device = &self.devices[0];
-        let largest = self.plan(&request.best(), None)?;
-        let budget = match (self.options.kv_bytes, device.memory()) {
-            (Some(bytes), _) => Some(bytes),
-            (None, None) => None,
-            (None, Some(available)) => {
-                let needed = same_memory(&largest, &self.all_devices, device.as_ref())?;
-                // A second form of the weights is listed where there is plenty of memory, or where it was asked for.
-                let needed =
-                    needed.iter().filter(|allocation| allocation.kind != AllocationKind::Kv);
-                let taken: u64 = needed.map(|allocation| allocation.bytes).sum();
-                // Weights that do not fit are refused when they are loaded; an eighth is left to
-                // others.
-                let fits = taken <= available;
-                fits.then(|| (available - available / 8).saturating_sub(taken))
-            }
+        let room = match self.options.kv_bytes {
+            Some(_) => None,
+            None => self.room(request, device.as_ref())?,
         };
+        let budget = self.options.kv_bytes.or(room.as_ref().map(Room::for_kv));
         let mut fits = |split: &Split| match self.plan(split, budget) {
             Ok(_) => Ok(true),
             Err(PlanError::KvBudget { .. }) => Ok(false),
             Err(error) => Err(error),
         };
-        let shortest = request.split(&[], request.contexts().0);
-        let split = choose(request, &mut fits)?.unwrap_or(shortest);
-        Ok(self.plan(&split, budget)?)
+        let found = choose(request, &mut fits)?;
+        let split = found.unwrap_or_else(|| request.split(&[], request.contexts().0));
+        match (self.plan(&split, budget), room) {
+            // One sequence, to show what is needed.
+            (Err(PlanError::KvBudget { needed, context, .. }), Some(room)) => Ok(Planned {
+                plan: self.plan(&split, Some(needed))?,
+                refusal: Some(room.refusal(device.description(), needed, context)),
+            }),
+            (plan, _) => Ok(Planned { plan: plan?, refusal: None }),
+        }
+    }
+
+    /// What the only device has; none if the system does not report it.
+    fn room(
+        &self,
+        request: SplitRequest,
+        device: &dyn Device,
+    ) -> Result<Option<Room>, EngineError> {
+        let Some(free) = device.memory() else { return Ok(None) };
+        let largest = self.plan(&request.best(), None)?;
+        let needed = same_memory(&largest, &self.all_devices, device)?;
+        let of = |wanted: &dyn Fn(AllocationKind) -> bool| -> u64 {
+            let alike = needed.iter().filter(|allocation| wanted(allocation.kind));
+            alike.map(|allocation| allocation.bytes).sum()
+        };
+        // A second form of the weights is listed if it was asked for, or if memory is plenty.
+        Ok(Some(Room {
+            free,
+            weights: of(&|kind| {
+                matches!(kind, AllocationKind::Weights | AllocationKind::PromptWeights)
+            }),
+            working: of(&|kind| kind == AllocationKind::Working),
+        }))
     }
 
     /// Why not even `plan`, the least that may be put on the first device, fits there.

@@ -109,29 +109,41 @@ fn wrong_device() -> String {
         .to_string()
 }
 
-/// Says in a short line what was chosen where the choice was ours, once a process, or in a long
-/// one each time to those who asked for more.
-fn tell(choice: &DeviceChoice, short: &str, long: &str, console: Console) {
-    static TOLD: AtomicBool = AtomicBool::new(false);
+/// When a choice of `auto` is shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Announce {
+    /// In a line when the device is opened.
+    Now,
+    /// By the command itself, beside its result.
+    WithResult,
+}
+
+/// Shows what was chosen: with -v always and in full.
+fn announce(choice: &DeviceChoice, when: Announce, short: &str, long: &str, console: Console) {
+    static SHOWN: AtomicBool = AtomicBool::new(false);
     console.detail(&format!("device: {long}"));
-    let ours = choice.main == MainDevice::Auto && !console.verbose;
-    if ours && !TOLD.swap(true, Ordering::Relaxed) {
+    let ours = choice.main == MainDevice::Auto && when == Announce::Now && !console.verbose;
+    // A command may open the device twice.
+    if ours && !SHOWN.swap(true, Ordering::Relaxed) {
         console.notice(&format!("device: {short}"));
     }
 }
 
-/// Opens the GPUs that were asked for; none where the processor computes. Says what was chosen and
-/// why.
-pub fn open(choice: &DeviceChoice, console: Console) -> Result<Vec<Arc<Gpu>>, Failure> {
+/// Opens the GPUs that were asked for; none if the CPU computes.
+pub fn open(
+    choice: &DeviceChoice,
+    when: Announce,
+    console: Console,
+) -> Result<Vec<Arc<Gpu>>, Failure> {
     let found = |gpu: Arc<Gpu>, why: &str| {
         let GpuDescription { name, driver, kind, .. } = gpu.description();
         let long = format!("vulkan, {name} ({kind}, {driver}), {why}");
-        tell(choice, &format!("vulkan ({name})"), &long, console);
+        announce(choice, when, &format!("vulkan ({name})"), &long, console);
         gpu
     };
     match &choice.main {
         MainDevice::Cpu => {
-            tell(choice, "cpu", "cpu, as asked", console);
+            announce(choice, when, "cpu", "cpu, as asked", console);
             Ok(Vec::new())
         }
         MainDevice::Vulkan(selections) => {
@@ -151,8 +163,8 @@ pub fn open(choice: &DeviceChoice, console: Console) -> Result<Vec<Arc<Gpu>>, Fa
         MainDevice::Auto => match Gpu::open(&Selection::Best) {
             Ok(gpu) => Ok(vec![found(gpu, "the best there is (--device auto)")]),
             Err(reason) => {
-                let short = "cpu (no GPU can be used here; -v says why)";
-                tell(choice, short, &format!("cpu, because {reason}"), console);
+                let long = format!("cpu, because {reason}");
+                announce(choice, when, "cpu (no usable GPU; -v shows why)", &long, console);
                 Ok(Vec::new())
             }
         },

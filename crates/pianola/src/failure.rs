@@ -144,6 +144,15 @@ impl From<EngineError> for Failure {
                 };
                 Failure::Memory(format!("{error}; {advice}"))
             }
+            EngineError::NoRoomForModel { weights, working, free, .. } => {
+                let advice = match weights + working < free - free / 8 {
+                    true => {
+                        "ask for a smaller --context or for --kv-type q8_0, or take a smaller model"
+                    }
+                    false => "take a smaller model or quantisation, or close other programs",
+                };
+                Failure::Memory(format!("{error}; {advice} (`pianola list --all` shows what fits)"))
+            }
             EngineError::Plan(error) => error.into(),
             EngineError::Model(error) => error.into(),
             _ => match error.kind() {

@@ -35,6 +35,7 @@ mod terminal;
 mod tuned;
 mod version;
 mod visible;
+mod wrap;
 
 use std::process::ExitCode;
 

@@ -4,13 +4,13 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use pianola_engine::{Engine, EngineError, LoadOptions, Request, Speculation, Text};
+use pianola_engine::{Engine, EngineError, LoadOptions, Request, Speculation, Text, Vocabulary};
 pub use pianola_hub::Located;
 use pianola_hub::catalogue::{self, Entry};
 use pianola_hub::obtain::{self, Freshness, stem};
 use pianola_hub::{Resolved, Store, StoreError};
 use pianola_model::ModelFile;
-use pianola_plan::{DeviceId, PAGE_TOKENS, Plan, PlanError, size_text};
+use pianola_plan::{DeviceId, PAGE_TOKENS, Plan, size_text};
 use pianola_vulkan::VulkanDevice;
 
 use crate::console::Console;
@@ -108,7 +108,7 @@ pub fn load(model: &Located, options: LoadOptions, console: Console) -> Result<E
         console.bar("loading [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, {eta} left");
     let asked = options.clone();
     let engine = Engine::load(&model.path, options, &mut |done, all| bar.reach(done, all))
-        .map_err(|error| load_failure(error, &asked).about(&model.path))?;
+        .map_err(|error| Failure::from(error).about(&model.path))?;
     drop(bar);
     tell_fit(engine.plan(), &asked, console);
     let idle = engine.plan().segmentations.len() == 1 && asked.place.is_empty();
@@ -141,16 +141,6 @@ pub fn load(model: &Located, options: LoadOptions, console: Console) -> Result<E
     Ok(engine)
 }
 
-/// Why a model was not loaded. A budget for keys and values that nobody asked for is what memory leaves.
-pub fn load_failure(error: EngineError, asked: &LoadOptions) -> Failure {
-    match error {
-        EngineError::Plan(PlanError::KvBudget { .. }) if asked.kv_memory.is_none() => {
-            Failure::Memory(format!("{error} (--context)"))
-        }
-        _ => error.into(),
-    }
-}
-
 /// Loads a model as [`load`] does, and the smaller one that guesses for it, if one was requested.
 pub fn load_with_draft(
     model: &Located,
@@ -163,6 +153,7 @@ pub fn load_with_draft(
         None => None,
         Some(name) => {
             let located = locate(name, console)?;
+            check_draft(&located, model)?;
             let config = ModelFile::open(&located.path)?.config()?;
             let wanted = options.context.unwrap_or(config.context);
             if wanted > config.context {
@@ -202,6 +193,19 @@ pub fn load_with_draft(
         engine.set_speculation(Speculation::Lookup)?;
     }
     Ok(engine)
+}
+
+/// Refuses a draft model of another vocabulary before either is loaded.
+fn check_draft(draft: &Located, main: &Located) -> Result<(), Failure> {
+    let read = |model: &Located| -> Result<(usize, Option<Text>), Failure> {
+        let file = ModelFile::open(&model.path)?;
+        let text = Text::of(&file).map_err(|error| Failure::from(error).about(&model.path))?;
+        Ok((file.config()?.vocabulary, text))
+    };
+    let ((own, own_text), (others, others_text)) = (read(draft)?, read(main)?);
+    let draft = Vocabulary { model: &draft.label, tokens: own, text: own_text.as_ref() };
+    let main = Vocabulary { model: &main.label, tokens: others, text: others_text.as_ref() };
+    Ok(pianola_engine::check_draft(draft, main)?)
 }
 
 /// Reports what the GPU's memory forced on a model without a request for it: layers on another

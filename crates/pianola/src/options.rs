@@ -1,6 +1,7 @@
 //! Options that several commands share.
 
 use std::ffi::{OsStr, OsString};
+use std::num::IntErrorKind;
 use std::sync::Arc;
 
 use clap::Args;
@@ -12,7 +13,7 @@ use pianola_plan::{KvType, Numeric, PromptWeights};
 use pianola_vulkan::{Decode, VulkanOptions};
 
 use crate::console::{Console, count};
-use crate::device::{self, DeviceChoice, NpuUse};
+use crate::device::{self, Announce, DeviceChoice, NpuUse};
 use crate::failure::Failure;
 use crate::npu_device::{self, NpuArguments};
 use crate::tuned;
@@ -203,9 +204,18 @@ impl ComputeOptions {
         }
     }
 
-    /// Options to load a model with: opens the device, and says which in a line.
+    /// Options to load a model with. Opens the device; the command's result names it.
     pub fn load(&self, console: Console) -> Result<LoadOptions, Failure> {
-        let gpus = device::open(&self.device, console)?;
+        self.load_and(Announce::WithResult, console)
+    }
+
+    /// The same for a command whose result does not name the device: a line does.
+    pub fn load_announced(&self, console: Console) -> Result<LoadOptions, Failure> {
+        self.load_and(Announce::Now, console)
+    }
+
+    fn load_and(&self, announce: Announce, console: Console) -> Result<LoadOptions, Failure> {
+        let gpus = device::open(&self.device, announce, console)?;
         let gpus: Vec<VulkanOptions> = gpus
             .into_iter()
             .map(|gpu| VulkanOptions {
@@ -231,16 +241,21 @@ impl ComputeOptions {
         tell_threads(self.threads, console);
         let has_gpu = !gpus.is_empty();
         if !has_gpu {
+            let alone = npu.device.is_none();
             let idle = [
                 ("--gpu-memory", self.gpu_memory.is_some()),
                 ("--gpu-host-memory", self.gpu_host_memory),
                 ("--decode", self.decode() == Decode::Chained),
+                ("--overlap off", self.overlap == "off" && alone),
                 ("--tokens-per-submit", self.tokens_per_submit.is_some()),
                 ("--layers-on-gpu", self.layers_on_gpu.is_some_and(|layers| layers > 0)),
             ];
             for (option, _) in idle.iter().filter(|(_, given)| *given) {
-                console.notice(&format!("{option} has no effect: the processor computes"));
+                console.notice(&format!("{option} has no effect: the CPU computes"));
             }
+        } else if let Some(level) = self.simd {
+            console
+                .notice(&format!("--simd {level} has no effect on layers that the GPU computes"));
         }
         let mut cpu = self.cpu();
         if has_gpu && cpu.prompt_weights == PromptWeights::On {
@@ -320,25 +335,38 @@ pub fn chosen(number: Option<usize>) -> Option<usize> {
 
 /// A number of at least zero.
 pub fn natural(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| "it must be a whole number of at least 0".to_string())
+    whole(text, 0)
 }
 
 /// A number of at least one.
 pub fn positive(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(0) => Err("it must be at least 1".to_string()),
-        Ok(number) => Ok(number),
-        Err(_) => Err("it must be a whole number of at least 1".to_string()),
+    whole(text, 1)
+}
+
+fn whole(text: &str, least: usize) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(number) if number >= least => Ok(number),
+        Err(error) if *error.kind() == IntErrorKind::PosOverflow => {
+            Err(format!("it must be at most {}", usize::MAX))
+        }
+        _ => Err(format!("it must be a whole number of at least {least}")),
     }
 }
 
-/// A number of threads; 0 where -1 leaves it to us.
+/// More threads than this only wait for each other: four for each core, and 16 on any machine.
+fn most_threads() -> usize {
+    (4 * pianola_cpu::describe().cores).max(16)
+}
+
+/// A number of threads; 0 for -1, which is the default.
 pub fn threads(text: &str) -> Result<usize, String> {
-    const MOST: i64 = 1024;
-    match text.parse() {
-        Ok(-1) => Ok(0),
-        Ok(number @ 1..=MOST) => Ok(number as usize),
-        _ => Err(format!("it must be a whole number between 1 and {MOST}, or -1 for the default")),
+    let most = most_threads();
+    match text.parse::<usize>() {
+        _ if text == "-1" => Ok(0),
+        Ok(number) if (1..=most).contains(&number) => Ok(number),
+        _ => Err(format!(
+            "it must be a whole number between 1 and {most} on this machine, or -1 for the default"
+        )),
     }
 }
 
@@ -369,7 +397,11 @@ mod tests {
     fn counts_are_positive() {
         assert_eq!(positive("3"), Ok(3));
         assert!(positive("0").is_err() && positive("-1").is_err() && positive("x").is_err());
-        assert!(threads("100000").is_err() && threads("0").is_err() && threads("-2").is_err());
+        let huge = "99999999999999999999";
+        assert_eq!(positive(huge), Err(format!("it must be at most {}", usize::MAX)));
+        assert!(most_tokens(huge).unwrap_err().contains("or -1 for no bound"));
+        assert!(threads("100000").unwrap_err().contains(&most_threads().to_string()));
+        assert!(threads("0").is_err() && threads("-2").is_err());
         assert_eq!((threads("-1"), threads("8")), (Ok(0), Ok(8)));
         assert_eq!((context("0"), context("64")), (Ok(0), Ok(64)));
         assert_eq!((chosen(Some(0)), chosen(Some(64))), (None, Some(64)));

@@ -1,11 +1,13 @@
 //! What a generation cost, for people and for machines.
 
 use pianola_engine::{Answer, Engine, Finish};
+use pianola_plan::DeviceId;
 use serde_json::{Value, json};
 use std::sync::OnceLock;
 use std::time::Instant;
 
 use crate::console::count;
+use crate::device::{DeviceChoice, MainDevice};
 
 static STARTED: OnceLock<Instant> = OnceLock::new();
 
@@ -73,6 +75,42 @@ fn generation_speed(answer: &Answer) -> Option<f64> {
     speed(answer.usage.generated_tokens.saturating_sub(1), answer.timing.generation_seconds)
 }
 
+/// The devices of a model in a few words. If the device was not chosen by the user, says why a GPU is
+/// not among them.
+pub fn devices_in_short(engine: &Engine, choice: &DeviceChoice) -> String {
+    let plan = engine.plan();
+    let has_gpu = plan.devices.iter().any(|device| device.asynchronous);
+    let name = |id: DeviceId| match plan.devices[id.0].asynchronous {
+        true => engine.devices()[id.0].description(),
+        false => plan.devices[id.0].name.clone(),
+    };
+    let head = plan.head_device();
+    let others = plan.device_ids().filter(|&id| id != head);
+    let names: Vec<String> = std::iter::once(head).chain(others).map(name).collect();
+    let why = match choice.main == MainDevice::Auto && !has_gpu {
+        true => " (no usable GPU)",
+        false => "",
+    };
+    format!("{}{why}", names.join(" and "))
+}
+
+/// One line about an answer: where it was computed, how much, how fast.
+pub fn short_line(engine: &Engine, answer: &Answer, model: &str, choice: &DeviceChoice) -> String {
+    let on = devices_in_short(engine, choice);
+    let tokens = count(answer.usage.generated_tokens, "token");
+    if engine.emulated_device().is_some() {
+        return format!("{model} on {on}: {tokens}");
+    }
+    let seconds = answer.timing.prompt_seconds + answer.timing.generation_seconds;
+    let speed = generation_speed(answer).map(|speed| format!(", {speed:.1} tokens/s"));
+    let guesses = match (answer.usage.accepted_tokens, answer.usage.drafted_tokens) {
+        (_, 0) => String::new(),
+        (right, all) => format!(", {right} of {all} guesses right"),
+    };
+    let speed = speed.unwrap_or_default();
+    format!("{model} on {on}: {tokens} in {seconds:.1} s{speed}{guesses}")
+}
+
 /// An answer beside what the device could reach at best for its prompt and its generation. None
 /// where there was nothing to do, or nothing could be measured.
 pub struct Statistics<'a> {
@@ -127,7 +165,8 @@ impl Statistics<'_> {
             }
         };
         format!(
-            "{model} on {runs_on}: prompt {}{} ({} cached), generated {}{}{guessed}, ended by: {}, seed {}",
+            "{model} on {runs_on}: prompt {}{} ({} cached), generated {}{}{guessed}, \
+             ended by: {}, seed {}",
             count(answer.usage.prompt_tokens, "token"),
             at(prompt_speed(answer), self.prompt_ceiling),
             answer.usage.cached_tokens,
@@ -164,7 +203,7 @@ fn finish_text(finish: Finish) -> &'static str {
         Finish::StopToken => "stop token",
         Finish::StopText => "stop text",
         Finish::Complete => "complete",
-        Finish::MaxTokens => "as many tokens as asked for",
+        Finish::MaxTokens => "token limit",
         Finish::ContextFull => "context full",
         Finish::Cancelled => "interrupted",
     }

@@ -2,11 +2,12 @@
 //! line, and not shown in the middle of the answer.
 
 #[cfg(unix)]
-pub use unix::{Silence, end_when_quiet, mark_pastes, restore, up, width};
+pub use unix::{Silence, end_when_quiet, mark_pastes, output_width, restore, up, width};
 
 #[cfg(unix)]
 mod unix {
     use std::io::{self, IsTerminal, Write};
+    use std::os::fd::BorrowedFd;
     use std::sync::{Mutex, MutexGuard};
 
     use rustix::termios::{
@@ -93,13 +94,22 @@ mod unix {
 
     /// Columns of the terminal that standard error is.
     pub fn width() -> Option<usize> {
-        let size = tcgetwinsize(rustix::stdio::stderr()).ok()?;
+        columns(rustix::stdio::stderr())
+    }
+
+    /// Columns of the terminal that standard output is.
+    pub fn output_width() -> Option<usize> {
+        columns(rustix::stdio::stdout())
+    }
+
+    fn columns(terminal: BorrowedFd) -> Option<usize> {
+        let size = tcgetwinsize(terminal).ok()?;
         (size.ws_col > 0).then_some(usize::from(size.ws_col))
     }
 }
 
 #[cfg(not(unix))]
-pub use other::{Silence, end_when_quiet, mark_pastes, restore, up, width};
+pub use other::{Silence, end_when_quiet, mark_pastes, output_width, restore, up, width};
 
 /// Consoles elsewhere are left to the line editor.
 #[cfg(not(unix))]
@@ -123,6 +133,10 @@ mod other {
     pub fn restore() {}
 
     pub fn width() -> Option<usize> {
+        None
+    }
+
+    pub fn output_width() -> Option<usize> {
         None
     }
 }

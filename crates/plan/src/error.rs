@@ -22,7 +22,7 @@ pub enum DeviceError {
     #[error(transparent)]
     File(#[from] pianola_formats::Error),
     /// Memory the plan needs is not there.
-    #[error("{device} has no room for {what}: {bytes} bytes could not be allocated")]
+    #[error("{device} has no room for {what}: {} could not be allocated", crate::size_text(*.bytes))]
     OutOfMemory {
         /// Device.
         device: String,

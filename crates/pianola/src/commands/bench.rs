@@ -145,19 +145,18 @@ impl Arguments {
         })
     }
 
-    fn load_options(
-        &self,
-        bench: &BenchOptions,
-        scenario: Option<&ChatScenario>,
-        console: Console,
-    ) -> Result<LoadOptions, Failure> {
+    /// Tokens of context that the tests need.
+    fn needed_context(&self) -> usize {
+        self.scenario().as_ref().map_or(self.bench().context(), ChatScenario::context)
+    }
+
+    fn load_options(&self, console: Console) -> Result<LoadOptions, Failure> {
         let mut options = self.compute.load(console)?;
-        let needed = scenario.map_or(bench.context(), ChatScenario::context);
         options.context = match self.context {
-            None => Some(needed),
+            None => Some(self.needed_context()),
             given => chosen(given),
         };
-        options.lanes = match (self.lanes.iter().max(), scenario) {
+        options.lanes = match (self.lanes.iter().max(), &self.scenario) {
             (Some(&lanes), _) => lanes,
             (None, Some(_)) => DEFAULT_LANES,
             (None, None) => 1,
@@ -179,7 +178,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             "npu (emulated) has no speed, so that there is nothing to measure; leave out --emulate-npu",
         ));
     }
-    let options = arguments.load_options(&bench, scenario.as_ref(), console)?;
+    let options = arguments.load_options(console)?;
     if arguments.ablate {
         ablate::check(&options, &bench)?;
     }

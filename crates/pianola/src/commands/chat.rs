@@ -21,7 +21,7 @@ use crate::options::{
     most_tokens,
 };
 use crate::sampling::SamplingOptions;
-use crate::statistics::Statistics;
+use crate::statistics::{self, Statistics};
 use commands::Next;
 use lines::Lines;
 use transcript::Transcript;
@@ -90,6 +90,8 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     check_template(&engine, &located, console)?;
     let request = Request { sampling, ..Request::new(Vec::new()) };
     model::tell_sampling(&engine, &request, &arguments.compute, console);
+    let on = statistics::devices_in_short(&engine, &arguments.compute.device);
+    console.notice(&format!("model: {} on {on}", located.label));
     if lines.is_terminal() {
         console.notice("/help lists the commands, Ctrl-C stops an answer, Ctrl-D ends");
     }

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use std::sync::Arc;
 
 use crate::console::{self, Console};
-use crate::device::{self, DeviceChoice, NpuUse};
+use crate::device::{self, Announce, DeviceChoice, NpuUse};
 use crate::failure::Failure;
 use crate::model;
 use crate::npu_device::NpuArguments;
@@ -124,7 +124,7 @@ pub fn verdict(checks: &[DeviceCheck]) -> Result<(), Failure> {
 
 /// The devices to check, each by itself.
 fn devices(arguments: &Arguments, console: Console) -> Result<Vec<Arc<dyn Device>>, Failure> {
-    let gpus = device::open(&arguments.device, console)?;
+    let gpus = device::open(&arguments.device, Announce::WithResult, console)?;
     if !gpus.is_empty() {
         if arguments.simd.is_some() {
             return Err(Failure::usage("--simd is for the processor; add --device cpu"));

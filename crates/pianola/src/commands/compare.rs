@@ -155,7 +155,7 @@ impl Specification {
             ..ComputeOptions::default()
         };
         let located = model::locate(&self.model, console)?;
-        let mut options = compute.load(console)?;
+        let mut options = compute.load_announced(console)?;
         options.max_logit_rows = LOGIT_ROWS;
         options.context = Some(arguments.context);
         model::load(&located, options, console)

@@ -60,7 +60,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let texts = texts(arguments, console)?;
     arguments.output.as_deref().map_or(Ok(()), check_folder)?;
     let located = model::locate(arguments.model.name(), console)?;
-    let mut options = arguments.compute.load(console)?;
+    let mut options = arguments.compute.load_announced(console)?;
     options.context = chosen(arguments.context);
     let mut engine = model::load(&located, options, console)?;
     interrupt::install(Manner::Soon)?;

@@ -74,7 +74,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     };
     check_folder(&arguments.output)?;
     let located = model::locate(arguments.model.name(), console)?;
-    let mut options = arguments.compute.load(console)?;
+    let mut options = arguments.compute.load_announced(console)?;
     options.max_logit_rows = arguments.chunk;
     options.context = chosen(arguments.context);
     let mut engine = model::load(&located, options, console)?;

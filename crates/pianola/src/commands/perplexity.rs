@@ -44,7 +44,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let text = input::text_file(&arguments.file)?;
     let located = model::locate(arguments.model.name(), console)?;
-    let mut options = arguments.compute.load(console)?;
+    let mut options = arguments.compute.load_announced(console)?;
     options.max_logit_rows = LOGIT_ROWS;
     options.context = chosen(Some(arguments.context));
     let mut engine = model::load(&located, options, console)?;

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::generate::{Shown, generate, tell_origin};
 use crate::console::{self, Console, count};
+use crate::device::DeviceChoice;
 use crate::failure::Failure;
 use crate::input::{FirstWord, PromptSources, TokenInput, first_word};
 use crate::interrupt::{self, Manner, Working};
@@ -161,7 +162,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         extend(&mut all, start.object(&engine, &answer));
         all
     });
-    report(&engine, &located.label, &answer, json, console)?;
+    report(&engine, &located.label, &arguments.compute.device, &answer, json, console)?;
     if let Some(path) = &arguments.profile {
         profile::finish(&mut engine, path, console)?;
     }
@@ -189,10 +190,11 @@ fn extend(all: &mut Value, more: Value) {
     }
 }
 
-/// Says what an answer cost, and prints it where it is for a machine.
+/// Shows what an answer cost, and prints it if it is for a machine.
 fn report(
     engine: &Engine,
     label: &str,
+    choice: &DeviceChoice,
     answer: &Answer,
     json: Option<Value>,
     console: Console,
@@ -200,12 +202,17 @@ fn report(
     if json.is_none() && console.quiet {
         return Ok(());
     }
-    let statistics = Statistics::measure(engine, answer);
-    if let Some(mut all) = json {
-        extend(&mut all, statistics.object());
-        console::print_json_line(&all)?;
+    if json.is_some() || console.verbose {
+        let statistics = Statistics::measure(engine, answer);
+        if let Some(mut all) = json {
+            extend(&mut all, statistics.object());
+            console::print_json_line(&all)?;
+        }
+        console.detail(&statistics.line(label));
     }
-    console.notice(&statistics.line(label));
+    if !console.verbose {
+        console.notice(&statistics::short_line(engine, answer, label, choice));
+    }
     Ok(())
 }
 

@@ -34,7 +34,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     /// Enough for the one row that is measured.
     const CONTEXT: usize = 64;
-    let mut options = arguments.compute.load(console)?;
+    let mut options = arguments.compute.load_announced(console)?;
     options.context = Some(CONTEXT);
     let Some(VulkanDevice { options: VulkanOptions { gpu, .. }, .. }) = options.gpu().cloned()
     else {

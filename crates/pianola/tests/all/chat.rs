@@ -14,9 +14,9 @@ fn chat_follows_a_script() {
     assert!(run.err.contains("/reset         begin a new conversation"), "{run:#?}");
     assert!(run.err.contains("there is no command /nonsense"), "{run:#?}");
     assert!(run.err.contains("there is no answer yet"), "{run:#?}");
-    // Three answers; the second found the first turn in the cache. Each line is said twice for
-    // the two /stats.
-    assert_eq!(run.err.matches("tiny on cpu").count(), 3 + 2, "{run:#?}");
+    assert!(run.err.contains("model: tiny on cpu (no usable GPU)\n"), "{run:#?}");
+    // Three answers; the second found the first turn in the cache. The two /stats repeat a line.
+    assert_eq!(run.err.matches("tiny on cpu (").count(), 1 + 3 + 2, "{run:#?}");
     // All that was played before but the last token, whose logits nobody had asked for yet.
     assert_eq!(run.err.matches("(31 cached)").count(), 2, "{run:#?}");
     run.output();

@@ -134,7 +134,7 @@ fn auto_opens_an_npu_that_is_there() {
     };
     let expected = run(" --device cpu", "").output();
     let found = run("", "");
-    for words in ["device: cpu", "npu: npu (npu1, firmware 1.5.5.391, int8 by matmul_i8_128x16x64)"]
+    for words in ["tiny on cpu", "npu: npu (npu1, firmware 1.5.5.391, int8 by matmul_i8_128x16x64)"]
     {
         assert!(found.err.contains(words), "no '{words}': {found:#?}");
     }

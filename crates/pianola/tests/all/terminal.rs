@@ -61,10 +61,10 @@ fn lines_typed_ahead_are_kept_and_not_echoed() {
     terminal.press("first\rsecond\rthi");
     ready(&mut terminal);
     for _ in 0..2 {
-        terminal.expect("ended by: as many tokens as asked for");
+        terminal.expect("ended by: token limit");
     }
     terminal.say("rd");
-    terminal.expect("ended by: as many tokens as asked for");
+    terminal.expect("ended by: token limit");
     terminal.expect("> ");
     let file = folder.path.join("said.json");
     terminal.say(&format!("/save {}", file.display()));
@@ -161,7 +161,7 @@ fn messages_of_several_lines() {
 #[test]
 fn ctrl_c_ends_a_prompt_and_the_chat_goes_on() {
     let folder = Folder::new();
-    let mut terminal = smollm2(&folder, &["chat", "--temp", "0", "-n", "4"]);
+    let mut terminal = smollm2(&folder, &["chat", "-v", "--temp", "0", "-n", "4"]);
     // While it loads: longer than a line of a terminal, and kept all the same.
     terminal.expect("device: ");
     terminal.press(&format!("{}\r", long_text()));
@@ -198,6 +198,7 @@ fn ctrl_c_ends_an_answer() {
     terminal.expect("\n");
     terminal.expect("lighthouse");
     terminal.press("\u{3}");
+    terminal.expect("[interrupted]");
     terminal.expect("> ");
     terminal.say("/stats");
     terminal.expect("ended by: interrupted");
@@ -224,6 +225,30 @@ fn ctrl_c_ends_a_run() {
     terminal.expect(" ");
     terminal.press("\u{3}");
     assert_eq!(terminal.wait().code(), Some(130));
+}
+
+#[test]
+fn answers_break_between_words() {
+    const COLUMNS: usize = 40;
+    let folder = Folder::new();
+    let model = folder.model();
+    // Bytes that are letters, blanks among them, so that lines are full.
+    let mut words =
+        words!["run", "-m", &model, "--temp", "0", "-n", "120", "--quiet", "x"].to_vec();
+    words.extend(
+        (0..259)
+            .filter(|id| !(97..123).contains(id) && *id != b' ' as usize)
+            .flat_map(|id| words!["--logit-bias", format!("{id}=-inf")].to_vec()),
+    );
+    let text = folder.pianola(&words).output();
+    let mut terminal = Terminal::start(&folder.path, &words);
+    terminal.resize(COLUMNS as u16);
+    assert!(terminal.wait().success());
+    let shown = terminal.shown().replace("\r\n", "\n");
+    assert!(shown.lines().count() > 2, "{shown}");
+    assert!(shown.lines().all(|line| line.chars().count() <= COLUMNS), "{shown}");
+    let whole: Vec<&str> = text.split_whitespace().collect();
+    assert_eq!(shown.split_whitespace().collect::<Vec<&str>>(), whole, "{shown}");
 }
 
 #[test]

@@ -117,7 +117,7 @@ fn habits_of_other_programs_work() {
     folder.pianola(words!["run", "llama9:8b", "hello"]).fails(2, &["looks like a model's name"]);
     let quoted = folder.pianola(words!["run", "-m", &model, "-n", "1", "llama9:8b is good"]);
     quoted.output();
-    let flags = words!["run", "-m", &model, "-p", "hi", "-n", "2", "-c", "64", "-t", "1"];
+    let flags = words!["run", "-v", "-m", &model, "-p", "hi", "-n", "2", "-c", "64", "-t", "1"];
     let run = folder.pianola(&flags);
     assert!(run.err.contains("(avx512, 1 thread") || run.err.contains("1 thread"), "{run:#?}");
     run.output();

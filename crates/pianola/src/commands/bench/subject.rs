@@ -13,6 +13,7 @@ use crate::commands::check;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::model;
+use crate::options::chosen;
 use crate::shapes::check_memory;
 
 /// What is measured.
@@ -27,12 +28,29 @@ pub(super) struct Subject {
     pub mixed: bool,
 }
 
+/// Refuses tests that are longer than the context, before a model is loaded for them.
+fn check_context(arguments: &Arguments, most: usize) -> Result<(), Failure> {
+    let needed = arguments.needed_context();
+    let holds = chosen(arguments.context).map_or(most, |asked| asked.min(most));
+    if needed <= holds {
+        return Ok(());
+    }
+    let whose = if holds < most { "--context" } else { "the model" };
+    let depth = arguments.depth.iter().max().unwrap_or(&0);
+    Err(Failure::usage(format!(
+        "-p {}, -n {} and -d {depth} need {needed} tokens of context, and {whose} allows {holds}; \
+         lower them",
+        arguments.prompt, arguments.generate,
+    )))
+}
+
 pub(super) fn of_file(
     arguments: &Arguments,
     options: LoadOptions,
     console: Console,
 ) -> Result<Subject, Failure> {
     let located = model::locate(arguments.model.name(), console)?;
+    check_context(arguments, ModelFile::open(&located.path)?.config()?.context)?;
     let checks = match arguments.check {
         true => {
             let subject =
@@ -56,6 +74,7 @@ pub(super) fn of_shape(
     if arguments.speculation.draft.is_some() {
         return Err(Failure::usage("--draft guesses for a model from a file, not for --shape"));
     }
+    check_context(arguments, shape.config().context)?;
     let ty = arguments.shape.quant;
     let on_cpu = options.gpu().is_none();
     let mut checks = None;

@@ -158,13 +158,15 @@ impl Display for PlanAnswer {
         for part in &self.parts {
             let for_prompts = match part.prompt_weights {
                 0 => String::new(),
-                bytes => format!(" and {} a second time for prompts", size_text(bytes)),
+                bytes => format!(" and {} for their int8 copy", size_text(bytes)),
             };
             writeln!(
                 f,
-                "  {:<12} {}: weights {}{for_prompts}, keys and values {}, working memory {}",
+                "  {:<12} {} with {} tokens of context: weights {}{for_prompts}, keys and values {}, \
+                 working memory {}",
                 "memory",
                 size_text(part.bytes()),
+                self.context,
                 size_text(part.weights),
                 size_text(part.kv),
                 size_text(part.working),
@@ -178,7 +180,7 @@ impl Display for PlanAnswer {
                 }
                 (None, Some(granted)) => writeln!(
                     f,
-                    "  {:<12} {} are available; a smaller model, --context or --kv-type q8_0 takes less",
+                    "  {:<12} {} are free; a smaller model, --context or --kv-type q8_0 takes less",
                     "",
                     size_text(granted)
                 )?,
@@ -198,10 +200,12 @@ impl Display for PlanAnswer {
             )?;
         }
         write!(f, "  {:<12} {} tokens", "context", self.context)?;
-        match (self.context == self.model_context, self.context_asked) {
-            (true, _) => write!(f, " (all that the model allows)")?,
-            (false, true) => write!(f, " as requested (the model allows {})", self.model_context)?,
-            (false, false) => write!(f, " fit (the model allows {})", self.model_context)?,
+        let most = self.model_context;
+        match (self.context == most, self.context_asked, self.fits()) {
+            (true, ..) => write!(f, " (all that the model allows)")?,
+            (false, true, _) => write!(f, " as requested (the model allows {most})")?,
+            (false, false, true) => write!(f, " fit (the model allows {most})")?,
+            (false, false, false) => write!(f, " do not fit either (the model allows {most})")?,
         }
         match self.lanes {
             Some(1) => writeln!(f, "; one sequence of that length at once"),

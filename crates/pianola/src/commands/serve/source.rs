@@ -11,7 +11,7 @@ use pianola_formats::{HuggingFaceFolder, TensorInfo, TensorType};
 use pianola_hub::catalogue::{self, Entry};
 use pianola_hub::{Store, obtain, size_of};
 use pianola_model::{ModelError, ModelFile};
-use pianola_plan::{PlanError, WeightSpec, size_text};
+use pianola_plan::{WeightSpec, size_text};
 use pianola_server::{
     LoadFailure, LoadFailureKind, ModelCard, ModelFacts, ModelSource, PullProgress, PullStage,
 };
@@ -273,16 +273,11 @@ impl Loading {
             );
             return Err(Failure::Memory(message).about(path));
         }
-        match Engine::plan_of(&file, &config, &options) {
-            Ok(_) => Ok(()),
-            Err(EngineError::Plan(PlanError::KvBudget { bytes, needed, .. }))
-                if options.kv_memory.is_none() && needed.saturating_sub(bytes) <= reclaimable =>
-            {
-                Ok(())
-            }
+        match Engine::check_room(&file, &config, &options) {
+            Ok(()) => Ok(()),
             // Which device has how much once models are unloaded is not known before.
             Err(error) if error.kind() == ErrorKind::OutOfMemory && reclaimable > 0 => Ok(()),
-            Err(error) => Err(model::load_failure(error, &options).about(path)),
+            Err(error) => Err(Failure::from(error).about(path)),
         }
     }
 }
