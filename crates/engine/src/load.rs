@@ -9,7 +9,7 @@ use crate::options::LoadOptions;
 use crate::placement::EnginePlacement;
 use crate::request::{EventSink, RequestId};
 use crate::scheduler::Scheduler;
-use crate::split;
+use crate::split::{self, Planned};
 use crate::text::Text;
 use pianola_cpu::ReferenceModel;
 use pianola_formats::{TensorSource, TensorType};

@@ -234,7 +234,8 @@ impl Hub {
             &[
                 ("model", model.id.as_str().into()),
                 ("seconds", ((took.as_secs_f64() * 1e3).round() / 1e3).into()),
-                ("memory_bytes", model.memory_bytes().into()),
+                ("weight_bytes", model.weight_bytes().into()),
+                ("kv_limit_bytes", model.kv_limit_bytes().into()),
                 ("device", model.service().info().devices.as_str().into()),
             ],
         );

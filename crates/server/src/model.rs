@@ -75,6 +75,16 @@ impl LoadedModel {
         &self.service
     }
 
+    /// Bytes of weights on all devices.
+    pub fn weight_bytes(&self) -> u64 {
+        self.service.info().placement.parts.iter().map(|part| part.weight_bytes).sum()
+    }
+
+    /// Bytes that keys and values may take. On a CPU they take them as requests come.
+    pub fn kv_limit_bytes(&self) -> u64 {
+        self.service.snapshot().map_or(0, |report| report.cache.bytes)
+    }
+
     /// Bytes of memory that unloading it sets free at most: weights, activations and KV pages.
     pub fn memory_bytes(&self) -> u64 {
         let parts = &self.service.info().placement.parts;

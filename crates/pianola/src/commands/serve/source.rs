@@ -59,8 +59,7 @@ impl Source {
         for name in names {
             let located = model::locate(name, console)?;
             // A file that is no model is an error now, not at the first request.
-            ModelFile::open(&located.path)?.config()?;
-            add(&mut models, served(&located.label, &located.path))?;
+            add(&mut models, served(&located.label, &located.path)?)?;
         }
         if let Some(folder) = &arguments.models_dir {
             add_folder(&mut models, folder, console)?;
@@ -91,25 +90,25 @@ impl Source {
     }
 }
 
-/// Adds the models of a folder, those that cannot be read last: the first is the default.
+/// Adds the models of a folder. Those that cannot be read are named and left out.
 fn add_folder(models: &mut Vec<Served>, folder: &Path, console: Console) -> Result<(), Failure> {
     let paths = in_folder(folder).into_iter().collect::<Result<Vec<PathBuf>, Failure>>()?;
-    let mut found: Vec<Served> =
-        paths.iter().map(|path| served(&obtain::stem(path), path)).collect();
-    found.sort_by_key(|model| model.card.facts.is_none());
-    let none_readable = models.is_empty() && found.iter().all(|model| model.card.facts.is_none());
-    for model in found {
-        if let Some(error) = facts(&model.path).err().filter(|_| model.card.facts.is_none()) {
-            let failure = Failure::from(error).about(&model.path);
-            if none_readable {
-                return Err(failure);
-            }
-            let message = failure.message().unwrap_or_default();
-            console.notice(&format!("{} cannot be served: {message}", model.card.id));
+    let (mut found, mut refused) = (Vec::new(), Vec::new());
+    for path in paths {
+        let id = obtain::stem(&path);
+        match served(&id, &path) {
+            Ok(model) => found.push(model),
+            Err(error) => refused.push((id, Failure::from(error).about(&path))),
         }
-        add(models, model)?;
     }
-    Ok(())
+    if models.is_empty() && found.is_empty() {
+        return refused.into_iter().next().map_or(Ok(()), |(_, failure)| Err(failure));
+    }
+    for (id, failure) in refused {
+        let message = failure.message().unwrap_or_default();
+        console.notice(&format!("{id} cannot be served: {message}"));
+    }
+    found.into_iter().try_for_each(|model| add(models, model))
 }
 
 /// Adds a model. Files that are served already get its names as aliases.
@@ -140,7 +139,9 @@ fn add(models: &mut Vec<Served>, model: Served) -> Result<(), Failure> {
     }
 }
 
-fn served(label: &str, path: &Path) -> Served {
+/// A model by its files; an error if they are no model.
+fn served(label: &str, path: &Path) -> Result<Served, ModelError> {
+    let facts = facts(path)?;
     let entry = catalogue::find(label);
     let modified = path.metadata().and_then(|metadata| metadata.modified()).ok();
     let modified = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
@@ -155,10 +156,9 @@ fn served(label: &str, path: &Path) -> Served {
         bytes: Some(size_of(&path.canonicalize().unwrap_or(path.to_path_buf()))),
         modified: modified.map_or(0, |time| time.as_secs()),
         sha256: entry.and_then(Entry::sha256).map(String::from),
-        // Files that cannot be read are an error once they are loaded.
-        facts: facts(path).ok().map(Arc::new),
+        facts: Some(Arc::new(facts)),
     };
-    Served { card, path: path.to_path_buf() }
+    Ok(Served { card, path: path.to_path_buf() })
 }
 
 /// The properties of a model that its files state.
@@ -332,7 +332,7 @@ impl ModelSource for Source {
         let located = obtain::fetch(entry, &store, &mut report)
             .map_err(Failure::from)
             .map_err(|failure| failed(failure.message().unwrap_or("it was interrupted").into()))?;
-        let model = served(entry.name, &located.path);
+        let model = served(entry.name, &located.path).map_err(|error| failed(error.to_string()))?;
         add(&mut self.served(), model.clone())
             .map_err(|failure| failed(failure.message().unwrap_or_default().to_string()))?;
         Ok(model.card)
