@@ -19,6 +19,7 @@
 
 #![forbid(unsafe_code)]
 
+mod bound;
 mod cache;
 pub mod catalogue;
 mod choose;
@@ -39,6 +40,7 @@ mod store;
 mod sum;
 mod url;
 
+pub use bound::launch;
 pub use disk::{free_space, size_of};
 pub use error::HubError;
 pub use fetch::{Fetched, Hub, Offer, Progress};

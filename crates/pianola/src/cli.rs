@@ -4,11 +4,12 @@ use std::ffi::OsString;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::closed_output;
 use crate::commands::{
     bench, chat, check, compare, completions, detokenize, devices, doctor, embed, help, inspect,
     list, logits, npu, perplexity, plan, pull, rm, run, serve, tokenize, tune,
 };
-use crate::console::{self, Console};
+use crate::console::Console;
 use crate::failure::Failure;
 use crate::version::BUILD;
 
@@ -64,7 +65,7 @@ impl Cli {
         let console = Console { verbose: self.verbose, quiet: self.quiet };
         // A server has no results to lose.
         if !matches!(self.command, Command::Serve(_)) {
-            console::tell_closed_output(console);
+            closed_output::check()?;
         }
         match &self.command {
             Command::Run(arguments) => run::run(arguments, console),

@@ -139,17 +139,37 @@ pub fn progress_bar(total: u64, template: &str) -> ProgressBar {
     bar
 }
 
-/// The template, or a short one with its first words where it would be too wide.
+/// The template, without its bar if it would be too wide, or with the percentage alone.
 fn fitting(template: &str, columns: usize) -> String {
-    // Placeholders are about as wide as what they stand for; a message may be anything.
-    const MESSAGE: usize = 60;
-    let message = template.contains("{msg}");
-    if template.len() + if message { MESSAGE } else { 0 } < columns {
+    if drawn_width(template) < columns {
         return template.to_string();
     }
+    let without_bar = template.replace("[{bar:24}] ", "");
+    if drawn_width(&without_bar) < columns {
+        return without_bar;
+    }
     let words = template.split('[').next().unwrap_or_default().trim();
-    let words = if message { "{wide_msg}" } else { words };
     format!("{words} {{percent}} %, {{eta}} left")
+}
+
+/// Columns that a template takes at most.
+fn drawn_width(template: &str) -> usize {
+    let mut width = 0;
+    for part in template.split_inclusive('}') {
+        let (words, placeholder) = part.split_once('{').unwrap_or((part, ""));
+        width += words.chars().count();
+        width += match placeholder.trim_end_matches('}') {
+            "" => 0,
+            "bar:24" => 24,
+            "wide_msg" => 30,
+            "msg" => 20,
+            "decimal_bytes_per_sec" => "999.99 MB/s".len(),
+            "eta" => "59m".len(),
+            // Sizes and counts.
+            _ => "999.99 MB".len(),
+        };
+    }
+    width
 }
 
 /// A number of things: `1 token`, `2 tokens`.
@@ -177,25 +197,6 @@ pub fn print_error(message: &str) {
     let mark = if coloured { "\u{1b}[1;31merror:\u{1b}[0m" } else { "error:" };
     let _ = writeln!(io::stderr(), "pianola: {mark} {}", one_line(message));
 }
-
-/// Says that results will be lost where standard output was closed (`>&-`): the system library has
-/// then opened /dev/null in its place, for reading too. That is no error: some programs open it so
-/// for a command whose results they do not want.
-#[cfg(target_os = "linux")]
-pub fn tell_closed_output(console: Console) {
-    use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, major, minor};
-    let output = rustix::stdio::stdout();
-    let (Ok(stat), Ok(flags)) = (fstat(output), fcntl_getfl(output)) else { return };
-    let device = (major(stat.st_rdev), minor(stat.st_rdev));
-    let character = FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice;
-    if character && device == (1, 3) && flags.contains(OFlags::RDWR) {
-        console.notice("standard output is closed or leads nowhere: results will be lost");
-    }
-}
-
-/// Elsewhere it cannot be told.
-#[cfg(not(target_os = "linux"))]
-pub fn tell_closed_output(_: Console) {}
 
 /// Text on one line: a newline that a file's strings bring along could forge a line of ours.
 pub fn one_line(text: &str) -> String {
@@ -294,9 +295,11 @@ mod tests {
     fn bars_fit_the_terminal() {
         let template = "loading [{bar:24}] {bytes} of {total_bytes}, {eta} left";
         assert_eq!(fitting(template, 120), template);
-        assert_eq!(fitting(template, 45), "loading {percent} %, {eta} left");
-        let template = "{msg} [{bar:24}] {bytes}, {eta} left";
-        assert_eq!(fitting(template, 90), "{wide_msg} {percent} %, {eta} left");
+        assert_eq!(fitting(template, 45), "loading {bytes} of {total_bytes}, {eta} left");
+        assert_eq!(fitting(template, 30), "loading {percent} %, {eta} left");
+        let template = "{wide_msg} [{bar:24}] {bytes}, {eta} left";
+        assert_eq!(fitting(template, 70), "{wide_msg} {bytes}, {eta} left");
+        assert_eq!(fitting(template, 50), "{wide_msg} {percent} %, {eta} left");
         for template in [fitting(template, 20), fitting("[{bar}] {pos}", 5)] {
             assert!(ProgressStyle::with_template(&template).is_ok(), "{template}");
         }

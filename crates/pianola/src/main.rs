@@ -13,6 +13,7 @@
 #![forbid(unsafe_code)]
 
 mod cli;
+mod closed_output;
 mod commands;
 mod console;
 mod device;
@@ -32,6 +33,7 @@ mod sampling;
 mod shapes;
 mod statistics;
 mod terminal;
+mod ticker;
 mod tuned;
 mod version;
 mod visible;
@@ -46,6 +48,10 @@ use failure::Failure;
 
 fn main() -> ExitCode {
     statistics::note_start();
+    if let Err(error) = pianola_hub::launch(std::env::args_os()) {
+        console::print_error(&format!("cannot start a command: {error}"));
+        return ExitCode::FAILURE;
+    }
     let arguments = habits::translated(std::env::args_os());
     let cli = match cli::Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,

@@ -21,7 +21,7 @@ pub fn on_stderr(quiet: bool) -> Box<dyn Progress> {
         let since = Instant::now();
         Box::new(Bar { stage: String::new(), bar: ProgressBar::hidden(), since })
     } else {
-        Box::new(Lines { stage: String::new(), total: 0, bytes: 0, last: Instant::now() })
+        Box::new(Lines::new())
     };
     Box::new(Interruptible { shown, _working: Working::begin() })
 }
@@ -85,7 +85,8 @@ const RESUMED: Duration = Duration::from_millis(100);
 
 impl Progress for Bar {
     fn begin(&mut self, stage: &str, total: u64) {
-        const TEMPLATE: &str = "{msg} [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, {decimal_bytes_per_sec}, {eta} left";
+        const TEMPLATE: &str = "{wide_msg} [{bar:24}] {decimal_bytes} of {decimal_total_bytes}, \
+                                {decimal_bytes_per_sec}, {eta} left";
         self.bar = progress_bar(total, TEMPLATE);
         self.bar.set_message(stage.to_string());
         self.stage = stage.to_string();
@@ -122,6 +123,9 @@ struct Lines {
     stage: String,
     total: u64,
     bytes: u64,
+    /// What was there soon after the stage began, and says nothing about the rate.
+    before: u64,
+    begun: Instant,
     last: Instant,
 }
 
@@ -129,35 +133,42 @@ struct Lines {
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
 
 impl Lines {
-    fn print(&mut self) {
-        self.last = Instant::now();
-        to_stderr(&self.line());
+    fn new() -> Lines {
+        let now = Instant::now();
+        Lines { stage: String::new(), total: 0, bytes: 0, before: 0, begun: now, last: now }
     }
 
-    /// How far it is; without a share where the total is not known.
-    fn line(&self) -> String {
-        let (stage, bytes) = (&self.stage, size_text(self.bytes));
-        match self.total {
-            0 => format!("{stage}: {bytes}"),
-            total => {
-                let percent = self.bytes * 100 / total;
-                format!("{stage}: {bytes} of {} ({percent} %)", size_text(total))
-            }
-        }
+    /// The bytes, their share, the rate and the time that is left.
+    fn text(&self, now: Instant) -> String {
+        let Lines { stage, total, bytes, before, begun, .. } = self;
+        let rate = (bytes - before) as f64 / now.duration_since(*begun).as_secs_f64().max(1e-3);
+        let share = match total {
+            0 => String::new(),
+            _ => format!(" of {} ({} %)", size_text(*total), bytes * 100 / total),
+        };
+        let left = match *total > *bytes && rate > 0.0 {
+            true => format!(", {:.0} s left", (total - bytes) as f64 / rate),
+            false => String::new(),
+        };
+        format!("{stage}: {}{share}, {}/s{left}", size_text(*bytes), size_text(rate as u64))
     }
 }
 
 impl Progress for Lines {
     fn begin(&mut self, stage: &str, total: u64) {
-        (self.stage, self.total, self.bytes) = (stage.to_string(), total, 0);
-        self.last = Instant::now();
+        *self = Lines { stage: stage.to_string(), total, ..Lines::new() };
         to_stderr(&format!("{stage}: {}", size_text(total)));
     }
 
     fn reach(&mut self, bytes: u64) {
         self.bytes = bytes;
-        if self.last.elapsed() >= BETWEEN_LINES {
-            self.print();
+        let now = Instant::now();
+        if now.duration_since(self.begun) < RESUMED {
+            self.before = bytes;
+        }
+        if now.duration_since(self.last) >= BETWEEN_LINES {
+            self.last = now;
+            to_stderr(&self.text(now));
         }
     }
 
@@ -175,11 +186,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_say_how_far_it_is() {
-        let lines = |bytes: u64, total: u64| {
-            Lines { stage: "weights".to_string(), total, bytes, last: Instant::now() }.line()
-        };
-        assert_eq!(lines(30_000_000, 120_000_000), "weights: 30.0 MB of 120.0 MB (25 %)");
-        assert_eq!(lines(30_000_000, 0), "weights: 30.0 MB", "the total is not known");
+    fn lines_have_bytes_rate_and_time_left() {
+        let stage = "fetching x".to_string();
+        let lines = Lines { stage, total: 90_000_000, bytes: 30_000_000, ..Lines::new() };
+        let later = lines.begun + Duration::from_secs(10);
+        let text = lines.text(later);
+        assert_eq!(text, "fetching x: 30.0 MB of 90.0 MB (33 %), 3.0 MB/s, 20 s left");
+        // What an earlier pull left does not count as fast.
+        let resumed = Lines { before: 20_000_000, ..lines };
+        assert!(resumed.text(later).ends_with(", 1.0 MB/s, 60 s left"));
+        let unknown = Lines { total: 0, ..resumed };
+        assert_eq!(unknown.text(later), "fetching x: 30.0 MB, 1.0 MB/s");
     }
 }

@@ -1,20 +1,14 @@
 //! The line that shows how far a long prompt is, where nothing else would show for seconds.
 
-use std::io::{self, IsTerminal, Write};
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use pianola_engine::PromptProgress;
 
-use crate::console::{Console, count, to_stderr};
-use crate::terminal;
+use crate::console::{Console, count};
+use crate::ticker::Ticker;
 
-/// Prompts that take less show nothing.
-const SHORT: Duration = Duration::from_secs(1);
-/// Between two looks at the clock, on a terminal and in a log.
-const REDRAWN: Duration = Duration::from_millis(250);
+/// Between two lines in a log.
 const LOGGED: Duration = Duration::from_secs(10);
 
 /// What is known of a prompt that is being processed.
@@ -50,8 +44,7 @@ impl Known {
 /// Shows the line from its first second on, until it is dropped.
 pub struct PromptLine {
     known: Arc<Mutex<Known>>,
-    end: Option<Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    _ticker: Ticker,
 }
 
 impl PromptLine {
@@ -60,28 +53,9 @@ impl PromptLine {
         let now = Instant::now();
         let progress = PromptProgress { processed: 0, cached: 0, total };
         let known = Arc::new(Mutex::new(Known { progress, begun: now, reached: now, has_speed }));
-        if console.quiet {
-            return PromptLine { known, end: None, thread: None };
-        }
-        let (end, ended) = mpsc::channel();
         let shown = known.clone();
-        let thread = std::thread::spawn(move || {
-            let terminal = io::stderr().is_terminal();
-            let mut wait = SHORT;
-            while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(wait) {
-                let known = *shown.lock().unwrap_or_else(PoisonError::into_inner);
-                let text = known.text(Instant::now());
-                match terminal {
-                    true => draw(&text),
-                    false => to_stderr(&text),
-                }
-                wait = if terminal { REDRAWN } else { LOGGED };
-            }
-            if terminal && wait != SHORT {
-                draw("");
-            }
-        });
-        PromptLine { known, end: Some(end), thread: Some(thread) }
+        let text = move |now| shown.lock().unwrap_or_else(PoisonError::into_inner).text(now);
+        PromptLine { known, _ticker: Ticker::start(text, LOGGED, console) }
     }
 
     /// So much is done.
@@ -90,25 +64,6 @@ impl PromptLine {
         known.progress = progress;
         known.reached = Instant::now();
     }
-}
-
-impl Drop for PromptLine {
-    /// The line is gone when this returns.
-    fn drop(&mut self) {
-        self.end.take();
-        if let Some(thread) = self.thread.take() {
-            // It has nothing that could fail but the drawing.
-            let _ = thread.join();
-        }
-    }
-}
-
-/// Replaces the line that the cursor is on.
-fn draw(text: &str) {
-    let columns = terminal::width().unwrap_or(80).saturating_sub(1);
-    let shown: String = text.chars().take(columns).collect();
-    let mut out = io::stderr().lock();
-    let _ = write!(out, "\r\u{1b}[K{shown}").and_then(|()| out.flush());
 }
 
 #[cfg(test)]

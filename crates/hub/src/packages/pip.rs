@@ -10,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::{Options, PullError, Staging};
+use crate::bound;
 use crate::catalogue::Part;
 use crate::disk::size_of;
 use crate::store::{StoreError, remove_all};
@@ -51,7 +52,7 @@ impl Pip {
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(&self.words[0]);
+        let mut command = bound::command(&self.words[0]);
         command.args(&self.words[1..]).stdin(Stdio::null());
         command
     }
@@ -64,8 +65,8 @@ impl Pip {
         patience: Duration,
         arrived: &mut dyn FnMut(u64) -> bool,
     ) -> Result<PathBuf, PullError> {
-        // Named by process: when a pull is killed, its pip may live on for a while and must not
-        // write into the folders of the next.
+        // Named by process: another program's pip may outlive a pull that was killed, and must not write
+        // into the folders of the next.
         let folder = |purpose| staging.folder.join(format!("{purpose}-{}", std::process::id()));
         let (temporary, incoming) = (folder("temporary"), folder("incoming"));
         for folder in [&temporary, &incoming] {

@@ -8,15 +8,17 @@ use pianola_engine::{CheckEvent, CheckOptions, CheckSection, CheckSubject, Devic
 use pianola_plan::{Device, PromptWeights};
 use pianola_vulkan::{Gpu, VulkanDevice, VulkanOptions};
 use serde_json::{Value, json};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
-use crate::console::{self, Console};
+use crate::console::{self, Console, count};
 use crate::device::{self, Announce, DeviceChoice, NpuUse};
 use crate::failure::Failure;
 use crate::model;
 use crate::npu_device::NpuArguments;
 use crate::options::{DEVICES, ModelOption, chosen, level, tell_threads, threads};
 use crate::shapes::ShapeOptions;
+use crate::ticker::Ticker;
 use crate::tuned;
 
 /// Check a device's kernels against the reference.
@@ -159,7 +161,33 @@ fn devices(arguments: &Arguments, console: Console) -> Result<Vec<Arc<dyn Device
     Ok(levels.flat_map(forms).map(device).collect())
 }
 
-/// Checks one device, with a bar; `lines` prints a line for each section as it ends.
+/// Between two lines in a log.
+const LOGGED: Duration = Duration::from_secs(5);
+
+/// How far a check is.
+struct Reached {
+    section: String,
+    done: usize,
+    all: usize,
+    begun: Instant,
+}
+
+impl Reached {
+    fn text(&self, now: Instant) -> String {
+        let seconds = now.duration_since(self.begun).as_secs();
+        match self.all {
+            0 => format!("checking, {seconds} s"),
+            all => format!(
+                "checking {}: {} of {}, {seconds} s",
+                self.section,
+                self.done,
+                count(all, "step")
+            ),
+        }
+    }
+}
+
+/// Checks one device and shows how far it is; `lines` prints a line for each section as it ends.
 pub fn check(
     subject: &CheckSubject,
     device: &Arc<dyn Device>,
@@ -167,22 +195,26 @@ pub fn check(
     lines: bool,
     console: Console,
 ) -> Result<DeviceCheck, Failure> {
-    let mut bar = console.bar("checking [{bar:24}] {pos} of {len} steps: {msg}");
+    let begin = || Reached { section: String::new(), done: 0, all: 0, begun: Instant::now() };
+    let reached = Arc::new(Mutex::new(begin()));
+    let lock = || reached.lock().unwrap_or_else(PoisonError::into_inner);
+    let shown = reached.clone();
+    let text = move |now| shown.lock().unwrap_or_else(PoisonError::into_inner).text(now);
+    let ticker = Ticker::start(text, LOGGED, console);
     let mut printed = Ok(());
     let result = pianola_engine::check(subject, device, options, &mut |event| match event {
         CheckEvent::Progress { section, done, all } => {
-            bar.reach(done as u64, all as u64);
-            bar.say(section.to_string());
+            let mut reached = lock();
+            (reached.section, reached.done, reached.all) = (section.to_string(), done, all);
         }
         CheckEvent::Section(section) => {
-            // A bar counts one section.
-            bar = console.bar("checking [{bar:24}] {pos} of {len} steps: {msg}");
+            *lock() = begin();
             if lines && printed.is_ok() {
-                printed = console::print_line(&section_line(section));
+                printed = ticker.aside(|| console::print_line(&section_line(section)));
             }
         }
     });
-    drop(bar);
+    drop(ticker);
     printed?;
     Ok(result?)
 }

@@ -1,5 +1,8 @@
 //! `tune`: measures how kernels are best cut on the GPU at hand.
 
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
 use clap::Args;
 use pianola_engine::Engine;
 use pianola_vulkan::{VulkanDevice, VulkanOptions, VulkanRecording};
@@ -9,6 +12,7 @@ use crate::failure::Failure;
 use crate::model;
 use crate::options::{ComputeOptions, ModelOption};
 use crate::shapes::ShapeOptions;
+use crate::ticker::Ticker;
 use crate::tuned;
 
 /// Measure the fastest kernel parameters for this GPU, and keep them.
@@ -30,6 +34,9 @@ pub struct Arguments {
     #[command(flatten)]
     compute: ComputeOptions,
 }
+
+/// Between two lines in a log.
+const LOGGED: Duration = Duration::from_secs(5);
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     /// Enough for the one row that is measured.
@@ -63,12 +70,16 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let gpu = recording.gpu().clone();
     let head = ["product", "tried", "us by policy", "us measured", "gain", "choice"];
     let mut table = vec![head.map(String::from).to_vec()];
-    let mut bar = console.bar("measuring [{bar:24}] {pos} of {len} products");
+    let reached = Arc::new(Mutex::new("measuring the first product".to_string()));
+    let shown = reached.clone();
+    let text = move |_| shown.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let ticker = Ticker::start(text, LOGGED, console);
     let mut done = 0;
     let mut refused: Vec<String> = Vec::new();
     let found = pianola_vulkan::tune(recording, &mut |trial, all| {
         done += 1;
-        bar.reach(done, all as u64);
+        let line = format!("measured {done} of {all} products, the last: {}", trial.product);
+        *reached.lock().unwrap_or_else(PoisonError::into_inner) = line;
         table.push(vec![
             trial.product.clone(),
             trial.candidates.to_string(),
@@ -81,7 +92,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         refused.extend(refusals.map(|refusal| format!("{}: {refusal}", trial.product)));
     })
     .map_err(pianola_engine::EngineError::from)?;
-    drop(bar);
+    drop(ticker);
     let mut all = tuned::load(&gpu, console);
     all.merge(&found);
     let path = tuned::save(&gpu, &all)?;

@@ -17,6 +17,7 @@ mod npu;
 mod npu_run;
 mod npu_serve;
 mod npu_share;
+mod pull;
 mod run;
 mod serve;
 mod serve_http;
