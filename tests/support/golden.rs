@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+use super::skip;
 use pianola_cpu::{CpuOptions, Level};
 use pianola_engine::{Engine, LoadOptions, LogitRows};
 use pianola_formats::npy;
@@ -41,8 +42,7 @@ pub fn logits(engine: &mut Engine, tokens: &[u32], chunk: usize) -> Vec<f32> {
 
 /// Compares a model at `path` with what is written down in `golden`.
 pub fn check(golden: &Path, path: &Path, level: Level, chunks: &[usize]) {
-    if !level.available() {
-        println!("{}: this processor has no {level}, skipped", path.display());
+    if !skip::has(level, level.available()) {
         return;
     }
     let tokens = npy::read_tokens(golden.join("tokens.npy")).unwrap();

@@ -40,6 +40,9 @@ mod recording;
 mod reference;
 #[allow(unsafe_code)]
 mod simd;
+#[cfg(test)]
+#[path = "../../../tests/support/skip.rs"]
+mod skip;
 #[allow(unsafe_code)]
 mod stage;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
@@ -58,3 +61,4 @@ pub use measure::{CpuDescription, describe, measure};
 pub use recording::CpuRecording;
 pub use reference::rms_norm;
 pub use simd::Level;
+pub use simd::limit::check as check_simd_limit;

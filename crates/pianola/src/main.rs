@@ -52,6 +52,10 @@ fn main() -> ExitCode {
         console::print_error(&format!("cannot start a command: {error}"));
         return ExitCode::FAILURE;
     }
+    if let Err(message) = pianola_cpu::check_simd_limit() {
+        console::print_error(&message);
+        return ExitCode::from(2);
+    }
     let arguments = habits::translated(std::env::args_os());
     let cli = match cli::Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,

@@ -6,6 +6,7 @@
 use super::attend::{Queries, Scratch};
 use super::avx512::Avx512;
 use super::lanes::Lanes;
+use super::limit::{self, Limit};
 use super::store::scales_of;
 use super::{math, softmax};
 use pianola_plan::{KvType, PAGE_TOKENS};
@@ -14,7 +15,9 @@ use std::ops::Range;
 
 /// Whether this processor has the instructions.
 pub(crate) fn available() -> bool {
-    super::Level::Avx512.available() && is_x86_feature_detected!("avx512bf16")
+    limit::allows(Limit::Avx512Bf16)
+        && super::Level::Avx512.available()
+        && is_x86_feature_detected!("avx512bf16")
 }
 
 /// Words of a matrix's rows, `stride` apart: two bf16 each, the first in the lower half.

@@ -24,6 +24,7 @@ pub(crate) mod direct;
 mod emulated_unit;
 pub(crate) mod kernels;
 mod lanes;
+pub(crate) mod limit;
 #[allow(clippy::undocumented_unsafe_blocks)]
 mod math;
 #[cfg_attr(
@@ -41,6 +42,7 @@ pub(crate) mod store;
 mod tile;
 
 use kernels::{Attend, Kernels};
+use limit::Limit;
 use matrix_unit::UnitKernels;
 
 /// An instruction set to compute with.
@@ -82,7 +84,7 @@ impl Level {
         }
     }
 
-    /// Whether this processor has it.
+    /// Whether this processor has it, and `PIANOLA_SIMD` does not exclude it.
     pub fn available(self) -> bool {
         match self {
             Level::Reference | Level::Portable => true,
@@ -90,15 +92,21 @@ impl Level {
             Level::EmulatedUnit => true,
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => {
-                is_x86_feature_detected!("avx2")
+                limit::allows(Limit::Avx2)
+                    && is_x86_feature_detected!("avx2")
                     && is_x86_feature_detected!("fma")
                     && is_x86_feature_detected!("f16c")
             }
             #[cfg(target_arch = "x86_64")]
-            Level::AvxVnni => Level::Avx2.available() && is_x86_feature_detected!("avxvnni"),
+            Level::AvxVnni => {
+                limit::allows(Limit::AvxVnni)
+                    && Level::Avx2.available()
+                    && is_x86_feature_detected!("avxvnni")
+            }
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 => {
-                Level::Avx2.available()
+                limit::allows(Limit::Avx512)
+                    && Level::Avx2.available()
                     && is_x86_feature_detected!("avx512f")
                     && is_x86_feature_detected!("avx512bw")
                     && is_x86_feature_detected!("avx512vl")
@@ -106,7 +114,9 @@ impl Level {
                     && is_x86_feature_detected!("avx512vnni")
             }
             #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-            Level::Amx => Level::Avx512.available() && amx::available(),
+            Level::Amx => {
+                limit::allows(Limit::Amx) && Level::Avx512.available() && amx::available()
+            }
             #[cfg(all(target_arch = "x86_64", not(target_os = "linux")))]
             Level::Amx => false,
             #[cfg(not(target_arch = "x86_64"))]

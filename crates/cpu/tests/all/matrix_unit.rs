@@ -4,6 +4,7 @@ use crate::support::case;
 use crate::support::case::{
     Case, STEPS, beside_reference, check, logit_bits, map_pages, plan, plan_of_types, usual,
 };
+use crate::support::skip;
 use pianola_cpu_hooks::{CpuDevice, CpuOptions, CpuRecording, Level};
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceId, Fault, Numeric};
@@ -12,7 +13,7 @@ use std::sync::Arc;
 /// Levels with a matrix unit, each beside the same without it.
 fn levels() -> impl Iterator<Item = (Level, Level)> {
     let levels = [(Level::EmulatedUnit, Level::Portable), (Level::Amx, Level::Avx512)];
-    levels.into_iter().filter(|(level, _)| level.available())
+    levels.into_iter().filter(|(level, _)| skip::has(level, level.available()))
 }
 
 fn record(case: &Case, level: Level, type_of: impl Fn(&str) -> TensorType) -> CpuRecording {

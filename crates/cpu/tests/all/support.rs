@@ -8,3 +8,5 @@ pub mod faults;
 pub mod lone;
 #[path = "../../../../tests/support/noise.rs"]
 pub mod noise;
+#[path = "../../../../tests/support/skip.rs"]
+pub mod skip;

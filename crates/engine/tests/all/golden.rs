@@ -3,6 +3,7 @@
 //! `PIANOLA_TEST_GOLDEN` may name a folder with more.
 
 use crate::support::golden::{check, folder, load, logits, options};
+use crate::support::skip;
 use pianola_cpu::Level;
 use pianola_engine::LoadOptions;
 use pianola_formats::npy;
@@ -23,10 +24,11 @@ const CASES: [&str; 10] = [
 ];
 
 /// A case of the folder that `PIANOLA_TEST_GOLDEN` names, if it names one.
+#[track_caller]
 fn more(case: &str) -> Option<PathBuf> {
     let root = std::env::var_os("PIANOLA_TEST_GOLDEN");
     if root.is_none() {
-        println!("{case}: skipped, PIANOLA_TEST_GOLDEN is not set");
+        skip::skip("PIANOLA_TEST_GOLDEN names no folder");
     }
     Some(PathBuf::from(root?).join(case))
 }
@@ -81,7 +83,8 @@ fn smaller_keys_and_values_stay_close() {
         let bound = |most: f32| 2.0 * 6f32.sqrt() * most / 3f32.sqrt();
         let types = [(KvType::F16, 2f32.powi(-11)), (KvType::Q8, 0.5 * 2.5 / 127.0)];
         for (ty, bound) in types.map(|(ty, most)| (ty, bound(most))) {
-            for level in Level::ALL.into_iter().filter(|level| level.available()) {
+            for level in Level::ALL.into_iter().filter(|level| skip::has(level, level.available()))
+            {
                 let kv_type = Some(ty);
                 let options = LoadOptions { kv_type, ..options(&folder(case), level) };
                 let mut engine = load(&folder(case), options);

@@ -12,6 +12,8 @@ pub mod logits;
 pub mod npu;
 #[path = "../../../../tests/support/remote.rs"]
 pub mod remote;
+#[path = "../../../../tests/support/skip.rs"]
+pub mod skip;
 #[path = "../../../../tests/support/tiny.rs"]
 pub mod tiny;
 #[path = "../../../../tests/support/validation.rs"]

@@ -2,6 +2,7 @@
 //! real models in fast mode beside the processor, and a generation under the validation layer.
 
 use crate::support::gpu;
+use crate::support::skip;
 use crate::support::validation;
 use pianola_cpu::CpuOptions;
 use pianola_engine::{Engine, LoadOptions, LogitRows, Request, sampler::Sampling};
@@ -143,7 +144,7 @@ fn golden_cases_split_between_devices() {
         check_golden_with(&gpu, &golden(case), &[512, 1], 0, &split);
     }
     let Some(root) = std::env::var_os("PIANOLA_TEST_GOLDEN").map(PathBuf::from) else {
-        println!("the rest is skipped, PIANOLA_TEST_GOLDEN is not set");
+        skip::skip("PIANOLA_TEST_GOLDEN names no folder");
         return;
     };
     for case in ["gemma3-a", "gemma2-a", "llama-a", "qwen3-a"] {
@@ -185,7 +186,7 @@ fn bytes_of_keys_and_values_mean_the_same_on_both() {
 #[test]
 fn more_golden_cases() {
     let Some(root) = std::env::var_os("PIANOLA_TEST_GOLDEN").map(PathBuf::from) else {
-        println!("skipped, PIANOLA_TEST_GOLDEN is not set");
+        skip::skip("PIANOLA_TEST_GOLDEN names no folder");
         return;
     };
     let gpu = gpu::open();

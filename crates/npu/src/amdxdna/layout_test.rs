@@ -9,6 +9,9 @@ use std::process::Command;
 
 use super::abi::*;
 
+#[path = "../../../../tests/support/skip.rs"]
+mod skip;
+
 /// A structure: C's name, C's name of its request, size, request number, and its fields with C's
 /// name of each and their offset.
 struct Layout {
@@ -261,7 +264,7 @@ fn program_and_lines(layouts: &[Layout]) -> (String, String) {
 #[test]
 fn structures_are_those_of_the_kernels_header() {
     let Some(folder) = header_folder() else {
-        eprintln!("skipped: no drm/amdxdna_accel.h (scripts/npu-header fetches it)");
+        skip::skip("no drm/amdxdna_accel.h (scripts/npu-header fetches it)");
         return;
     };
     let layouts: Vec<Layout> = requests_of_the_driver()
@@ -278,7 +281,7 @@ fn structures_are_those_of_the_kernels_header() {
     let compiled = compiler.arg("-I").arg(&folder).arg(&source).arg("-o").arg(&binary).output();
     let Ok(compiled) = compiled else {
         assert!(std::env::var_os("PIANOLA_UAPI_INCLUDE").is_none(), "no C compiler");
-        eprintln!("skipped: no C compiler");
+        skip::skip("no C compiler");
         return;
     };
     assert!(compiled.status.success(), "{}", String::from_utf8_lossy(&compiled.stderr));

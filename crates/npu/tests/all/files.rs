@@ -2,6 +2,7 @@
 //! in an error or in something sound, never in a panic, and never in memory that their size does
 //! not justify.
 
+use crate::support::skip;
 use std::path::{Path, PathBuf};
 
 use crate::common::files::{NPU1, NPU2, Op, XclbinParts, stream, stream_for, xclbin};
@@ -249,7 +250,7 @@ fn check_described(path: &Path, xclbin: &Xclbin) {
 #[test]
 fn real_files_are_read() {
     let Some(folder) = std::env::var_os("PIANOLA_TEST_XCLBIN") else {
-        eprintln!("skipped: PIANOLA_TEST_XCLBIN names no folder of .xclbin files");
+        skip::skip("PIANOLA_TEST_XCLBIN names no folder");
         return;
     };
     let mut count = 0;
@@ -283,7 +284,7 @@ fn real_files_are_read() {
 #[test]
 fn real_streams_are_read() {
     let Some(folder) = std::env::var_os("PIANOLA_TEST_INSTRUCTIONS") else {
-        eprintln!("skipped: PIANOLA_TEST_INSTRUCTIONS names no folder of streams");
+        skip::skip("PIANOLA_TEST_INSTRUCTIONS names no folder");
         return;
     };
     let mut count = 0;

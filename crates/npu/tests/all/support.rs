@@ -2,3 +2,5 @@
 
 #[path = "../../../../tests/support/held.rs"]
 pub mod held;
+#[path = "../../../../tests/support/skip.rs"]
+pub mod skip;

@@ -339,9 +339,9 @@ fn texts_too_short_or_windows_too_wide() {
 #[test]
 fn closed_pipes_end_quietly() {
     let folder = Folder::new();
-    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_pianola"))
+    let mut child = folder
+        .command()
         .args(words!["plan", "-m", folder.model(), "--device", "cpu"])
-        .env("PIANOLA_HOME", &folder.path)
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
         .spawn()
@@ -393,10 +393,9 @@ fn special_tokens_must_be_there() {
 fn namesakes_are_told_apart() {
     let folder = Folder::new();
     fs::create_dir(folder.path.join("smollm2")).unwrap();
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_pianola"))
+    let output = folder
+        .command()
         .args(["tokenize", "-m", "smollm2", "hello"])
-        .env("PIANOLA_HOME", &folder.path)
-        .env("PIANOLA_PIP", "false")
         .current_dir(&folder.path)
         .output()
         .unwrap();

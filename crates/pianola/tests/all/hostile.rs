@@ -198,9 +198,9 @@ fn answers_are_shown_on_a_terminal() {
     unlockpt(&terminal).unwrap();
     let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
     let end = File::options().read(true).write(true).open(name).unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_pianola"))
+    let mut child = folder
+        .command()
         .args(escapes(&folder))
-        .env("PIANOLA_HOME", &folder.path)
         .stdin(Stdio::null())
         .stdout(end)
         .stderr(Stdio::piped())

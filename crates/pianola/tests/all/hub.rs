@@ -3,7 +3,7 @@
 use crate::common;
 use std::ffi::OsStr;
 use std::fs;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use crate::common::{Folder, Run};
@@ -157,16 +157,11 @@ fn a_pull_that_is_killed_ten_times_goes_on() {
     // About 20 MB a second in all.
     server.set(|faults| faults.pause = Duration::from_millis(6));
     let start = || {
-        Command::new(env!("CARGO_BIN_EXE_pianola"))
+        folder
+            .command()
             .args(["pull", "-q", "me/tiny"])
-            .env("PIANOLA_HOME", &folder.path)
-            .env("HF_HOME", folder.path.join("huggingface"))
             .env("HF_ENDPOINT", server.endpoint())
-            .env_remove("HF_HUB_CACHE")
             .env_remove("HF_HUB_OFFLINE")
-            .env_remove("HF_TOKEN")
-            .env("VK_DRIVER_FILES", "/none")
-            .env("VK_ICD_FILENAMES", "/none")
             .stdout(Stdio::piped())
             .spawn()
             .unwrap()

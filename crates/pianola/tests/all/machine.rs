@@ -167,4 +167,9 @@ fn devices_are_described() {
     assert_eq!(devices[0]["device"], "cpu");
     assert!(devices[0]["bytes_per_second"].as_f64().unwrap() > 1e8);
     assert!(folder.pianola(["devices"]).output().contains("GB/s"));
+    let limited = |limit: &str| {
+        folder.pianola_with(["devices", "--json"], b"", &[("PIANOLA_SIMD", limit.as_ref())])
+    };
+    assert_eq!(limited("portable").json()[0]["simd"], serde_json::json!(["portable", "reference"]));
+    limited("avx3").fails(2, &["PIANOLA_SIMD is 'avx3'", "avx512-bf16"]);
 }

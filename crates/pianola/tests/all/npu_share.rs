@@ -3,12 +3,13 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 use crate::common::npu::Machine;
+use crate::support::skip;
 
 #[test]
 fn a_driver_without_the_extension_is_named() {
     let run = Machine::new().shell("pianola npu share --device vulkan:llvmpipe");
     if run.out.contains("  ok  ") {
-        eprintln!("skipped: this machine's software driver shares memory");
+        skip::skip("the software driver shares memory");
         return;
     }
     run.fails(1, &["4 of 4 ways failed", "VK_EXT_external_memory_dma_buf", "llvmpipe"]);

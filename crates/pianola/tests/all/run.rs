@@ -161,9 +161,9 @@ fn pipes_files_and_words_are_used_together() {
     assert_eq!(length(&["-f", "-"], b"piped"), "piped".len());
     assert_eq!(length(&["words"], b""), "words".len());
     // The notice does not come while there is something to read.
-    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_pianola"))
-        .args(words!["run", "-m", &model, "--device", "cpu", "-n", "1", "words"])
-        .env("PIANOLA_HOME", &folder.path)
+    let mut child = folder
+        .command()
+        .args(words!["run", "-m", &model, "-n", "1", "words"])
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::null())
         .stderr(std::process::Stdio::piped())

@@ -2,3 +2,5 @@
 
 #[path = "../../../../tests/support/hub.rs"]
 pub mod hub;
+#[path = "../../../../tests/support/skip.rs"]
+pub mod skip;

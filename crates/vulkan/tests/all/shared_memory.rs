@@ -3,6 +3,7 @@
 //! gets are looked at.
 
 use crate::support::gpu;
+use crate::support::skip;
 use crate::support::validation;
 use pianola_vulkan::{GpuKind, HandleType, SharedBuffer, SharedMemoryError};
 use std::fs::File;
@@ -17,6 +18,7 @@ fn pattern(seed: u32) -> Vec<u8> {
 }
 
 /// Whether the driver shares memory in this form at all; an error of another kind fails the test.
+#[track_caller]
 fn exported(handle: HandleType) -> Option<SharedBuffer> {
     match SharedBuffer::new(&gpu::open(), handle, BYTES as u64) {
         Ok(buffer) => Some(buffer),
@@ -25,7 +27,7 @@ fn exported(handle: HandleType) -> Option<SharedBuffer> {
         ) => {
             let text = error.to_string();
             assert!(text.contains("llvmpipe") || text.contains("as "), "{text}");
-            eprintln!("skipped: {text}");
+            skip::skip(&text);
             None
         }
         Err(error) => panic!("{handle}: {error}"),
@@ -94,7 +96,7 @@ fn sizes_are_checked() {
 fn memory_of_another_owner_is_imported() {
     let gpu = gpu::open();
     if gpu.description().kind != GpuKind::Software {
-        eprintln!("skipped: {} takes no file for a dma-buf", gpu.description().name);
+        skip::skip(&format!("{} takes no file for a dma-buf", gpu.description().name));
         return;
     }
     let path = format!("/dev/shm/pianola-shared-memory-{}", std::process::id());
@@ -113,7 +115,7 @@ fn memory_of_another_owner_is_imported() {
         }
         Err(
             error @ (SharedMemoryError::Missing { .. } | SharedMemoryError::Unsupported { .. }),
-        ) => eprintln!("skipped: {error}"),
+        ) => skip::skip(&error.to_string()),
         Err(error) => panic!("{error}"),
     }
 }

@@ -10,5 +10,7 @@ pub mod gpu;
 pub mod lone;
 #[path = "../../../../tests/support/noise.rs"]
 pub mod noise;
+#[path = "../../../../tests/support/skip.rs"]
+pub mod skip;
 #[path = "../../../../tests/support/validation.rs"]
 pub mod validation;

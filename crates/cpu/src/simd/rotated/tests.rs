@@ -3,6 +3,7 @@
 use super::*;
 use crate::pack::{PackedMatrix, packed};
 use crate::simd::Level;
+use crate::skip;
 use pianola_formats::TensorType;
 
 /// Numbers of a fixed sequence.
@@ -17,7 +18,8 @@ impl Random {
 
 fn levels() -> impl Iterator<Item = Level> {
     let levels = Level::ALL.into_iter().chain([Level::EmulatedUnit]);
-    levels.filter(|level| level.available() && *level != Level::Reference)
+    let levels = levels.filter(|level| *level != Level::Reference);
+    levels.filter(|level| skip::has(level, level.available()))
 }
 
 fn matrix(ty: TensorType, tiles: usize, columns: usize) -> PackedMatrix {

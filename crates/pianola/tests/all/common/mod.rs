@@ -55,11 +55,15 @@ impl Folder {
         input: &[u8],
         variables: &[(&str, &OsStr)],
     ) -> Run {
-        // No GPU, whatever this machine has, so that every machine computes alike.
+        start(self.command().args(arguments), input, variables)
+    }
+
+    /// The binary, apart from this machine and without a GPU.
+    pub fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pianola"));
-        command.env("VK_DRIVER_FILES", "/none").env("VK_ICD_FILENAMES", "/none");
-        command.env("HOME", &self.path).env_remove("XDG_CACHE_HOME");
-        self.start(command.args(arguments), input, variables)
+        isolate(&mut command, &self.path);
+        without_gpu(&mut command);
+        command
     }
 
     /// The binary with the Vulkan drivers that this machine has.
@@ -74,7 +78,8 @@ impl Folder {
         variables: &[(&str, &OsStr)],
     ) -> Run {
         let mut command = Command::new(env!("CARGO_BIN_EXE_pianola"));
-        self.start(command.args(arguments), b"", variables)
+        isolate(&mut command, &self.path);
+        start(command.args(arguments), b"", variables)
     }
 
     /// A line for a shell that finds the binary by its name, in this folder and without a GPU.
@@ -85,38 +90,71 @@ impl Folder {
         // Whatever hangs is ended, and fails by its status.
         let mut command = Command::new("timeout");
         command.args(["120", "sh", "-c", line]).current_dir(&self.path);
-        command.env("PATH", std::env::join_paths(folders).unwrap()).env("HOME", &self.path);
-        command.env("VK_DRIVER_FILES", "/none").env("VK_ICD_FILENAMES", "/none");
-        self.start(&mut command, b"", variables)
+        isolate(&mut command, &self.path);
+        without_gpu(&mut command);
+        command.env("PATH", std::env::join_paths(folders).unwrap());
+        start(&mut command, b"", variables)
     }
+}
 
-    fn start(&self, command: &mut Command, input: &[u8], variables: &[(&str, &OsStr)]) -> Run {
-        let mut child = command
-            .env("PIANOLA_HOME", &self.path)
-            // No test may reach for the network: this pip fails at once.
-            .env("PIANOLA_PIP", "false")
-            // Nor see what other programs have on this machine.
-            .env("HF_HOME", self.path.join("huggingface"))
-            .env("HF_HUB_OFFLINE", "1")
-            .env("OLLAMA_MODELS", self.path.join("ollama"))
-            .env("LLAMA_CACHE", self.path.join("llama.cpp"))
-            .env_remove("HF_HUB_CACHE")
-            .env_remove("HF_ENDPOINT")
-            .env_remove("HF_TOKEN")
-            .envs(variables.iter().copied())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        // A command that does not read its input has closed it: that is its right.
-        let _ = child.stdin.take().unwrap().write_all(input);
-        let output = child.wait_with_output().unwrap();
-        Run {
-            code: output.status.code(),
-            out: String::from_utf8(output.stdout).unwrap(),
-            err: String::from_utf8(output.stderr).unwrap(),
-        }
+/// Variables that say how this machine or its user likes things.
+const FOREIGN: [&str; 16] = [
+    "CLICOLOR",
+    "CLICOLOR_FORCE",
+    "COLUMNS",
+    "HF_ENDPOINT",
+    "HF_HUB_CACHE",
+    "HF_TOKEN",
+    "HF_TOKEN_PATH",
+    "LD_PRELOAD",
+    "LINES",
+    "NO_COLOR",
+    "PIANOLA_API_KEYS",
+    "PIANOLA_FAULT",
+    "RUST_BACKTRACE",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+];
+
+/// Keeps a program apart from what is on this machine: a home and a store of its own, no models of other
+/// programs, and no network.
+pub fn isolate(command: &mut Command, home: &Path) {
+    for name in FOREIGN {
+        command.env_remove(name);
+    }
+    command
+        .env("HOME", home)
+        .env("PIANOLA_HOME", home)
+        // This pip fails at once.
+        .env("PIANOLA_PIP", "false")
+        .env("HF_HOME", home.join("huggingface"))
+        .env("HF_HUB_OFFLINE", "1")
+        .env("OLLAMA_MODELS", home.join("ollama"))
+        .env("LLAMA_CACHE", home.join("llama.cpp"));
+}
+
+/// Whatever GPU this machine has, every machine computes alike.
+pub fn without_gpu(command: &mut Command) {
+    command.env("VK_DRIVER_FILES", "/none").env("VK_ICD_FILENAMES", "/none");
+}
+
+/// Runs a command to its end.
+fn start(command: &mut Command, input: &[u8], variables: &[(&str, &OsStr)]) -> Run {
+    let mut child = command
+        .envs(variables.iter().copied())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A command that does not read its input has closed it: that is its right.
+    let _ = child.stdin.take().unwrap().write_all(input);
+    let output = child.wait_with_output().unwrap();
+    Run {
+        code: output.status.code(),
+        out: String::from_utf8(output.stdout).unwrap(),
+        err: String::from_utf8(output.stderr).unwrap(),
     }
 }
 

@@ -40,14 +40,12 @@ impl Terminal {
         let name = ptsname(&terminal, Vec::new()).unwrap().into_string().unwrap();
         let end = || File::options().read(true).write(true).open(&name).unwrap();
         let mut command = Command::new("setsid");
+        super::isolate(&mut command, home);
+        super::without_gpu(&mut command);
         command
             .args(["--ctty", "--wait", env!("CARGO_BIN_EXE_pianola")])
             .args(arguments)
-            .env("PIANOLA_HOME", home)
-            .env("PIANOLA_PIP", "false")
             .env("TERM", "xterm")
-            .env("VK_DRIVER_FILES", "/none")
-            .env("VK_ICD_FILENAMES", "/none")
             .stdin(end())
             .stdout(end())
             .stderr(end())

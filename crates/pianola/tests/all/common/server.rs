@@ -9,7 +9,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use crate::common::Folder;
+use crate::common::{Folder, isolate};
 
 /// Longer than anything here takes, also on a machine that does other things.
 pub const PATIENCE: Duration = Duration::from_secs(120);
@@ -54,11 +54,11 @@ impl Server {
             format!("[ $1 = --version ] || {{ echo $$ > {}; exec sleep 60; }}", process.display());
         let pip = folder.file("pip.sh", pip);
         let mut command = Command::new(env!("CARGO_BIN_EXE_pianola"));
+        isolate(&mut command, &folder.path);
         // Set and empty is an error.
-        match keys {
-            "" => command.env_remove("PIANOLA_API_KEYS"),
-            keys => command.env("PIANOLA_API_KEYS", keys),
-        };
+        if !keys.is_empty() {
+            command.env("PIANOLA_API_KEYS", keys);
+        }
         let unless_given = |option: &'static str, value: &'static str| {
             [option, value].into_iter().filter(move |_| !arguments.contains(&option))
         };
@@ -69,7 +69,6 @@ impl Server {
             .args((!model.as_os_str().is_empty()).then_some("-m"))
             .args((!model.as_os_str().is_empty()).then_some(model))
             .args(arguments)
-            .env("PIANOLA_HOME", &folder.path)
             .env("PIANOLA_PIP", format!("sh {}", pip.display()))
             .envs(variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())

@@ -1,12 +1,14 @@
 //! Where the vocabularies and templates of real models lie.
 
+use crate::support::skip;
 use std::path::PathBuf;
 
 /// The folder of models, or `None` where the tests were told to do without.
+#[track_caller]
 pub fn models() -> Option<PathBuf> {
     match std::env::var("PIANOLA_TEST_MODELS") {
         Ok(skip) if skip == "skip" => {
-            eprintln!("skipped: PIANOLA_TEST_MODELS=skip");
+            skip::skip("PIANOLA_TEST_MODELS is 'skip'");
             None
         }
         Ok(folder) => Some(PathBuf::from(folder)),
