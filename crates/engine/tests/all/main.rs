@@ -3,9 +3,7 @@
 mod bench;
 mod check;
 mod constraints;
-mod dialects;
 mod events;
-mod golden;
 mod gpu_sampling;
 mod gpu_sampling_whole;
 mod interrupt;

@@ -14,9 +14,10 @@ enum Shown {
     Name,
 }
 
-const VARIABLES: [(&str, Shown); 31] = [
+const VARIABLES: [(&str, Shown); 32] = [
     ("PIANOLA_HOME", Shown::Value),
     ("PIANOLA_PIP", Shown::Value),
+    ("PIANOLA_SIMD", Shown::Value),
     ("PIANOLA_API_KEYS", Shown::Name),
     ("HF_HOME", Shown::Value),
     ("HF_HUB_CACHE", Shown::Value),
