@@ -17,5 +17,4 @@ mod sampling_mixed;
 mod scheduler;
 mod service;
 mod support;
-mod truncated;
 mod vulkan;

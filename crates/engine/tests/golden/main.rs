@@ -3,3 +3,4 @@
 mod cases;
 mod dialects;
 mod support;
+mod truncated;

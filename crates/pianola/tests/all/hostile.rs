@@ -4,7 +4,7 @@
 use crate::common;
 use std::fs::File;
 use std::io::Read;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
 use crate::common::{Folder, Run, tiny};
 use pianola_formats::{GgufWriter, Tensor, TensorType};
