@@ -87,6 +87,10 @@ impl<'a> Keys<'a> {
         }
     }
 
+    fn needed_float(&self, key: &str) -> Result<f64, ModelError> {
+        self.float(key)?.ok_or_else(|| ModelError::MissingKey(self.key(key)))
+    }
+
     fn text(&self, key: &str) -> Result<Option<&'a str>, ModelError> {
         let full = self.key(key);
         match self.file.string(&full) {
@@ -144,7 +148,7 @@ pub(crate) fn config(file: &Gguf) -> Result<Config, ModelError> {
         heads,
         kv_heads: keys.count("attention.head_count_kv")?.unwrap_or(heads),
         head_dim,
-        epsilon: keys.float("attention.layer_norm_rms_epsilon")?.unwrap_or(1e-6) as f32,
+        epsilon: keys.needed_float("attention.layer_norm_rms_epsilon")? as f32,
         activation: family.activation,
         attention_scale: 1.0 / (scale_base as f32).sqrt(),
         rope: RopeConfig {
@@ -289,8 +293,7 @@ fn rope_scaling(keys: &Keys<'_>, head_dim: usize) -> Result<RopeScaling, ModelEr
         (Some("none"), _) => Ok(RopeScaling::None),
         (None | Some("linear"), Some(factor)) => Ok(RopeScaling::Linear { factor }),
         (Some("yarn"), Some(factor)) => {
-            let original = keys.float(ORIGINAL)?;
-            let original = original.ok_or_else(|| ModelError::MissingKey(keys.key(ORIGINAL)))?;
+            let original = keys.needed_float(ORIGINAL)?;
             let magnitude = if factor <= 1.0 { 1.0 } else { 1.0 + 0.1 * factor.ln() };
             let fast = keys.float("rope.scaling.yarn_beta_fast")?.unwrap_or(32.0);
             let slow = keys.float("rope.scaling.yarn_beta_slow")?.unwrap_or(1.0);

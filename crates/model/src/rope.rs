@@ -76,6 +76,37 @@ mod tests {
         assert!(between.count() > 5);
     }
 
+    /// Qwen 2.5 stretched to four times its 32,768 tokens. Pairs that turn more than 32 times in these are
+    /// kept, those that turn less than once are divided by 4; the borders, 23.60 and 39.65, are rounded
+    /// outwards. The values are those of the formula, from a computation of its own.
+    #[test]
+    fn yarn_divides_by_turns_in_the_training_context() {
+        let (factor, original, magnitude) = (4.0, 32_768.0, 1.138_629_4);
+        let spec = |fast, slow| {
+            let scaling = RopeScaling::Yarn { factor, fast, slow, original, magnitude };
+            rope_spec(&RopeConfig { base: 1e6, scaling }, 128, RopePairing::Halves)
+        };
+        let ramp = spec(32.0, 1.0);
+        assert_eq!(ramp.magnitude, 1.138_629_4);
+        for (pair, expected) in [
+            (0, 1.0),
+            (23, 6.978_305_8e-3),
+            (24, 5.375_321_5e-3),
+            (31, 8.029_597_5e-4),
+            (32, 6.029_411_8e-4),
+            (39, 6.490_394_3e-5),
+            (40, 4.445_698_5e-5),
+            (63, 3.102_344_4e-7),
+        ] {
+            let found = ramp.frequencies[pair];
+            assert!((found / expected - 1.0).abs() < 1e-6, "pair {pair}: {found} for {expected}");
+        }
+        // From 16 turns on the ramp begins at pair 26, from 26.81.
+        let found = spec(16.0, 1.0).frequencies;
+        assert_eq!(found[24], 5.623_413_3e-3);
+        assert!((found[31] / 9.085_437e-4 - 1.0f32).abs() < 1e-6, "{}", found[31]);
+    }
+
     #[test]
     fn linear_divides_all() {
         let plain = spec(RopeScaling::None);

@@ -99,21 +99,36 @@ fn a_software_driver_passes_and_samples_as_the_host() {
     assert!(!own.missing().keys().any(|kernel| kernel.starts_with("sample")));
 }
 
-/// Weights that are not random, with outliers in some channels.
-#[test]
-#[ignore = "takes minutes: scripts/acceptance"]
-fn bounds_of_layers_are_close_for_models_in_use() {
+/// A model of the folder that `scripts/test` fills.
+fn real(name: &str) -> CheckSubject {
     let folder = std::env::var_os("PIANOLA_TEST_MODELS")
         .expect("PIANOLA_TEST_MODELS is not set: run scripts/test, which fetches the models");
+    let path = Path::new(&folder).join(format!("{name}.gguf"));
+    CheckSubject::file(name.to_string(), &path, None).unwrap()
+}
+
+fn assert_passes(subject: &CheckSubject, device: &Arc<dyn Device>) {
+    let result = check(subject, device, QUICK, &mut |_| ()).unwrap();
+    assert!(result.passed(), "{}: {:?}", result.device, result.issues);
+    assert_close_bound(&result);
+}
+
+/// Trained weights: embeddings that share half of their length, inputs with a few large values.
+#[test]
+fn real_models_pass_on_the_processor() {
+    let subject = real("smollm2");
+    for level in Level::ALL.into_iter().filter(|level| level.available()) {
+        assert_passes(&subject, &cpu(level));
+    }
+    assert_passes(&real("gemma3"), &keeping_cpu(Level::best()));
+}
+
+#[test]
+#[ignore = "takes a software driver minutes: scripts/acceptance runs it"]
+fn real_models_pass_on_a_software_driver() {
     let gpu: Arc<dyn Device> = Arc::new(VulkanDevice::new(gpu::options(&gpu::open())));
     for name in ["smollm2", "gemma3"] {
-        let path = Path::new(&folder).join(format!("{name}.gguf"));
-        let subject = CheckSubject::file(name.to_string(), &path, None).unwrap();
-        for device in [&cpu(Level::best()), &gpu] {
-            let result = check(&subject, device, QUICK, &mut |_| ()).unwrap();
-            assert!(result.passed(), "{name}: {:?}", result.issues);
-            assert_close_bound(&result);
-        }
+        assert_passes(&real(name), &gpu);
     }
 }
 

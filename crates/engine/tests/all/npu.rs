@@ -87,14 +87,8 @@ fn golden_cases_are_within_the_bounds_of_their_types() {
     let packages = Packages::new();
     let gpu = gpu::open();
     let vulkan: Arc<dyn Device> = Arc::new(VulkanDevice::new(gpu::options(&gpu)));
-    for (case, main) in [
-        ("gemma3", processor()),
-        ("qwen2-window", processor()),
-        ("llama-bias", processor()),
-        ("phi3-short", processor()),
-        ("gemma3", vulkan.clone()),
-        ("qwen3", vulkan),
-    ] {
+    let cases = crate::golden::CASES.map(|case| (case, processor()));
+    for (case, main) in cases.into_iter().chain([("gemma3", vulkan.clone()), ("qwen3", vulkan)]) {
         let expected = logits(&mut load(case, on(processor())), case);
         for precision in [Precision::Bf16, Precision::Int8Pieces] {
             let name = main.spec().name;

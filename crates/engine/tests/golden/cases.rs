@@ -10,7 +10,7 @@ use pianola_formats::npy;
 use pianola_plan::KvType;
 use std::path::PathBuf;
 
-const CASES: [&str; 10] = [
+pub const CASES: [&str; 10] = [
     "gemma3",
     "llama3-rope",
     "llama-bias",

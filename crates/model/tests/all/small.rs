@@ -40,7 +40,7 @@ fn keys(config: &Config, architecture: &str) -> Vec<(String, Value)> {
     own.map(|(key, value)| (format!("{architecture}.{key}"), value)).into()
 }
 
-/// What is added to a file, with full names.
+/// What is added to a file, and the keys and tensors that it lacks, with full names.
 #[derive(Clone, Copy, Default)]
 pub struct Added<'a> {
     pub keys: &'a [(&'a str, Value)],
@@ -52,7 +52,8 @@ pub struct Added<'a> {
 pub fn gguf(file: &str, config: &Config, architecture: &str, added: Added<'_>) -> PathBuf {
     let mut writer = GgufWriter::new();
     writer.set("general.architecture", architecture);
-    for (key, value) in keys(config, architecture) {
+    let needed = keys(config, architecture);
+    for (key, value) in needed.into_iter().filter(|(key, _)| !added.without.contains(&&**key)) {
         writer.set(key, value);
     }
     for (key, value) in added.keys {
