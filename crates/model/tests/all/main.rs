@@ -4,4 +4,5 @@ mod hostile;
 mod plans;
 mod real_keys;
 mod small;
+mod stretched;
 mod unread;
