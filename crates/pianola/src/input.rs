@@ -1,6 +1,6 @@
 //! What users hand over: texts from arguments, files and standard input, and token ids.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, IsTerminal, Read};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -46,6 +46,73 @@ impl PromptSources<'_> {
 
 fn nothing(what: &str) -> Failure {
     Failure::usage(format!("no {what} was given; write it behind the command, or pipe it in"))
+}
+
+/// A text: words of the command line, an option, a file or standard input.
+#[derive(clap::Args, Debug)]
+pub struct TextInput {
+    /// Text; several words are joined by spaces. Without it standard input is read
+    #[arg(value_name = "TEXT")]
+    words: Vec<String>,
+    /// Text, as an option
+    #[arg(short = 'p', long = "prompt", visible_alias = "text", value_name = "TEXT")]
+    #[arg(conflicts_with = "words")]
+    prompt: Option<String>,
+    /// File with the text; - is standard input
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["words", "prompt"])]
+    file: Option<PathBuf>,
+}
+
+impl TextInput {
+    /// The text. The newline that ends a file or standard input is not part of it.
+    pub fn read(&self, what: &str, console: Console) -> Result<String, Failure> {
+        match (&self.file, &self.prompt) {
+            (Some(path), _) if path != OsStr::new("-") => text_file(path).map(without_newline),
+            (Some(_), _) => stdin_text(what, console).map(without_newline),
+            (None, Some(prompt)) => text(std::slice::from_ref(prompt), what, console),
+            (None, None) => text(&self.words, what, console),
+        }
+    }
+
+    /// Whether there is a text besides standard input.
+    pub fn is_given(&self) -> bool {
+        self.file.is_some() || self.prompt.is_some() || !self.words.is_empty()
+    }
+}
+
+/// A long text, which is used byte for byte.
+#[derive(clap::Args, Debug)]
+pub struct LongTextInput {
+    /// File with the text; - is standard input, which is also read if no text is given
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Text, or the name of a file with it
+    #[arg(short = 'p', long, visible_alias = "prompt", value_name = "TEXT")]
+    #[arg(conflicts_with = "file")]
+    text: Option<OsString>,
+}
+
+impl LongTextInput {
+    /// The text. `named` are words of the command line: a file, or the text itself.
+    pub fn read(&self, named: &[OsString], console: Console) -> Result<String, Failure> {
+        let words = self.text.as_ref().map_or(named, std::slice::from_ref);
+        match (&self.file, words) {
+            (Some(path), _) if path != OsStr::new("-") => text_file(path),
+            (None, [word]) if word != "-" && is_file_name(word) => text_file(Path::new(word)),
+            (None, [word, ..]) if word != "-" => {
+                utf8(words.join(OsStr::new(" ")).into_encoded_bytes(), "the text")
+            }
+            _ if words.is_empty() && self.file.is_none() && io::stdin().is_terminal() => {
+                Err(nothing("text"))
+            }
+            _ => stdin_text("text", console),
+        }
+    }
+}
+
+/// Whether a word stands for a file: a text has blanks.
+fn is_file_name(word: &OsStr) -> bool {
+    Path::new(word).is_file() || !word.to_string_lossy().contains(char::is_whitespace)
 }
 
 /// Text from the words of the command line, or from standard input where there are none or only
@@ -209,6 +276,18 @@ mod tests {
     fn words_become_one_text() {
         let words = ["why", "is", "it"].map(String::from);
         assert_eq!(text(&words, "prompt", Console::default()).unwrap(), "why is it");
+    }
+
+    #[test]
+    fn a_word_is_a_file_and_a_sentence_a_text() {
+        let input = LongTextInput { file: None, text: None };
+        let read = |words: &[&str]| {
+            let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+            input.read(&words, Console::default())
+        };
+        assert_eq!(read(&["It was", "dark."]).unwrap(), "It was dark.");
+        assert_eq!(read(&["It was dark."]).unwrap(), "It was dark.");
+        assert!(read(&["absent.txt"]).unwrap_err().message().unwrap().contains("absent.txt"));
     }
 
     #[test]

@@ -245,7 +245,7 @@ impl ComputeOptions {
             let idle = [
                 ("--gpu-memory", self.gpu_memory.is_some()),
                 ("--gpu-host-memory", self.gpu_host_memory),
-                ("--decode", self.decode() == Decode::Chained),
+                ("--decode", self.decode() != Decode::Auto),
                 ("--overlap off", self.overlap == "off" && alone),
                 ("--tokens-per-submit", self.tokens_per_submit.is_some()),
                 ("--layers-on-gpu", self.layers_on_gpu.is_some_and(|layers| layers > 0)),

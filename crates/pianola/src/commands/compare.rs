@@ -1,7 +1,6 @@
 //! `compare`: how far one model's predictions are from another's.
 
 use std::ffi::{OsStr, OsString};
-use std::path::PathBuf;
 
 use clap::Args;
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -13,10 +12,10 @@ use super::perplexity::LOGIT_ROWS;
 use crate::console::{self, Console};
 use crate::device::{self, DeviceChoice};
 use crate::failure::Failure;
-use crate::input;
+use crate::input::LongTextInput;
 use crate::model;
 use crate::npu_device::{self, NpuArguments};
-use crate::options::{ComputeOptions, level, positive, quantisation};
+use crate::options::{ComputeOptions, level, positive, quantisation, threads};
 
 /// Compare the predictions of two models, or of one model computed in two ways.
 ///
@@ -27,8 +26,8 @@ use crate::options::{ComputeOptions, level, positive, quantisation};
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  pianola compare smollm2:135m,exact smollm2:135m,fast --text book.txt
-  pianola compare folder folder,quantize=q4_0,fast --text book.txt --context 256 --json")]
+  pianola compare smollm2:135m,exact smollm2:135m,fast -f book.txt
+  pianola compare folder folder,quantize=q4_0,fast -f book.txt --context 256 --json")]
 pub struct Arguments {
     /// Model that is the reference
     #[arg(value_name = "A", value_parser = specification())]
@@ -36,9 +35,8 @@ pub struct Arguments {
     /// Model that is compared with it
     #[arg(value_name = "B", value_parser = specification())]
     second: Specification,
-    /// The text to predict
-    #[arg(long, value_name = "FILE")]
-    text: PathBuf,
+    #[command(flatten)]
+    text: LongTextInput,
     /// Tokens per window
     #[arg(short, long, alias = "ctx-size", value_name = "N", default_value_t = 512)]
     #[arg(value_parser = positive)]
@@ -117,7 +115,7 @@ impl Specification {
                     specification.kv_type = Some(ty);
                 }
                 Some(("quantize", name)) => specification.quantize = Some(quantisation(name)?),
-                Some(("threads", count)) => specification.threads = Some(positive(count)?),
+                Some(("threads", count)) => specification.threads = Some(threads(count)?),
                 None if word == "emulate-npu" => specification.npu.emulate_npu = true,
                 Some(("npu-kernels", folder)) => {
                     specification.npu.npu_kernels = Some(folder.into());
@@ -163,7 +161,7 @@ impl Specification {
 }
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
-    let text = input::text_file(&arguments.text)?;
+    let text = arguments.text.read(&[], console)?;
     let mut first = arguments.first.load(arguments, console)?;
     let mut second = arguments.second.load(arguments, console)?;
     let mut bar = console.bar("comparing [{bar:24}] {pos} of {len} windows, {eta} left");

@@ -1,6 +1,8 @@
 //! `detokenize`: tokens to text.
 
+use std::ffi::OsStr;
 use std::io::{IsTerminal, stdout};
+use std::path::PathBuf;
 
 use clap::Args;
 use pianola_engine::EngineError;
@@ -27,6 +29,9 @@ pub struct Arguments {
     /// Token ids
     #[arg(value_name = "IDS", conflicts_with_all = ["tokens", "tokens_file"])]
     ids: Vec<String>,
+    /// File with token ids; - is standard input
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["ids", "tokens", "tokens_file"])]
+    file: Option<PathBuf>,
     #[command(flatten)]
     tokens: TokenInput,
     /// Show special tokens
@@ -35,9 +40,10 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
-    let tokens = match arguments.tokens.read()? {
-        Some(tokens) => tokens,
-        None => parse(&input::text(&arguments.ids, "token ids", console)?)?,
+    let tokens = match (arguments.tokens.read()?, &arguments.file) {
+        (Some(tokens), _) => tokens,
+        (None, Some(path)) if path != OsStr::new("-") => parse(&input::text_file(path)?)?,
+        (None, _) => parse(&input::text(&arguments.ids, "token ids", console)?)?,
     };
     let located = model::locate(arguments.model.name(), console)?;
     let tokenizer = model::text(&located)?.tokenizer;

@@ -1,5 +1,6 @@
 //! `embed`: texts as vectors.
 
+use std::ffi::OsStr;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -28,14 +29,18 @@ Examples:
 pub struct Arguments {
     #[command(flatten)]
     model: ModelOption,
-    /// The texts, each a vector
+    /// Texts, each of which becomes a vector
     #[arg(value_name = "TEXT")]
     texts: Vec<String>,
-    /// A file to embed
-    #[arg(short, long, value_name = "FILE", conflicts_with = "texts")]
+    /// Text, as an option. May be repeated
+    #[arg(short = 'p', long = "prompt", visible_alias = "text", value_name = "TEXT")]
+    #[arg(conflicts_with = "texts")]
+    prompts: Vec<String>,
+    /// File to embed; - is standard input, which is also read if no text is given
+    #[arg(short, long, value_name = "FILE", conflicts_with_all = ["texts", "prompts"])]
     file: Option<PathBuf>,
     /// Embed each line of the file or of standard input by itself
-    #[arg(long, conflicts_with = "texts")]
+    #[arg(long, conflicts_with_all = ["texts", "prompts"])]
     lines: bool,
     /// Pooling of a text's tokens: their mean, or the last one
     #[arg(long, value_name = "HOW", default_value = "mean")]
@@ -84,10 +89,12 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
 }
 
 fn texts(arguments: &Arguments, console: Console) -> Result<Vec<String>, Failure> {
-    let whole = match (&arguments.file, arguments.texts.is_empty()) {
-        (Some(path), _) => input::text_file(path)?,
-        (None, true) => input::text(&[], "text", console)?,
-        (None, false) => return Ok(arguments.texts.clone()),
+    let given = [&arguments.texts[..], &arguments.prompts].concat();
+    let whole = match &arguments.file {
+        Some(path) if path != OsStr::new("-") => input::text_file(path)?,
+        Some(_) => input::text(&["-".to_string()], "text", console)?,
+        None if given.is_empty() => input::text(&[], "text", console)?,
+        None => return Ok(given),
     };
     let texts: Vec<String> = match arguments.lines {
         true => whole.lines().map(String::from).collect(),

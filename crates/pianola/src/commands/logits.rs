@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::console::{self, Console, count};
 use crate::failure::Failure;
-use crate::input::{self, TokenInput};
+use crate::input::{TextInput, TokenInput};
 use crate::model;
 use crate::options::{ComputeOptions, ModelOption, chosen, context};
 
@@ -22,21 +22,21 @@ const MOST_ROWS: usize = 512;
 /// Write the logits of every position of a sequence of tokens.
 ///
 /// The file is a NumPy array of float32 with one row per token; row i predicts token i + 1. Folders
-/// of unquantised weights are computed in exact mode by default, quantised files in fast mode.
+/// of unquantised weights are computed in exact mode by default, quantised files in fast mode. Markers
+/// such as <|im_start|> are read as special tokens.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   pianola logits -m model-folder --tokens-file tokens.npy -o logits.npy
-  pianola logits --text \"The sky is\" -o logits.npy
+  pianola logits \"The sky is\" -o logits.npy
   pianola logits -m gemma3:270m --tokens 2,9259 -o logits.npy --exact --greedy 8")]
 pub struct Arguments {
     #[command(flatten)]
     model: ModelOption,
     #[command(flatten)]
     tokens: TokenInput,
-    /// Text instead of tokens, - for standard input: tokenised as `run --raw` does
-    #[arg(long, value_name = "TEXT", conflicts_with_all = ["tokens", "tokens_file"])]
-    text: Option<String>,
+    #[command(flatten)]
+    text: TextInput,
     /// File to write
     #[arg(short, long, value_name = "NPY")]
     output: PathBuf,
@@ -63,14 +63,12 @@ fn chunk(text: &str) -> Result<usize, String> {
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let given = arguments.tokens.read()?;
-    let text = match &arguments.text {
-        Some(text) => Some(input::text(std::slice::from_ref(text), "text", console)?),
-        None if given.is_none() => {
-            return Err(Failure::usage(
-                "no tokens were given; use --text \"…\", --tokens 2,5,9 or --tokens-file tokens.npy",
-            ));
+    let text = match &given {
+        Some(_) if arguments.text.is_given() => {
+            return Err(Failure::usage("give a text or tokens, not both"));
         }
-        None => None,
+        Some(_) => None,
+        None => Some(arguments.text.read("text", console)?),
     };
     check_folder(&arguments.output)?;
     let located = model::locate(arguments.model.name(), console)?;

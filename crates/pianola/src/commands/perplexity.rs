@@ -1,6 +1,6 @@
 //! `perplexity`: how well a model predicts a text.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
 use std::time::Instant;
 
 use clap::Args;
@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::console::{self, Console};
 use crate::failure::Failure;
-use crate::input;
+use crate::input::LongTextInput;
 use crate::model;
 use crate::options::{ComputeOptions, ModelOption, chosen, context};
 
@@ -28,8 +28,11 @@ Examples:
 pub struct Arguments {
     #[command(flatten)]
     model: ModelOption,
-    /// The text
-    file: PathBuf,
+    /// File with the text, or the text itself
+    #[arg(value_name = "FILE", conflicts_with_all = ["file", "text"])]
+    named: Vec<OsString>,
+    #[command(flatten)]
+    text: LongTextInput,
     /// Tokens per window
     #[arg(short, long, alias = "ctx-size", value_name = "N", default_value_t = 512)]
     #[arg(value_parser = context)]
@@ -42,7 +45,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
-    let text = input::text_file(&arguments.file)?;
+    let text = arguments.text.read(&arguments.named, console)?;
     let located = model::locate(arguments.model.name(), console)?;
     let mut options = arguments.compute.load_announced(console)?;
     options.max_logit_rows = LOGIT_ROWS;

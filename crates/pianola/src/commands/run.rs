@@ -44,8 +44,8 @@ pub struct Arguments {
     /// Prompt; several words are joined by spaces
     #[arg(value_name = "PROMPT", conflicts_with_all = ["tokens", "tokens_file", "words"])]
     prompt: Vec<String>,
-    /// The prompt, as llama.cpp takes it
-    #[arg(short = 'p', long = "prompt", value_name = "PROMPT", hide = true)]
+    /// Prompt, as an option
+    #[arg(short = 'p', long = "prompt", visible_alias = "text", value_name = "PROMPT")]
     #[arg(conflicts_with_all = ["tokens", "tokens_file"])]
     words: Option<String>,
     /// File to put before the prompt, or to use as the prompt; - is standard input

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::console::{self, Console, count};
 use crate::failure::Failure;
-use crate::input;
+use crate::input::TextInput;
 use crate::model;
 use crate::options::ModelOption;
 
@@ -18,14 +18,13 @@ use crate::options::ModelOption;
 #[command(after_help = "\
 Examples:
   pianola tokenize \"Hello, world\"
-  pianola tokenize -m gemma3:270m --bos --json < README.md
+  pianola tokenize -m gemma3:270m --bos --json -f README.md
   pianola tokenize --special \"<|im_start|>user\"")]
 pub struct Arguments {
     #[command(flatten)]
     model: ModelOption,
-    /// The text; several words are joined by spaces
-    #[arg(value_name = "TEXT")]
-    text: Vec<String>,
+    #[command(flatten)]
+    text: TextInput,
     /// Read markers such as <|im_start|> as special tokens
     #[arg(long)]
     special: bool,
@@ -41,7 +40,7 @@ pub struct Arguments {
 }
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
-    let text = input::text(&arguments.text, "text", console)?;
+    let text = arguments.text.read("text", console)?;
     let located = model::locate(arguments.model.name(), console)?;
     let tokenizer = model::text(&located)?.tokenizer;
     let special = if arguments.special { SpecialTokens::Parse } else { SpecialTokens::Plain };

@@ -177,7 +177,9 @@ fn empty_prompts() {
     }
     folder.pianola(words!["run", "-m", &model]).fails(2, &["the prompt is empty"]);
     folder.pianola(words!["run", "-m", &model, "--tokens", ""]).fails(2, &["--tokens"]);
-    folder.pianola(words!["logits", "-m", &model, "-o", "x.npy"]).fails(2, &["no tokens"]);
+    folder
+        .pianola(words!["logits", "-m", &model, "-o", "x.npy"])
+        .fails(2, &["the prompt is empty"]);
 }
 
 #[test]
@@ -229,7 +231,7 @@ fn invalid_utf8() {
 fn nonsense_flags() {
     let folder = Folder::new();
     let model = display(&folder.model());
-    let cases: [(&[&str], &str); 27] = [
+    let cases: [(&[&str], &str); 33] = [
         (&["run", "--frobnicate", "hello"], "--frobnicate"),
         (&["frobnicate"], "frobnicate"),
         (&[], ""),
@@ -257,6 +259,12 @@ fn nonsense_flags() {
         (&["logits", "--tokens", "1", "--chunk", "0", "-o", "x.npy"], "--chunk"),
         (&["plan", "--rows", "100000"], "rows"),
         (&["bench", "-p", "0", "-n", "0"], "nothing to measure"),
+        (&["run", "-n", "99999999999999999999", "hello"], "at most 18446744073709551615"),
+        (&["run", "-t", "5000", "hello"], "on this machine"),
+        (&["bench", "-p", "10000"], "-p 10000"),
+        (&["bench", "-p", "10000"], "the model allows 256"),
+        (&["bench", "-p", "100", "-n", "1", "-c", "64"], "--context allows 64"),
+        (&["logits", "-o", "x.npy", "--tokens", "1", "hello"], "not both"),
     ];
     for (words, named) in cases {
         let mut arguments = words.to_vec();

@@ -211,6 +211,34 @@ fn profiles_replace_only_when_they_are_there() {
     assert!(fs::read_to_string(&trace).unwrap().contains("traceEvents"));
 }
 
+/// Before any model is loaded: the larger may take minutes.
+#[test]
+fn a_draft_of_another_vocabulary_is_refused_at_once() {
+    let folder = Folder::new();
+    let model = folder.model();
+    let mut writer = crate::common::tiny();
+    let mut tokens = crate::common::tokens();
+    tokens.swap(70, 71);
+    writer.set("tokenizer.ggml.tokens", tokens);
+    let draft = folder.file("other.gguf", writer.to_bytes().unwrap());
+    let run = folder.pianola(words!["run", "-v", "-m", &model, "--draft", &draft, "hi"]);
+    run.fails(2, &["other cannot draft", "token 70 is another than in tiny"]);
+    assert!(!run.err.contains("loaded"), "{run:#?}");
+}
+
+#[test]
+fn options_without_effect_are_named() {
+    let folder = Folder::new();
+    let model = folder.model();
+    let options = ["--decode", "dispatches", "--overlap", "off", "--gpu-memory", "1GiB"];
+    let run = folder.pianola(with(&greedy(&model), &options));
+    for option in ["--decode", "--overlap off", "--gpu-memory"] {
+        let line = format!("{option} has no effect: the CPU computes\n");
+        assert!(run.err.contains(&line), "no '{line}': {run:#?}");
+    }
+    run.output();
+}
+
 #[test]
 fn guesses_do_not_change_the_text() {
     let folder = Folder::new();

@@ -1,5 +1,7 @@
 //! Text as tokens, vectors, logits and probabilities, on a tiny model.
 
+use std::ffi::OsString;
+
 use crate::common::{Folder, MARKERS, VOCABULARY, display, with};
 use serde_json::Value;
 
@@ -81,6 +83,45 @@ fn logits_of_a_text_are_those_of_its_tokens() {
     assert_eq!(logits(&["--text", "hi"]), logits(&["--tokens", "104,105"]));
 }
 
+/// The same text by each way in which a command takes one.
+#[test]
+fn every_command_takes_its_text_alike() {
+    let folder = Folder::new();
+    let model = folder.model();
+    let (short, long) = ("hello there", &text()[..]);
+    let short_file = folder.file("short.txt", short);
+    let long_file = folder.file("long.txt", long);
+    let out = folder.path.join("out.npy");
+    let commands = [
+        (words!["tokenize", "--json"].to_vec(), short, &short_file),
+        (words!["logits", "-o", &out, "--greedy", "3"].to_vec(), short, &short_file),
+        (words!["embed"].to_vec(), short, &short_file),
+        (words!["run", "--raw", "--temp", "0", "-n", "4", "-q"].to_vec(), short, &short_file),
+        (words!["perplexity", "-c", "64"].to_vec(), long, &long_file),
+        (words!["compare", &model, &model, "-c", "64"].to_vec(), long, &long_file),
+    ];
+    for (command, text, file) in commands {
+        let output = |more: &[OsString], input: &str| {
+            let mut all = command.clone();
+            if command[0] != "compare" {
+                all.extend(words!["-m", &model]);
+            }
+            all.extend(more.iter().cloned());
+            folder.pianola_with(all, input.as_bytes(), &[]).output()
+        };
+        let expected = output(&words!["-f", file], "");
+        assert!(!expected.is_empty());
+        for way in [words!["-p", text], words!["--prompt", text], words!["--text", text]] {
+            assert_eq!(output(&way, ""), expected, "{command:?} {way:?}");
+        }
+        assert_eq!(output(&[], text), expected, "{command:?} from standard input");
+        assert_eq!(output(&words!["-f", "-"], text), expected, "{command:?} -f -");
+        if command[0] != "compare" {
+            assert_eq!(output(&words![text], ""), expected, "{command:?} TEXT");
+        }
+    }
+}
+
 #[test]
 fn logits_do_not_depend_on_chunks() {
     let folder = Folder::new();
@@ -128,6 +169,8 @@ fn perplexity_is_measured() {
     assert_eq!(object["scored"], 31 * windows);
     assert!(object["tokens"].as_u64().unwrap() >= 64 * windows);
     assert!(folder.pianola(base).output().starts_with("perplexity "));
+    let absent = words!["perplexity", "-m", &model, "absent.txt"];
+    folder.pianola(absent).fails(1, &["cannot read absent.txt"]);
 }
 
 #[test]
