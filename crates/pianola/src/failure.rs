@@ -314,8 +314,7 @@ impl From<PackageError> for Failure {
     }
 }
 
-const PARTS_KEPT: &str =
-    "interrupted: parts that have arrived are kept, and `pianola pull` goes on";
+const PARTS_KEPT: &str = "interrupted; finished parts are kept, and `pianola pull` continues";
 
 impl From<ObtainError> for Failure {
     fn from(error: ObtainError) -> Failure {

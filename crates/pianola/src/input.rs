@@ -45,7 +45,7 @@ impl PromptSources<'_> {
 }
 
 fn nothing(what: &str) -> Failure {
-    Failure::usage(format!("no {what} was given; write it behind the command, or pipe it in"))
+    Failure::usage(format!("no {what} was given; write it after the command, or pipe it in"))
 }
 
 /// A text: words of the command line, an option, a file or standard input.
@@ -150,7 +150,7 @@ fn stdin_text(what: &str, console: Console) -> Result<String, Failure> {
         let block = match blocks.recv_timeout(PATIENCE) {
             Err(RecvTimeoutError::Timeout) => {
                 if !told && bytes.is_empty() {
-                    console.notice("waiting for standard input (</dev/null does without it)");
+                    console.notice("waiting for standard input (`</dev/null` skips it)");
                 }
                 told = true;
                 continue;
@@ -224,7 +224,7 @@ fn utf8(bytes: Vec<u8>, whence: &str) -> Result<String, Failure> {
     String::from_utf8(bytes).map_err(|error| {
         let offset = error.utf8_error().valid_up_to();
         Failure::failed(format!(
-            "{whence} is not UTF-8: byte {offset} (counted from 0) begins no character; \
+            "{whence} is not UTF-8: byte {offset} (counted from 0) is invalid; \
              convert it to UTF-8 first"
         ))
     })

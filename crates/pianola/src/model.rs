@@ -33,7 +33,8 @@ pub fn locate(name: impl AsRef<OsStr>, console: Console) -> Result<Located, Fail
     match find(name, console)? {
         Found::Here(located) => Ok(located),
         Found::Catalogued(entry) => {
-            console.notice(&format!("{} is not here yet and will be fetched once", entry.name));
+            console
+                .notice(&format!("{} is not on this machine yet and is fetched once", entry.name));
             let mut report = progress::on_stderr(console.quiet);
             Ok(obtain::fetch(entry, &Store::open()?, report.as_mut())?)
         }
@@ -76,7 +77,7 @@ pub fn find(name: impl AsRef<OsStr>, console: Console) -> Result<Found, Failure>
 fn tell_namesake(name: &str, console: Console) {
     if let Some(entry) = catalogue::find(name).filter(|_| Path::new(name).exists()) {
         console.notice(&format!(
-            "{name} is taken for the catalogue's {}; what has that name here is ./{name}",
+            "{name} means {} of the catalogue; the file of that name is ./{name}",
             entry.name
         ));
     }
@@ -120,7 +121,7 @@ pub fn load(model: &Located, options: LoadOptions, console: Console) -> Result<E
     let vision = engine.vision_tensors();
     if vision.count > 0 {
         console.notice(&format!(
-            "{} tensors that read pictures ({}) are left out: only text is understood",
+            "{} vision tensors ({}) are ignored: only text is supported",
             vision.count,
             size_text(vision.bytes)
         ));
@@ -158,7 +159,7 @@ pub fn load_with_draft(
             let wanted = options.context.unwrap_or(config.context);
             if wanted > config.context {
                 console.notice(&format!(
-                    "{} guesses for the first {} tokens only, which is all its context holds",
+                    "{} guesses for the first {} tokens only; its context holds no more",
                     located.label, config.context
                 ));
             }
@@ -230,13 +231,13 @@ pub fn tell_fit(plan: &Plan, asked: &LoadOptions, console: Console) {
     }
     if context < plan.graph.context && asked.context.is_none() {
         console.notice(&format!(
-            "the context has {context} of {} tokens, as many as there is memory for{}",
+            "the context has {context} of {} tokens; memory holds no more{}",
             plan.graph.context,
             match (asked.gpu(), asked.kv_memory) {
                 (Some(_), None) if plan.devices.len() > 1 => {
-                    "; with a larger --context more layers move to the processor"
+                    "; with a larger --context more layers move to the CPU"
                 }
-                (Some(_), None) => "; with a larger --context layers move to the processor",
+                (Some(_), None) => "; with a larger --context layers move to the CPU",
                 (None, None) => "",
                 (_, Some(_)) => "; more --kv-memory holds more",
             }
@@ -277,7 +278,7 @@ pub fn tell_sampling(
     match engine.sampling_unsupported(request) {
         None => console.detail("sampling: on the GPU"),
         Some(reason) => {
-            let line = format!("sampling: on the processor, because {reason}");
+            let line = format!("sampling: on the CPU, because {reason}");
             match compute.tokens_per_submit {
                 Some(_) => console.notice(&format!("{line}; --tokens-per-submit has no effect")),
                 None => console.detail(&line),

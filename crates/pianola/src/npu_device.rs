@@ -133,7 +133,7 @@ pub fn open(
 /// be slower, or round otherwise.
 fn tell_refused(device: &NpuDevice, console: Console) -> Vec<String> {
     let refused = device.facts().refused;
-    let line = |refused: &Refused| format!("npu does without a kernel package: {refused}");
+    let line = |refused: &Refused| format!("npu: a kernel package is not used: {refused}");
     let lines: Vec<String> = refused.iter().map(line).collect();
     lines.iter().for_each(|line| console.notice(line));
     lines

@@ -232,7 +232,7 @@ impl ComputeOptions {
         for (option, given) in [("--exact", self.exact), ("--reproducible", self.reproducible)] {
             if on_npu && given {
                 return Err(Failure::usage(format!(
-                    "{option} and --place …=npu exclude one another: the NPU computes in int8 or bf16, and \
+                    "{option} cannot be combined with --place …=npu: the NPU computes in int8 or bf16, and \
                      its kernels depend on the number of rows; leave one of them out"
                 )));
             }
@@ -303,7 +303,7 @@ pub fn tell_threads(threads: Option<usize>, console: Console) {
     let cores = pianola_cpu::describe().cores;
     if let Some(threads) = chosen(threads).filter(|&threads| threads > cores) {
         let (threads, cores) = (count(threads, "thread"), count(cores, "core"));
-        console.notice(&format!("{threads} on {cores} wait for each other, which is slow"));
+        console.notice(&format!("{threads} on {cores} are slow: they wait for each other"));
     }
 }
 
@@ -376,8 +376,8 @@ pub fn level(text: &str) -> Result<Level, String> {
     let available = || levels().map(|level| level.name()).collect::<Vec<_>>().join(", ");
     match Level::ALL.into_iter().find(|level| level.name() == text) {
         Some(level) if level.available() => Ok(level),
-        Some(_) => Err(format!("this processor does not have it; it has {}", available())),
-        None => Err(format!("there is no such level; this processor has {}", available())),
+        Some(_) => Err(format!("this CPU does not have it; it has {}", available())),
+        None => Err(format!("there is no such level; this CPU has {}", available())),
     }
 }
 

@@ -175,7 +175,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     }
     if arguments.compute.npu.emulate_npu {
         return Err(Failure::usage(
-            "npu (emulated) has no speed, so that there is nothing to measure; leave out --emulate-npu",
+            "an emulated NPU has no speed to measure; leave out --emulate-npu",
         ));
     }
     let options = arguments.load_options(console)?;

@@ -82,7 +82,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let engine = open(arguments, &located, console)?;
     if is_base_model(name) {
         console.notice(&format!(
-            "{} is a base model, not made to chat: its answers will be odd; `pianola run` lets it \
+            "{} is a base model, not made to chat; expect odd answers. `pianola run` lets it \
              continue a text",
             located.label
         ));
@@ -136,7 +136,7 @@ fn check_template(engine: &Engine, located: &Located, console: Console) -> Resul
             Ok(())
         }
         None => Err(Failure::failed(format!(
-            "{} has no chat template, so it cannot chat; let it continue a text with \
+            "{} has no chat template, so it cannot chat; to continue a text use \
              `pianola run --raw`",
             located.label
         ))),
@@ -185,7 +185,7 @@ impl Chat<'_> {
             }
             Ok(None) => {
                 self.transcript.undo();
-                self.console.notice("interrupted before the answer; this message is forgotten");
+                self.console.notice("interrupted before the answer; your message was removed");
                 Ok(())
             }
             Err(failure @ (Failure::ReaderGone | Failure::Interrupted | Failure::Output(_))) => {
@@ -196,7 +196,7 @@ impl Chat<'_> {
                 self.transcript.undo();
                 let message = failure.message().unwrap_or_default();
                 console::print_error(&format!(
-                    "{message}; this turn is forgotten, /reset begins a new conversation"
+                    "{message}; this turn was removed, /reset begins a new conversation"
                 ));
                 self.reopen_if_lost()
             }

@@ -76,7 +76,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     if arguments.simd == Some(Level::Reference) {
         return Err(Failure::usage(
-            "the reference is what others are checked against; name another --simd",
+            "the reference cannot be checked against itself; name another --simd",
         ));
     }
     if arguments.device.npu == NpuUse::Asked {
@@ -129,10 +129,10 @@ fn devices(arguments: &Arguments, console: Console) -> Result<Vec<Arc<dyn Device
     let gpus = device::open(&arguments.device, Announce::WithResult, console)?;
     if !gpus.is_empty() {
         if arguments.simd.is_some() {
-            return Err(Failure::usage("--simd is for the processor; add --device cpu"));
+            return Err(Failure::usage("--simd is for the CPU; add --device cpu"));
         }
         if chosen(arguments.threads).is_some() {
-            return Err(Failure::usage("--threads is for the processor; add --device cpu"));
+            return Err(Failure::usage("--threads is for the CPU; add --device cpu"));
         }
         let device = |gpu: Arc<Gpu>| -> Arc<dyn Device> {
             let (tuning, pipeline_file) = (tuned::load(&gpu, console), tuned::pipeline_file(&gpu));

@@ -64,9 +64,7 @@ fn parse(text: &str) -> Result<Vec<u32>, Failure> {
     let between = |c: char| c == ',' || c.is_whitespace() || matches!(c, '[' | ']');
     let words = text.split(between).filter(|word| !word.is_empty());
     let ids: Result<Vec<u32>, Failure> = words
-        .map(|word| {
-            word.parse().map_err(|_| Failure::usage(format!("'{word}' is no id of a token")))
-        })
+        .map(|word| word.parse().map_err(|_| Failure::usage(format!("'{word}' is not a token id"))))
         .collect();
     match ids? {
         ids if ids.is_empty() => Err(Failure::usage("there are no tokens; give at least one id")),

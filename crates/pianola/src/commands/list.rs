@@ -84,7 +84,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         ]);
     }
     if rows.len() == 1 {
-        console.notice(&format!("there are no models in {} yet", store.models().display()));
+        console.notice(&format!("there is no model in {} yet", store.models().display()));
     } else {
         console::print(&console::table(&rows))?;
     }
@@ -92,7 +92,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         console.notice(line);
     }
     for model in listed.iter().filter(|model| model.state != State::Present) {
-        console.notice(&format!("`pianola pull {}` makes it whole", model.name));
+        console.notice(&format!("`pianola pull {}` repairs it", model.name));
     }
     console.notice("`pianola list --all` shows what can be fetched by name");
     Ok(())

@@ -132,7 +132,7 @@ pub(super) fn check_folder(output: &Path) -> Result<(), Failure> {
     let folder = output.parent().filter(|folder| !folder.as_os_str().is_empty());
     match folder.filter(|folder| !folder.is_dir()) {
         Some(folder) => Err(Failure::failed(format!(
-            "there is no folder {} to write to; create it, or give another file with -o",
+            "there is no folder {}; create it, or give another file with -o",
             folder.display()
         ))),
         None => Ok(()),

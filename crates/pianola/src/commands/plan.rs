@@ -131,7 +131,7 @@ fn subject(
         Found::Here(located) => Ok((located.label.clone(), plan_of_file(&located, options)?)),
         Found::Catalogued(entry) => {
             console.notice(&format!(
-                "{0} is not here: the plan is that of its shape in {1}; `pianola pull {0}` fetches it",
+                "{0} is not on this machine; this is the plan of its shape in {1}. `pianola pull {0}` fetches it",
                 entry.name, entry.quantisation
             ));
             let plan = Engine::plan_of_shape(entry.shape(), &entry.mixture(), options)?;

@@ -79,7 +79,8 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
 
 fn fetch(entry: &'static Entry, store: &Store, console: Console) -> Result<(), Failure> {
     if let Ok(Some(path)) = store.installed(entry) {
-        console.notice(&format!("{} is here already. {}", entry.name, entry.terms.summary));
+        console
+            .notice(&format!("{} is on this machine already. {}", entry.name, entry.terms.summary));
         return console::print_line(&path.display().to_string());
     }
     let (family, size) = (entry.shape().config().family.name, size_text(entry.size().bytes));

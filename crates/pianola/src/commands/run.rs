@@ -270,12 +270,12 @@ fn model_and_words(
         ))),
         FirstWord::Model => {
             console.notice(&format!(
-                "model: {first}, the first word; with -m or in quotes it is part of the prompt"
+                "model: {first} (the first word; quote the whole prompt if the word is part of it)"
             ));
             Ok((OsStr::new(first), &words[1..]))
         }
         FirstWord::LikeModel if !alone => Err(Failure::usage(format!(
-            "'{first}' looks like a model's name, and no model here is called so; name a model with \
+            "'{first}' looks like a model's name, and there is no such model; name a model with \
              -m, or put the whole prompt in quotes (`pianola list` shows what there is)"
         ))),
         FirstWord::LikeModel | FirstWord::Prompt => Ok(usual),
@@ -291,7 +291,7 @@ fn prompt(arguments: &Arguments, words: &[String], console: Console) -> Result<P
     let empty = if arguments.raw { text.is_empty() } else { text.trim().is_empty() };
     if empty {
         return Err(Failure::usage(
-            "the prompt is empty; write some text behind the command, or pipe it in",
+            "the prompt is empty; write it after the command, or pipe it in",
         ));
     }
     Ok(Prompt::Text(text))
@@ -318,7 +318,7 @@ fn encode(
     }
     if base && arguments.system.is_none() {
         console.notice(&format!(
-            "{} is a base model, not made to chat: the prompt is continued as it is (as with --raw)",
+            "{} is a base model, not made to chat: it continues the prompt, as with --raw",
             located.label
         ));
         return raw();
@@ -326,12 +326,12 @@ fn encode(
     let Some((template, origin)) = &side.template else {
         if arguments.system.is_some() {
             return Err(Failure::failed(format!(
-                "{} has no chat template, so a system message has no place; leave --system out",
+                "{} has no chat template, so --system cannot be used",
                 located.label
             )));
         }
         console.notice(&format!(
-            "{} has no chat template: the prompt is continued as it is (as with --raw)",
+            "{} has no chat template: it continues the prompt, as with --raw",
             located.label
         ));
         return raw();

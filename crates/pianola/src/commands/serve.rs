@@ -152,7 +152,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let source = Source::new(arguments, console)?;
     if !arguments.host.is_loopback() && keys.is_empty() {
         console.notice(&format!(
-            "warning: whoever reaches {} may use this server; --api-key-file or PIANOLA_API_KEYS wants a key",
+            "warning: anyone who reaches {} may use this server; --api-key-file or PIANOLA_API_KEYS sets keys",
             arguments.host
         ));
     }
@@ -188,7 +188,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let listening = |address: SocketAddr| {
         console.notice(&format!("listening at {scheme}://{address}"));
         if let Some(local) = local_address(address) {
-            console.notice(&format!("a browser on this machine finds it at {scheme}://{local}"));
+            console.notice(&format!("on this machine: {scheme}://{local}"));
         }
     };
     serve(options, Arc::new(source), listening).map_err(|error| match error {

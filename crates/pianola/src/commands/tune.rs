@@ -45,9 +45,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     options.context = Some(CONTEXT);
     let Some(VulkanDevice { options: VulkanOptions { gpu, .. }, .. }) = options.gpu().cloned()
     else {
-        return Err(Failure::usage(
-            "there is nothing to tune on the processor; name a GPU with --device vulkan",
-        ));
+        return Err(Failure::usage("the CPU has nothing to tune; name a GPU with --device vulkan"));
     };
     tuned::prepare(&gpu)?;
     let mut engine = match arguments.shape.shape {
@@ -63,9 +61,9 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
             model::load(&located, options, console)?
         }
     };
-    let recording = engine.recording_mut::<VulkanRecording>().ok_or_else(|| {
-        Failure::failed("no part of the model is on the GPU, so its kernels cannot be measured")
-    })?;
+    let recording = engine
+        .recording_mut::<VulkanRecording>()
+        .ok_or_else(|| Failure::failed("no part of the model is on the GPU"))?;
     // Of several GPUs the one whose kernels are measured.
     let gpu = recording.gpu().clone();
     let head = ["product", "tried", "us by policy", "us measured", "gain", "choice"];
@@ -98,8 +96,8 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let path = tuned::save(&gpu, &all)?;
     console::print(&console::table(&table))?;
     for refusal in refused {
-        console.notice(&format!("refused, because it computes something else: {refusal}"));
+        console.notice(&format!("not used, because its result differs: {refusal}"));
     }
-    console.notice(&format!("kept in {}", path.display()));
+    console.notice(&format!("stored in {}", path.display()));
     Ok(())
 }

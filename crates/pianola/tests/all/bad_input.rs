@@ -408,6 +408,6 @@ fn namesakes_are_told_apart() {
         .output()
         .unwrap();
     let err = String::from_utf8(output.stderr).unwrap();
-    assert!(err.contains("smollm2 is taken for the catalogue's smollm2:135m"), "{err}");
+    assert!(err.contains("smollm2 means smollm2:135m of the catalogue"), "{err}");
     assert!(err.contains("./smollm2"), "{err}");
 }

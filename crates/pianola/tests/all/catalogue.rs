@@ -79,7 +79,10 @@ fn a_plan_by_name_needs_no_file() {
     let folder = Folder::new();
     let run =
         folder.pianola(["plan", "llama3.2:1b", "--context", "2048", "--memory", "64GiB", "--json"]);
-    assert!(run.err.contains("llama3.2:1b is not here: the plan is that of its shape"), "{run:#?}");
+    assert!(
+        run.err.contains("llama3.2:1b is not on this machine; this is the plan of its shape"),
+        "{run:#?}"
+    );
     let plan = run.json();
     assert_eq!((&plan["architecture"], &plan["layers"]), (&"llama".into(), &16.into()));
     assert_eq!(plan["context"], 2048);
@@ -100,7 +103,7 @@ fn what_is_not_here_is_fetched_from_where_the_catalogue_says() {
     // The tests forbid the network: the error names the file that would have been fetched.
     let run = folder.pianola(["run", "-m", "gemma3:4b", "hello"]);
     run.fails(1, &["ggml-org/gemma-3-4b-it-GGUF", "HF_HUB_OFFLINE"]);
-    assert!(run.err.contains("gemma3:4b is not here yet"), "{run:#?}");
+    assert!(run.err.contains("gemma3:4b is not on this machine yet"), "{run:#?}");
     // A model of the same name that Ollama has is used as it is.
     let digest = "b".repeat(64);
     let bytes = common::tiny().to_bytes().unwrap();

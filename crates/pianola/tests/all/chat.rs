@@ -35,7 +35,7 @@ fn chat_survives_a_turn_that_does_not_fit() {
     assert_eq!(run.code, Some(1), "{run:#?}");
     assert_eq!(run.err.matches("tokens are needed, the context holds 100").count(), 1, "{run:#?}");
     assert!(run.err.contains("error: 1 of 3 turns failed"), "{run:#?}");
-    assert!(run.err.contains("this turn is forgotten"), "{run:#?}");
+    assert!(run.err.contains("this turn was removed"), "{run:#?}");
 }
 
 #[test]
@@ -49,5 +49,5 @@ fn chat_needs_a_template() {
     let model = folder.file("base.gguf", writer.to_bytes().unwrap());
     folder.pianola(words!["chat", "-m", &model]).fails(1, &["no chat template", "run --raw"]);
     let run = folder.pianola(words!["run", "-m", &model, "-n", "2", "--ignore-eos", "h"]);
-    assert!(run.err.contains("continued as it is"), "{run:#?}");
+    assert!(run.err.contains("continues the prompt"), "{run:#?}");
 }

@@ -138,7 +138,7 @@ fn tensors_that_read_pictures_are_left_out() {
     }
     let model = folder.file("seeing.gguf", writer.to_bytes().unwrap());
     let ran = folder.pianola(["run", "-m", model.to_str().unwrap(), "-n", "2", "hello"]);
-    assert!(ran.err.contains("2 tensors that read pictures"), "{ran:#?}");
+    assert!(ran.err.contains("2 vision tensors"), "{ran:#?}");
     ran.output();
     let plain = folder.pianola(["run", "-m", folder.model().to_str().unwrap(), "-n", "2", "hello"]);
     assert!(!plain.err.contains("pictures"), "{plain:#?}");

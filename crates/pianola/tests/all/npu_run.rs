@@ -102,7 +102,7 @@ fn packages_that_are_not_used_are_named() {
     let model = machine.folder.model();
     let plan = format!("plan -m {} --device npu+cpu --npu-work always", model.display());
     let run = machine.pianola(&plan, "");
-    const NAMED: &str = "npu does without a kernel package: matmul_i8_128x16x64: ";
+    const NAMED: &str = "npu: a kernel package is not used: matmul_i8_128x16x64: ";
     for text in [&run.err, &run.out] {
         assert_eq!(text.matches(NAMED).count(), 1, "{run:#?}");
         assert!(text.contains("computes wrongly"), "{run:#?}");
@@ -117,7 +117,7 @@ fn packages_that_are_not_used_are_named() {
     std::fs::write(&manifest, "{").unwrap();
     machine.import(stem, &format!("{options} --replace")).output();
     let run = machine.pianola(&plan, "");
-    assert!(run.err.contains("npu does without a kernel package: bf16: "), "{run:#?}");
+    assert!(run.err.contains("npu: a kernel package is not used: bf16: "), "{run:#?}");
     assert!(run.out.contains("int8 by matmul_i8_128x16x64"), "{run:#?}");
 }
 

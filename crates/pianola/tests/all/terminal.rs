@@ -171,7 +171,7 @@ fn ctrl_c_ends_a_prompt_and_the_chat_goes_on() {
     terminal.expect(" tokens");
     terminal.press("\u{3}");
     // Said only where the prompt was not processed to its end.
-    terminal.expect("this message is forgotten");
+    terminal.expect("your message was removed");
     terminal.expect("> ");
     terminal.resize(45);
     terminal.say("Hello");

@@ -108,7 +108,7 @@ fn habits_of_other_programs_work() {
     let model = folder.model();
     folder.file("models/mine.gguf", common::tiny().to_bytes().unwrap());
     let run = folder.pianola(["run", "mine", "hello", "-n", "2", "--seed", "-1", "--top-k", "-1"]);
-    assert!(run.err.contains("model: mine, the first word"), "{run:#?}");
+    assert!(run.err.contains("model: mine (the first word"), "{run:#?}");
     assert!(run.err.contains("mine on cpu"), "{run:#?}");
     run.output();
     // Taken as a model with a pipe, too.

@@ -15,8 +15,7 @@ pub(super) fn check(options: &LoadOptions, bench: &BenchOptions) -> Result<(), F
     match options.gpu() {
         Some(_) => Ok(()),
         None => Err(Failure::usage(
-            "--ablate measures what recording saves on a GPU, and the processor computes; name one \
-             with --device",
+            "--ablate measures what recording saves on a GPU; name one with --device",
         )),
     }
 }

@@ -135,7 +135,7 @@ pub(super) fn print(subject: &Subject, rows: &[BenchRow]) -> Result<(), Failure>
     console::print(&console::table(&table))?;
     for row in rows.iter().filter(|row| !row.warm_up.agreed) {
         console::print_line(&format!(
-            "{}: {} rounds of warming up never agreed within 3 %: this machine is not steady",
+            "{}: {} warm-up rounds differed by more than 3 %: the speed of this machine varies",
             row.test, row.warm_up.rounds
         ))?;
     }
@@ -163,7 +163,7 @@ pub(super) fn print(subject: &Subject, rows: &[BenchRow]) -> Result<(), Failure>
         let off = if let Some(reason) = subject.engine.draft_failure() {
             &format!("; the draft model failed: {reason}")
         } else if subject.engine.is_speculation_off() {
-            "; switched off, because it lost"
+            "; turned off, because it was slower"
         } else {
             ""
         };

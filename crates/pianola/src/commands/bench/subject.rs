@@ -102,7 +102,7 @@ pub(super) fn of_shape(
     let other = engine.plan().graph.matrices().filter(|weight| weight.ty != ty).count();
     if other > 0 {
         console.notice(&format!(
-            "{other} matrices are q8_0 instead: their rows are no whole number of {ty} blocks"
+            "{other} matrices are q8_0 instead: their rows are not a whole number of {ty} blocks"
         ));
     }
     let (label, asked) = (shape.name.to_string(), Some(ty));

@@ -268,9 +268,8 @@ impl Loading {
         let most = memory.map_or(u64::MAX, |free| free.saturating_add(reclaimable));
         if weights > most {
             let (weights, most) = (size_text(weights), size_text(most));
-            let message = format!(
-                "the weights take {weights}, and there are {most} even without every idle model"
-            );
+            let message =
+                format!("the weights take {weights}; without idle models {most} would be free");
             return Err(Failure::Memory(message).about(path));
         }
         match Engine::check_room(&file, &config, &options) {
