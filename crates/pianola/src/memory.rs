@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use pianola_engine::EngineError;
+use pianola_engine::{Engine, EngineError, LoadOptions};
+use pianola_hub::catalogue::Entry;
 use pianola_plan::{AllocationKind, Device, HeapShare, Plan};
 use pianola_vulkan::{GpuKind, Instance};
 
@@ -68,4 +69,37 @@ pub fn for_weights() -> Option<u64> {
     let available = || pianola_cpu::describe().memory.map(|(_, available)| available);
     // An eighth of what the machine has is left to others.
     local.max().or_else(|| available().map(|bytes| bytes - bytes / 8))
+}
+
+/// Tokens of context that memory is listed for, or all that a model allows if that is less.
+pub const LISTED_CONTEXT: usize = 4096;
+
+/// What a model of the catalogue needs with few tokens of context: the number that lists show.
+pub struct ListedMemory {
+    /// Tokens of context.
+    pub context: usize,
+    /// Bytes of weights, of keys and values, and of working memory.
+    pub bytes: u64,
+    /// Whether the CPU alone holds them.
+    pub fits: bool,
+}
+
+impl ListedMemory {
+    /// On the CPU alone. Free memory decides only whether it fits.
+    pub fn of(entry: &Entry, options: &LoadOptions) -> Result<ListedMemory, Failure> {
+        let context = LISTED_CONTEXT.min(entry.shape().config().context);
+        let alone = LoadOptions {
+            devices: options.devices[options.devices.len() - 1..].to_vec(),
+            context: Some(context),
+            kv_memory: Some(u64::MAX),
+            ..options.clone()
+        };
+        let plan = Engine::plan_of_shape(entry.shape(), &entry.mixture(), &alone)?;
+        let parts = DeviceMemory::of(&plan, &alone.devices)?;
+        Ok(ListedMemory {
+            context,
+            bytes: parts.iter().map(DeviceMemory::bytes).sum(),
+            fits: parts.iter().all(|part| part.heaps.is_some()),
+        })
+    }
 }

@@ -86,9 +86,9 @@ pub enum PlanError {
     },
     /// The budget for keys and values holds no whole sequence.
     #[error(
-        "{} for keys and values hold no sequence of {context} tokens, which takes {}; give them more memory{}",
-        crate::size_text(*bytes),
+        "keys and values of {context} tokens take {}, and {} are granted; grant more memory{}",
         crate::size_text(*needed),
+        crate::size_text(*bytes),
         if *context > crate::PAGE_TOKENS { ", or ask for a smaller context" } else { "" }
     )]
     KvBudget {

@@ -39,8 +39,28 @@ fn the_catalogue_is_listed_with_what_fits() {
     let gemma = row("gemma3:27b");
     assert!(gemma.contains("16.5 GB") && gemma.contains("Gemma"), "{gemma}");
     assert!(row("gemma3:27b-it-qat").contains('~'), "a computed size is marked");
-    assert!(table.err.contains("keys and values of 4096 tokens"), "{table:#?}");
+    assert!(gemma.contains("  4096  "), "the context of the memory: {gemma}");
+    assert!(row("tinyllama:1.1b").contains("  2048  "), "the context of the memory");
+    assert!(table.err.contains("keys and values of that many tokens"), "{table:#?}");
     assert!(folder.pianola(["list"]).err.contains("`pianola list --all`"));
+}
+
+#[test]
+fn lists_and_plans_state_one_number_for_memory() {
+    let folder = Folder::new();
+    let listed = folder.pianola(["list", "--all", "--json"]).json();
+    let listed = listed.as_array().unwrap().iter().find(|model| model["name"] == "gemma3:4b");
+    let listed = listed.unwrap();
+    let planned = folder.pianola(["pull", "gemma3:4b", "--plan", "--json"]).json();
+    for field in ["memory_bytes", "context"] {
+        assert_eq!(listed[field], planned[field], "{field}");
+    }
+    let text = folder.pianola(["pull", "gemma3:4b", "--plan"]).output();
+    assert!(text.contains(" with 4096 tokens of context, as `pianola list --all` shows"), "{text}");
+    // Every other amount has its own context beside it.
+    let memory = text.lines().filter(|line| line.trim_start().starts_with("memory "));
+    assert!(memory.clone().count() >= 2, "{text}");
+    assert!(memory.clone().all(|line| line.contains(" tokens of context")), "{text}");
 }
 
 #[test]

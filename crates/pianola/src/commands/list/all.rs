@@ -11,19 +11,14 @@ use serde_json::{Value, json};
 
 use crate::console::{self, Console};
 use crate::failure::Failure;
-use crate::memory::DeviceMemory;
+use crate::memory::{DeviceMemory, ListedMemory};
 use crate::options::ComputeOptions;
-
-/// Tokens of context that memory is stated for, or all that a model allows where that is less.
-const CONTEXT: usize = 4096;
 
 /// A model of the catalogue on this machine.
 struct Row {
     entry: &'static Entry,
     size: Size,
-    /// Bytes of weights, of keys and values, and of working memory.
-    memory: u64,
-    context: usize,
+    memory: ListedMemory,
     /// Where it would run; none where memory does not hold it.
     fits: Option<&'static str>,
     state: Option<State>,
@@ -44,13 +39,13 @@ pub fn run(
     if json {
         return console::print_json(&Value::Array(rows.iter().map(object).collect()));
     }
-    let heads = ["name", "size", "licence", "memory", "fits", "state", "model"];
+    let heads = ["name", "size", "licence", "memory", "context", "fits", "state", "model"];
     let mut table = vec![heads.map(String::from).to_vec()];
     table.extend(rows.iter().map(cells));
     console::print(&console::table(&table))?;
     console.notice(&format!(
-        "memory: weights, keys and values of {CONTEXT} tokens, and working memory. ~: computed from the \
-         model's shape. `pianola pull NAME --plan` tells more before anything is fetched"
+        "memory: weights, keys and values of that many tokens of context, and working memory. \
+         ~: computed from the model's shape. `pianola pull NAME --plan` shows more and fetches nothing"
     ));
     Ok(())
 }
@@ -73,31 +68,19 @@ fn row(
             Some(Ok(None)) | None => (None, None),
         },
     };
-    let context = CONTEXT.min(entry.shape().config().context);
-    let (memory, fits) = fit(entry, LoadOptions { context: Some(context), ..options.clone() })?;
-    Ok(Row { entry, size: entry.size(), memory, context, fits, state, path })
+    let memory = ListedMemory::of(entry, options)?;
+    let fits = match options.devices.len() {
+        1 => memory.fits.then_some("CPU"),
+        _ => fits(entry, LoadOptions { context: Some(memory.context), ..options.clone() })?,
+    };
+    Ok(Row { entry, size: entry.size(), memory, fits, state, path })
 }
 
-/// Bytes that a model needs, and where they fit.
-fn fit(entry: &Entry, options: LoadOptions) -> Result<(u64, Option<&'static str>), Failure> {
-    let plan = |options: &LoadOptions| {
-        Engine::plan_of_shape(entry.shape(), &entry.mixture(), options).map_err(Failure::from)
-    };
-    // On the processor alone, with whatever it takes: what is free now decides only whether it fits.
-    let alone = LoadOptions {
-        devices: options.devices[options.devices.len() - 1..].to_vec(),
-        kv_memory: Some(u64::MAX),
-        ..options.clone()
-    };
-    let whole = plan(&alone)?;
-    let needed = DeviceMemory::of(&whole, &alone.devices)?;
-    let bytes = needed.iter().map(DeviceMemory::bytes).sum();
-    if options.devices.len() == 1 {
-        let holds = needed.iter().all(|part| part.heaps.is_some());
-        return Ok((bytes, holds.then_some("CPU")));
-    }
-    let plan = match plan(&options) {
-        Err(Failure::Memory(_)) => return Ok((bytes, None)),
+/// Where a model fits on a GPU and the CPU.
+fn fits(entry: &Entry, options: LoadOptions) -> Result<Option<&'static str>, Failure> {
+    let plan = Engine::plan_of_shape(entry.shape(), &entry.mixture(), &options);
+    let plan = match plan.map_err(Failure::from) {
+        Err(Failure::Memory(_)) => return Ok(None),
         plan => plan?,
     };
     let devices = plan.devices_among(&options.all_devices());
@@ -110,7 +93,7 @@ fn fit(entry: &Entry, options: LoadOptions) -> Result<(u64, Option<&'static str>
         (true, false) => "GPU",
         _ => "CPU",
     };
-    Ok((bytes, holds.then_some(place)))
+    Ok(holds.then_some(place))
 }
 
 fn cells(row: &Row) -> Vec<String> {
@@ -119,7 +102,8 @@ fn cells(row: &Row) -> Vec<String> {
         row.entry.name.into(),
         format!("{about}{}", size_text(row.size.bytes)),
         row.entry.terms.licence.into(),
-        size_text(row.memory),
+        size_text(row.memory.bytes),
+        row.memory.context.to_string(),
         row.fits.unwrap_or("no").into(),
         row.state.map_or("absent", State::name).into(),
         format!("{}, {}", row.entry.title, row.entry.quantisation),
@@ -148,8 +132,8 @@ fn object(row: &Row) -> Value {
         "source": source,
         "bytes": row.size.bytes,
         "bytes_are": row.size.origin.name(),
-        "memory_bytes": row.memory,
-        "context": row.context,
+        "memory_bytes": row.memory.bytes,
+        "context": row.memory.context,
         "fits": row.fits.is_some(),
         "fits_on": row.fits,
         "state": row.state.map_or("absent", State::name),

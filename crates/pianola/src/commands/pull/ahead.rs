@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use crate::commands::plan::{PlanAnswer, measured, plan_of_file};
 use crate::console::{self, Console};
 use crate::failure::Failure;
+use crate::memory::ListedMemory;
 use crate::options::ComputeOptions;
 use crate::{memory, model};
 
@@ -30,6 +31,8 @@ struct Fetch {
     /// How these are known, or what else is to be said of them.
     remark: String,
     terms: Option<&'static str>,
+    /// Memory by its listed context, if the catalogue knows the model.
+    memory: Option<ListedMemory>,
     /// The model, if it is here.
     path: Option<PathBuf>,
 }
@@ -58,7 +61,9 @@ pub fn run(name: &str, store: &Store, asked: Asked) -> Result<(), Failure> {
                 Some(located) => plan_of_file(located, options),
                 None => Ok(Engine::plan_of_shape(entry.shape(), &entry.mixture(), options)?),
             })?;
-            (of_entry(entry, here, store), run)
+            let options = ComputeOptions::without_npu().load(console)?;
+            let listed = ListedMemory::of(entry, &options)?;
+            (of_entry(entry, listed, here, store), run)
         }
         None => of_hub(name, asked)?,
     };
@@ -68,7 +73,7 @@ pub fn run(name: &str, store: &Store, asked: Asked) -> Result<(), Failure> {
     console::print(&text(&fetch, &run))
 }
 
-fn of_entry(entry: &Entry, here: Option<Located>, store: &Store) -> Fetch {
+fn of_entry(entry: &Entry, memory: ListedMemory, here: Option<Located>, store: &Store) -> Fetch {
     let size = entry.size();
     let (files, source, download, remark) = match &entry.source {
         Source::Packages(packages) => {
@@ -85,7 +90,7 @@ fn of_entry(entry: &Entry, here: Option<Located>, store: &Store) -> Fetch {
                 }
             };
             let gated = match file.gated {
-                true => "; the hub wants its terms accepted there first, and HF_TOKEN",
+                true => "; it needs accepted terms on the hub, and HF_TOKEN",
                 false => "",
             };
             let source = format!("{} on Hugging Face's hub", file.repository);
@@ -101,6 +106,7 @@ fn of_entry(entry: &Entry, here: Option<Located>, store: &Store) -> Fetch {
         to_fetch: if here.is_some() { 0 } else { download },
         remark,
         terms: Some(entry.terms.summary),
+        memory: Some(memory),
         path: here.map(|located| located.path),
     }
 }
@@ -109,7 +115,7 @@ fn of_entry(entry: &Entry, here: Option<Located>, store: &Store) -> Fetch {
 fn of_hub(name: &str, asked: Asked) -> Result<(Fetch, Run), Failure> {
     if name.contains("://") {
         return Err(Failure::usage(
-            "--plan is for names of the catalogue and of the hub: an address says nothing before it is fetched",
+            "--plan needs a name of the catalogue or of the hub: nothing is known of an address",
         ));
     }
     let mut fetch = Fetch {
@@ -121,6 +127,7 @@ fn of_hub(name: &str, asked: Asked) -> Result<(Fetch, Run), Failure> {
         to_fetch: 0,
         remark: String::new(),
         terms: None,
+        memory: None,
         path: None,
     };
     match obtain::ahead(name, memory::for_weights)?.ok_or_else(|| StoreError::unknown(name))? {
@@ -135,8 +142,8 @@ fn of_hub(name: &str, asked: Asked) -> Result<(Fetch, Run), Failure> {
         Ahead::Offered(offer) => {
             (fetch.bytes, fetch.to_fetch) = (offer.bytes, offer.missing);
             (fetch.files, fetch.remark) = (offer.files, offer.reason);
-            let unknown = "the catalogue does not know this model, so that its shape is known only when \
-                           its file is here; `pianola plan -m NAME` tells then";
+            let unknown = "the model is not in the catalogue, so its shape is not known yet; \
+                           fetch it, then run `pianola plan -m NAME`";
             Ok((fetch, Run::Unknown(unknown.to_string())))
         }
     }
@@ -179,6 +186,10 @@ fn text(fetch: &Fetch, run: &Run) -> String {
     if let Some(terms) = fetch.terms {
         line("terms", terms);
     }
+    if let Some(ListedMemory { context, bytes, .. }) = fetch.memory {
+        let what = format!("{} with {context} tokens of context", size_text(bytes));
+        line("memory", &format!("{what}, as `pianola list --all` shows"));
+    }
     match run {
         Run::Planned(answer) => text += &answer.to_string(),
         Run::Unknown(reason) => line("plan", &format!("none: {reason}")),
@@ -200,6 +211,8 @@ fn object(fetch: &Fetch, run: &Run) -> Value {
         "bytes_to_fetch": fetch.to_fetch,
         "remark": fetch.remark,
         "terms": fetch.terms,
+        "memory_bytes": fetch.memory.as_ref().map(|memory| memory.bytes),
+        "context": fetch.memory.as_ref().map(|memory| memory.context),
         "path": fetch.path,
         "answer": answer,
         "no_answer_because": reason,
