@@ -77,3 +77,17 @@ fn several_devices_are_filled_in_turn() {
     let mut fits = |split: &Split| Ok::<_, Infallible>(split.layers[1] <= 5);
     assert_eq!(choose(request, &mut fits).unwrap().unwrap().layers, [4, 5, 1]);
 }
+
+#[test]
+fn a_model_without_room_is_refused_with_its_numbers() {
+    let room = Room { free: 16_000_000_000, weights: 15_000_000_000, working: 200_000_000 };
+    assert_eq!(room.for_kv(), 0);
+    assert_eq!(Room { weights: 13_000_000_000, ..room }.for_kv(), 800_000_000);
+    let error = room.refusal("cpu".to_string(), 700_000_000, 4096).to_string();
+    assert_eq!(
+        error,
+        "cpu has no room for the model: 15.0 GB for weights, 200.0 MB for working memory and \
+         700.0 MB for keys and values of 4096 tokens; 16.0 GB are free, and an eighth of that is \
+         left to other programs"
+    );
+}

@@ -25,7 +25,7 @@ fn plan_prints_what_runs() {
     assert_eq!(part["heaps"][0]["bytes"].as_u64().unwrap(), sum.iter().sum::<u64>());
     // The weights' second form is said, and left where that is asked for.
     let off = folder.pianola(words!["plan", "-m", &model, "--prompt-weights", "off"]).output();
-    let said = "a second time for prompts";
+    let said = " for their int8 copy";
     assert_eq!(
         (text.contains(said), off.contains(said)),
         (bytes("prompt_weight_bytes") > 0, false)
@@ -48,6 +48,22 @@ fn plan_prints_what_runs() {
     let shape = shape.json();
     let parameters = shape["parameters"].as_f64().unwrap();
     assert!((26e9..28.5e9).contains(&parameters), "{parameters}");
+}
+
+/// The numbers of what does not fit, and what to do: by a plan, and by a load before a byte is read.
+#[test]
+fn too_little_memory_is_explained() {
+    let folder = Folder::new();
+    // More than the weights take, and with what is left to other programs less than they need.
+    let plan = folder.pianola(["plan", "gemma3:27b", "--memory", "17GB"]).output();
+    assert!(plan.contains("gemma3:27b does not fit on cpu"), "{plan}");
+    assert!(plan.contains(" with 4096 tokens of context: weights 16.5 GB, keys and"), "{plan}");
+    assert!(plan.contains("17.0 GB are free; a smaller model, --context"), "{plan}");
+    let model = folder.model();
+    let run = |memory: &str| folder.pianola(words!["run", "-m", &model, "--memory", memory, "hi"]);
+    let words = ["no room for the model: ", " for weights, ", " are free", "list --all"];
+    run("50kB").fails(1, &words);
+    assert_eq!(run("1GiB").code, Some(0));
 }
 
 #[test]

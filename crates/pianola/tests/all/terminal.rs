@@ -232,12 +232,13 @@ fn answers_break_between_words() {
     const COLUMNS: usize = 40;
     let folder = Folder::new();
     let model = folder.model();
-    // Bytes that are letters, blanks among them, so that lines are full.
+    // Letters with blanks between them, drawn by a seed.
     let mut words =
-        words!["run", "-m", &model, "--temp", "0", "-n", "120", "--quiet", "x"].to_vec();
+        words!["run", "-m", &model, "--seed", "7", "-n", "120", "--quiet", "x"].to_vec();
+    words.extend(words!["--temp", "2", "--top-k", "0", "--min-p", "0", "--logit-bias", "32=3"]);
     words.extend(
         (0..259)
-            .filter(|id| !(97..123).contains(id) && *id != b' ' as usize)
+            .filter(|id| !(97..123).contains(id) && *id != 32)
             .flat_map(|id| words!["--logit-bias", format!("{id}=-inf")].to_vec()),
     );
     let text = folder.pianola(&words).output();
