@@ -73,7 +73,7 @@ pub enum EngineError {
         free: u64,
     },
     /// Layers are to be split between devices, and there is one.
-    #[error("layers can be split only between several devices, and there is one")]
+    #[error("layers can be split between several devices only, and there is one")]
     OneDevice,
     /// A part of the model is placed on a device that is not there.
     #[error(
@@ -88,10 +88,10 @@ pub enum EngineError {
         devices: String,
     },
     /// The options name no device.
-    #[error("there is no device to compute on; name at least the processor")]
+    #[error("there is no device to compute on; name at least the CPU")]
     NoDevice,
     /// No layer is to be on the first device.
-    #[error("the first device would have no layer, and so no work; leave it out of the devices")]
+    #[error("the first device would have no layers; leave it out")]
     NoLayersOnFirst,
     /// Text work on a model without a tokeniser.
     #[error(
@@ -172,10 +172,10 @@ pub enum EngineError {
     #[error("the device is lost ({0}), and no request can be served; start the engine again")]
     DeviceLost(String),
     /// Guesses from a draft model where there is none.
-    #[error("there is no draft model that could guess; name a smaller model of the same family")]
+    #[error("there is no draft model; name a smaller model of the same family")]
     NoDraft,
     /// A model whose last rows mean nothing outside of it.
-    #[error("{0} has no rows that would embed a text; use another model")]
+    #[error("{0} cannot embed texts; use another model")]
     NoEmbeddings(String),
     /// A number of lanes that no step holds.
     #[error("the number of lanes must be between 1 and {most}, not {found}")]
@@ -190,7 +190,7 @@ pub enum EngineError {
     NoCeilings,
     /// Nothing to convert to another type.
     #[error(
-        "there is nothing to quantise: the model's weights are quantised already, or their rows are no whole number of blocks; load it as it is"
+        "there is nothing to quantise: the model's weights are quantised already, or their rows are not a whole number of blocks; load it as it is"
     )]
     NothingToQuantize,
     /// A draft model that cannot guess for the other.

@@ -141,7 +141,7 @@ impl fmt::Display for TensorType {
 
 /// A word that names no supported tensor type.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no tensor type; known: {known}", known = TensorType::list())]
+#[error("'{0}' is not a tensor type; known: {known}", known = TensorType::list())]
 pub struct UnknownTensorType(String);
 
 impl FromStr for TensorType {

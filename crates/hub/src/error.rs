@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 pub enum HubError {
     /// Not a name of the hub, nor an address.
     #[error(
-        "'{given}' is no model of the hub: {reason}; write owner/name, owner/name:quant or https://…"
+        "'{given}' is not a model of the hub: {reason}; write owner/name, owner/name:quant or https://…"
     )]
     Name {
         /// As the user wrote it.
@@ -18,7 +18,7 @@ pub enum HubError {
     },
     /// No variable says where a user's files go.
     #[error(
-        "there is no place for models of the hub: HF_HOME, XDG_CACHE_HOME and HOME are all unset; set HF_HOME to a folder"
+        "there is no folder for models of the hub: HF_HOME, XDG_CACHE_HOME and HOME are all unset; set HF_HOME to a folder"
     )]
     NoHome,
     /// The owner of the repository asks for consent first.
@@ -153,7 +153,7 @@ pub enum HubError {
         detail: String,
     },
     /// An answer that contradicts the request.
-    #[error("{url} answers wrongly: {detail}; try again later, or another HF_ENDPOINT")]
+    #[error("{url} sent an invalid answer: {detail}; try again later, or another HF_ENDPOINT")]
     Protocol {
         /// Without its query.
         url: String,
@@ -181,7 +181,7 @@ pub enum HubError {
         found: String,
     },
     /// What lies behind an address is no model.
-    #[error("{url} is no GGUF file: {detail}")]
+    #[error("{url} is not a GGUF file: {detail}")]
     NotGguf {
         /// Without its query.
         url: String,

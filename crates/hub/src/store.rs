@@ -77,12 +77,12 @@ impl State {
 pub enum StoreError {
     /// No variable says where a user's files go.
     #[error(
-        "there is no place for models: PIANOLA_HOME, XDG_CACHE_HOME and HOME are all unset; \
+        "there is no folder for models: PIANOLA_HOME, XDG_CACHE_HOME and HOME are all unset; \
          set PIANOLA_HOME to a folder"
     )]
     NoHome,
     /// Neither a name of the catalogue nor a path.
-    #[error("no model is called '{name}'{}; `pianola list --all` shows the catalogue, owner/name fetches from Hugging Face's hub, a path means a file of yours", suggestion(.nearest))]
+    #[error("no model is called '{name}'{}; `pianola list --all` shows the catalogue, owner/name fetches from Hugging Face's hub, ./NAME is a file", suggestion(.nearest))]
     Unknown {
         /// The given name or path.
         name: String,
@@ -90,7 +90,7 @@ pub enum StoreError {
         nearest: Vec<&'static str>,
     },
     /// It looks like a path, and nothing is there.
-    #[error("there is no file or folder {}; check the path, or give a name that `pianola list --all` shows, or owner/name of Hugging Face's hub", .path.display())]
+    #[error("there is no file or folder {}; check the path, or give a name of `pianola list --all` or owner/name of Hugging Face's hub", .path.display())]
     NoSuchPath {
         /// The given name or path.
         path: PathBuf,
@@ -117,7 +117,7 @@ pub enum StoreError {
     },
     /// Asked to remove what the hub's cache keeps.
     #[error(
-        "{name} is no file of the store: it comes from Hugging Face's hub, whose cache ({repository}) other programs share; delete it there, as with `hf cache delete`"
+        "{name} is not in Pianola's folder: it is in the hub's cache ({repository}), which other programs share; delete it there, as with `hf cache delete`"
     )]
     InHubCache {
         /// The model.
@@ -126,7 +126,7 @@ pub enum StoreError {
         repository: &'static str,
     },
     /// Asked to remove something that pianola did not put there.
-    #[error("{name} is outside {}; pianola removes only models it keeps there, delete it yourself if you mean to", .models.display())]
+    #[error("{name} is outside {}; pianola removes only models that it keeps there; delete it yourself", .models.display())]
     Outside {
         /// The given name or path.
         name: String,

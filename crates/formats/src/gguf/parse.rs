@@ -37,7 +37,7 @@ pub(super) struct Header {
 /// Reads the header of the file that `bytes` is; `path` is for messages.
 pub(super) fn header(path: &Path, bytes: &[u8]) -> Result<Header, Error> {
     if !bytes.starts_with(b"GGUF") {
-        let message = format!("is no GGUF file: it {}", sniff::describe(bytes));
+        let message = format!("is not a GGUF file: it {}", sniff::describe(bytes));
         return Err(Error::new(ErrorKind::Foreign, path, message));
     }
     let mut reader = Reader::begin(path, bytes);

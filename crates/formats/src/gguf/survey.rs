@@ -51,7 +51,7 @@ impl GgufSurvey {
             return Err(problem.unwrap_or_else(|| reader.malformed("has no head")));
         };
         if !bytes.starts_with(b"GGUF") || !(2..=3).contains(&version) {
-            return Err(problem.unwrap_or_else(|| reader.malformed("is no GGUF file")));
+            return Err(problem.unwrap_or_else(|| reader.malformed("is not a GGUF file")));
         }
         let mut metadata = Vec::new();
         let mut pair = || -> Result<(String, Value), Error> {

@@ -207,7 +207,7 @@ fn only_wheel(folder: &Path) -> Option<PathBuf> {
 const NETWORK: [(&str, &str); 17] = [
     ("ProxyError", "the proxy does not answer"),
     ("CERTIFICATE_VERIFY_FAILED", "the index's certificate is not trusted here"),
-    ("SSLError", "no secure connection comes about"),
+    ("SSLError", "no secure connection is possible"),
     ("NameResolutionError", "the index's name cannot be resolved"),
     ("Temporary failure in name resolution", "the index's name cannot be resolved"),
     ("Name or service not known", "the index's name cannot be resolved"),
@@ -215,7 +215,7 @@ const NETWORK: [(&str, &str); 17] = [
     ("Connection refused", "the connection is refused"),
     ("timed out", "no answer in time"),
     ("TimeoutError", "no answer in time"),
-    ("NewConnectionError", "no connection comes about"),
+    ("NewConnectionError", "no connection is possible"),
     ("IncompleteRead", "the connection broke off"),
     ("ProtocolError", "the connection broke off"),
     ("ConnectionResetError", "the connection broke off"),

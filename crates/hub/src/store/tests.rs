@@ -78,8 +78,7 @@ fn what_does_not_resolve_is_explained() {
     assert_eq!(
         words("gema3"),
         "no model is called 'gema3' (did you mean gemma3:270m, gemma3:1b or gemma3:4b?); `pianola list \
-         --all` shows the catalogue, owner/name fetches from Hugging Face's hub, a path means a file of \
-         yours"
+         --all` shows the catalogue, owner/name fetches from Hugging Face's hub, ./NAME is a file"
     );
     assert!(words("gpt-99").starts_with("no model is called 'gpt-99'; `pianola list --all`"));
     assert!(words("").starts_with("no model is called ''"));

@@ -416,7 +416,7 @@ fn a_file_at_an_address_is_fetched_too() {
     let words = fetch("tiny-Q8_0.gguf").unwrap_err().to_string();
     assert!(words.contains("`pianola rm tiny-Q8_0` removes it"), "{words}");
     let words = fetch("page.gguf").unwrap_err().to_string();
-    assert!(words.contains("is no GGUF file: it begins with \"<htm\""), "{words}");
+    assert!(words.contains("is not a GGUF file: it begins with \"<htm\""), "{words}");
     assert!(matches!(fetch("page.html"), Err(HubError::NotGguf { .. })));
     assert!(matches!(fetch("none.gguf"), Err(HubError::Status { status: 404, .. })));
 }

@@ -309,7 +309,7 @@ fn unknown_names() {
     folder.pianola(["plan", "--shape", "gemma9:1t"]).fails(2, &["gemma3:27b"]);
     folder
         .pianola(["bench", "--shape", "gemma3:27b", "--quant", "q9"])
-        .fails(2, &["'q9' is no tensor type"]);
+        .fails(2, &["'q9' is not a tensor type"]);
 }
 
 /// A model without a tokeniser takes token ids, and says so when given text.

@@ -92,7 +92,7 @@ fn what_cannot_be_fetched_is_explained() {
     let pull = |name: &str| pianola(&folder, &server, &["pull", name]);
     pull("me/other").fails(1, &["the hub has no repository me/other", "HF_TOKEN"]);
     pull("me/tiny:q4_0").fails(1, &["for 'q4_0'; it has tiny-Q8_0.gguf"]);
-    pull("hf:tiny").fails(2, &["'hf:tiny' is no model of the hub"]);
+    pull("hf:tiny").fails(2, &["'hf:tiny' is not a model of the hub"]);
     pull("http://example.org/x.gguf").fails(2, &["over https only"]);
     pull("nothing").fails(2, &["no model is called 'nothing'", "owner/name"]);
     pull("ollama:nothing").fails(2, &["ollama:nothing is not here"]);
