@@ -9,6 +9,19 @@ use pianola_formats::npy;
 use pianola_plan::Numeric;
 use std::path::{Path, PathBuf};
 
+pub const CASES: [&str; 10] = [
+    "gemma3",
+    "llama3-rope",
+    "llama-bias",
+    "qwen2-window",
+    "qwen2-yarn",
+    "qwen3",
+    "gemma2",
+    "mistral",
+    "phi3-short",
+    "phi3-long",
+];
+
 pub fn folder(case: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/golden").join(case)
 }

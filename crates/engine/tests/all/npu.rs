@@ -87,7 +87,7 @@ fn golden_cases_are_within_the_bounds_of_their_types() {
     let packages = Packages::new();
     let gpu = gpu::open();
     let vulkan: Arc<dyn Device> = Arc::new(VulkanDevice::new(gpu::options(&gpu)));
-    let cases = crate::golden::CASES.map(|case| (case, processor()));
+    let cases = crate::support::golden::CASES.map(|case| (case, processor()));
     for (case, main) in cases.into_iter().chain([("gemma3", vulkan.clone()), ("qwen3", vulkan)]) {
         let expected = logits(&mut load(case, on(processor())), case);
         for precision in [Precision::Bf16, Precision::Int8Pieces] {

@@ -2,6 +2,8 @@
 
 #[path = "../../../../tests/support/case.rs"]
 pub mod case;
+#[path = "../../../../tests/support/golden.rs"]
+pub mod golden;
 #[path = "../../../../tests/support/gpu.rs"]
 pub mod gpu;
 #[path = "../../../../tests/support/logits.rs"]

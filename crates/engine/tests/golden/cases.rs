@@ -2,26 +2,13 @@
 //! float32. Those in `tests/golden` come with the project (`make.py` there makes them);
 //! `PIANOLA_TEST_GOLDEN` may name a folder with more.
 
-use crate::support::golden::{check, folder, load, logits, options};
+use crate::support::golden::{CASES, check, folder, load, logits, options};
 use crate::support::skip;
 use pianola_cpu::Level;
 use pianola_engine::LoadOptions;
 use pianola_formats::npy;
 use pianola_plan::KvType;
 use std::path::PathBuf;
-
-pub const CASES: [&str; 10] = [
-    "gemma3",
-    "llama3-rope",
-    "llama-bias",
-    "qwen2-window",
-    "qwen2-yarn",
-    "qwen3",
-    "gemma2",
-    "mistral",
-    "phi3-short",
-    "phi3-long",
-];
 
 /// A case of the folder that `PIANOLA_TEST_GOLDEN` names, if it names one.
 #[track_caller]

@@ -88,7 +88,7 @@ impl Place {
     fn end_behind(&self, address: usize) -> Option<usize> {
         let version = self.version.load(SeqCst);
         let range = self.start.load(SeqCst)..self.end.load(SeqCst);
-        let stable = version % 2 == 0 && self.version.load(SeqCst) == version;
+        let stable = version.is_multiple_of(2) && self.version.load(SeqCst) == version;
         (stable && range.contains(&address)).then_some(range.end)
     }
 }

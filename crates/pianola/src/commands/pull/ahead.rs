@@ -61,7 +61,7 @@ pub fn run(name: &str, store: &Store, asked: Asked) -> Result<(), Failure> {
                 Some(located) => plan_of_file(located, options),
                 None => Ok(Engine::plan_of_shape(entry.shape(), &entry.mixture(), options)?),
             })?;
-            let options = ComputeOptions::without_npu().load(console)?;
+            let options = ComputeOptions::without_npu().load(asked.console)?;
             let listed = ListedMemory::of(entry, &options)?;
             (of_entry(entry, listed, here, store), run)
         }
