@@ -67,7 +67,12 @@ pub(crate) fn choose(
 /// Whether it is a language model in one file: not the part of one that reads pictures, nor what a
 /// quantiser was told.
 pub(crate) fn is_model(file: &SizedFile) -> bool {
-    let name = file.name().to_ascii_lowercase();
+    is_model_name(file.name())
+}
+
+/// The same by the name of a file, without its folder.
+pub(crate) fn is_model_name(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
     name.ends_with(".gguf") && !name.contains("mmproj") && !name.contains("imatrix")
 }
 

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use pianola_engine::sampler::SamplingError;
 use pianola_engine::{EngineError, ErrorKind};
-use pianola_hub::{HubError, ObtainError, PullError, StoreError};
+use pianola_hub::{HubError, ObtainError, PullError, SeveralFiles, StoreError};
 use pianola_model::ModelError;
 use pianola_npu::amdxdna::DriverError;
 use pianola_npu::package::PackageError;
@@ -280,6 +280,12 @@ impl From<StoreError> for Failure {
             }
             _ => Failure::Failed(error.to_string()),
         }
+    }
+}
+
+impl From<SeveralFiles> for Failure {
+    fn from(error: SeveralFiles) -> Failure {
+        Failure::usage(error.to_string())
     }
 }
 

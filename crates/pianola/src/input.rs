@@ -202,7 +202,9 @@ pub fn first_word(word: &str) -> FirstWord {
         let path = Store::open().ok().map(|store| store.models().join(format!("{word}.gguf")));
         !word.contains('/') && path.is_some_and(|path| path.is_file())
     };
-    if catalogue::find(word).is_some() || file || on_hub || stored() {
+    // A word without a slash is rather one of a prompt than a folder.
+    let folder = || word.contains('/') && pianola_hub::holds_models(Path::new(word));
+    if catalogue::find(word).is_some() || file || on_hub || stored() || folder() {
         return FirstWord::Model;
     }
     let tagged = word.split_once(':').is_some_and(|(name, tag)| {
@@ -248,6 +250,11 @@ pub struct TokenInput {
 }
 
 impl TokenInput {
+    /// Whether there are any.
+    pub fn is_given(&self) -> bool {
+        self.tokens.is_some() || self.tokens_file.is_some()
+    }
+
     /// The ids, if any were given.
     pub fn read(&self) -> Result<Option<Vec<u32>>, Failure> {
         let tokens = match (&self.tokens, &self.tokens_file) {

@@ -47,13 +47,14 @@ pub fn find(name: impl AsRef<OsStr>, console: Console) -> Result<Found, Failure>
     let name = name.as_ref();
     let Some(name) = name.to_str() else {
         // No name of the catalogue, so a path; one that is not there is an error of its reader.
-        let path = PathBuf::from(name);
+        let path = pianola_hub::model_at(PathBuf::from(name))?;
         return Ok(Found::Here(Located { label: stem(&path), path }));
     };
     let store = Store::open()?;
     tell_namesake(name, console);
     let path = match store.resolve(name) {
-        Ok(Resolved::Installed(path) | Resolved::Path(path)) => path,
+        Ok(Resolved::Installed(path)) => path,
+        Ok(Resolved::Path(path)) => pianola_hub::model_at(path)?,
         Err(error @ (StoreError::Unknown { .. } | StoreError::NoSuchPath { .. })) => {
             return elsewhere(name, Freshness::AnyCopy, &store, console)?
                 .map(Found::Here)

@@ -45,6 +45,23 @@ impl ModelOption {
     }
 }
 
+/// Which model, where nothing else stands behind a command.
+#[derive(Args, Debug)]
+pub struct NamedModel {
+    /// Model, as -m takes it
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    pub named: Option<OsString>,
+    #[command(flatten)]
+    pub model: ModelOption,
+}
+
+impl NamedModel {
+    /// What was given, or the default.
+    pub fn name(&self) -> &OsStr {
+        self.named.as_deref().unwrap_or(self.model.name())
+    }
+}
+
 /// Whether a name is that of a model in the catalogue that was not made to chat.
 pub fn is_base_model(name: &OsStr) -> bool {
     name.to_str().and_then(catalogue::find).is_some_and(|entry| entry.base)

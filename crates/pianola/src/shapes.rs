@@ -16,12 +16,12 @@ pub const SHAPES_HEADING: &str = "Random weights";
 #[command(next_help_heading = SHAPES_HEADING)]
 pub struct ShapeOptions {
     /// Random weights in the shape of this model instead of a file
-    #[arg(long, value_name = "SHAPE", value_parser = known, conflicts_with = "model")]
-    #[arg(long_help = help())]
+    #[arg(long, value_name = "SHAPE", value_parser = known)]
+    #[arg(conflicts_with_all = ["model", "named"], long_help = help())]
     pub shape: Option<&'static Shape>,
     /// Type of the random weights
     #[arg(long, value_name = "TYPE", default_value = "q4_0", value_parser = weight_type)]
-    #[arg(requires = "shape", conflicts_with = "model", hide_short_help = true)]
+    #[arg(requires = "shape", conflicts_with_all = ["model", "named"], hide_short_help = true)]
     pub quant: TensorType,
 }
 

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::options::{
-    ComputeOptions, ModelOption, SpeculationOptions, chosen, context, natural, positive,
+    ComputeOptions, NamedModel, SpeculationOptions, chosen, context, natural, positive,
 };
 use crate::profile;
 use crate::shapes::ShapeOptions;
@@ -46,7 +46,7 @@ Examples:
   pianola bench --shape gemma3:27b --quant q4_0 -p 0 -n 8 --repeat 1")]
 pub struct Arguments {
     #[command(flatten)]
-    model: ModelOption,
+    model: NamedModel,
     /// Tokens of the prompt; 0: no test of prompts
     #[arg(short, long, value_name = "N", default_value_t = 512)]
     #[arg(value_parser = natural, allow_negative_numbers = true)]
@@ -96,7 +96,7 @@ pub struct Arguments {
     #[arg(long, hide_short_help = true)]
     check: bool,
     /// With --shape, do not check the devices first
-    #[arg(long, requires = "shape", conflicts_with_all = ["check", "model"])]
+    #[arg(long, requires = "shape", conflicts_with_all = ["check", "model", "named"])]
     #[arg(hide_short_help = true)]
     no_check: bool,
     /// Then measure generation without recording once (Vulkan only)

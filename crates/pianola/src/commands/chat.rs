@@ -5,8 +5,6 @@ mod lines;
 mod paste;
 mod transcript;
 
-use std::ffi::OsString;
-
 use clap::Args;
 use pianola_engine::{Answer, Engine, Finish, Request};
 use pianola_text::Conversation;
@@ -17,7 +15,7 @@ use crate::failure::Failure;
 use crate::interrupt::{self, Manner, Working};
 use crate::model::{self, Located};
 use crate::options::{
-    ComputeOptions, ModelOption, SpeculationOptions, bound, chosen, context, is_base_model,
+    ComputeOptions, NamedModel, SpeculationOptions, bound, chosen, context, is_base_model,
     most_tokens,
 };
 use crate::sampling::SamplingOptions;
@@ -40,32 +38,29 @@ Examples:
   printf 'Hello!\\nAnd now in French.\\n' | pianola chat --quiet")]
 pub struct Arguments {
     #[command(flatten)]
-    model: ModelOption,
+    pub(super) model: NamedModel,
     /// Most tokens in an answer; -1: no bound [default: -1]
     ///
     /// Without a bound an answer ends when the model ends it or the context is full.
     #[arg(short = 'n', long, aliases = ["n-predict", "predict"], value_name = "N")]
     #[arg(value_parser = most_tokens, allow_negative_numbers = true)]
-    max_tokens: Option<usize>,
+    pub(super) max_tokens: Option<usize>,
     /// End an answer before this text. May be repeated
     #[arg(long, value_name = "TEXT", hide_short_help = true)]
-    stop: Vec<String>,
+    pub(super) stop: Vec<String>,
     /// System message to begin with
     #[arg(long, alias = "system-prompt", value_name = "TEXT")]
-    system: Option<String>,
+    pub(super) system: Option<String>,
     /// Tokens of context [default: as many as the model allows]
     #[arg(short, long, alias = "ctx-size", value_name = "N", value_parser = context)]
     #[arg(allow_negative_numbers = true)]
-    context: Option<usize>,
-    /// The same as -m
-    #[arg(value_name = "MODEL", hide = true, conflicts_with = "model")]
-    named: Option<OsString>,
+    pub(super) context: Option<usize>,
     #[command(flatten)]
-    sampling: SamplingOptions,
+    pub(super) sampling: SamplingOptions,
     #[command(flatten)]
-    speculation: SpeculationOptions,
+    pub(super) speculation: SpeculationOptions,
     #[command(flatten)]
-    compute: ComputeOptions,
+    pub(super) compute: ComputeOptions,
 }
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
@@ -75,7 +70,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let mut lines = Lines::open()?;
     // After the line editor, which takes Ctrl-C for itself when it is made.
     interrupt::install(Manner::Stays)?;
-    let name = arguments.named.as_deref().unwrap_or(arguments.model.name());
+    let name = arguments.model.name();
     let located = model::locate(name, console)?;
     // Fetching may have changed what Ctrl-C does.
     interrupt::install(Manner::Stays)?;

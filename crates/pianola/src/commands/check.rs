@@ -16,7 +16,7 @@ use crate::device::{self, Announce, DeviceChoice, NpuUse};
 use crate::failure::Failure;
 use crate::model;
 use crate::npu_device::NpuArguments;
-use crate::options::{DEVICES, ModelOption, chosen, level, tell_threads, threads};
+use crate::options::{DEVICES, NamedModel, chosen, level, tell_threads, threads};
 use crate::shapes::ShapeOptions;
 use crate::ticker::Ticker;
 use crate::tuned;
@@ -36,7 +36,7 @@ Examples:
   pianola check --shape gemma3:270m --device cpu --json")]
 pub struct Arguments {
     #[command(flatten)]
-    model: ModelOption,
+    model: NamedModel,
     #[command(flatten)]
     shape: ShapeOptions,
     /// Test only the model's own weight types, and begin no step after 70 s

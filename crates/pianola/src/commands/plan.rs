@@ -2,7 +2,6 @@
 
 mod answer;
 
-use std::ffi::OsString;
 use std::sync::Arc;
 
 pub use answer::PlanAnswer;
@@ -17,7 +16,7 @@ use super::devices::ceilings;
 use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::model::{self, Found, Located};
-use crate::options::{ComputeOptions, ModelOption, chosen, context, positive};
+use crate::options::{ComputeOptions, NamedModel, chosen, context, positive};
 use crate::shapes::ShapeOptions;
 
 /// Show whether a model fits, how fast it will be, and every kernel of its plan.
@@ -34,11 +33,8 @@ Examples:
   pianola plan -m gemma3:270m --lanes 32 --context-tokens 1000 --kv-memory 4GiB
   pianola plan --shape gemma3:27b --quant q4_0 --context-tokens 8192 --json")]
 pub struct Arguments {
-    /// Model, as -m takes it
-    #[arg(value_name = "MODEL", conflicts_with_all = ["model", "shape"])]
-    name: Option<OsString>,
     #[command(flatten)]
-    model: ModelOption,
+    model: NamedModel,
     /// Requests in the step, each with its rows
     #[arg(short = 'b', long, value_name = "N", default_value_t = 1, value_parser = positive)]
     lanes: usize,
@@ -126,7 +122,7 @@ fn subject(
         let name = format!("{} in {}", shape.name, arguments.shape.quant);
         return Ok((name, Engine::plan_of_random(shape, arguments.shape.quant, options)?));
     }
-    let name = arguments.name.as_deref().unwrap_or(arguments.model.name());
+    let name = arguments.model.name();
     match model::find(name, console)? {
         Found::Here(located) => Ok((located.label.clone(), plan_of_file(&located, options)?)),
         Found::Catalogued(entry) => {

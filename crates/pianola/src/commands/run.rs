@@ -1,7 +1,7 @@
 //! `run`: one prompt, one answer.
 
-use std::ffi::OsStr;
-use std::io::IsTerminal;
+mod subject;
+
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -9,11 +9,12 @@ use pianola_engine::{Answer, Engine, Finish, Request};
 use pianola_text::{Conversation, Message, SpecialTokens};
 use serde_json::{Value, json};
 
+use super::chat;
 use super::generate::{Shown, generate, tell_origin};
 use crate::console::{self, Console, count};
 use crate::device::DeviceChoice;
 use crate::failure::Failure;
-use crate::input::{FirstWord, PromptSources, TokenInput, first_word};
+use crate::input::{PromptSources, TokenInput};
 use crate::interrupt::{self, Manner, Working};
 use crate::model::{self, Located};
 use crate::options::{
@@ -23,12 +24,13 @@ use crate::options::{
 use crate::profile;
 use crate::sampling::SamplingOptions;
 use crate::statistics::{self, StartStatistics, Statistics};
+use subject::Subject;
 
 /// Answer one prompt.
 ///
 /// The model's chat template turns the prompt into a user's message. --raw lets the model continue
 /// the text as it is. A file (-f) and piped text come before PROMPT, with a blank line between them.
-/// A first word that names a model is taken as -m.
+/// A first word that names a model is taken as -m; in a terminal a model alone opens a chat.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
@@ -91,7 +93,7 @@ pub struct Arguments {
     /// The answer comes more slowly.
     #[arg(long, value_name = "FILE", hide_short_help = true)]
     profile: Option<PathBuf>,
-    /// Answered with what to use instead
+    /// Talk instead, where there is no prompt
     #[arg(short, long, aliases = ["conversation", "interactive-first"], hide = true)]
     interactive: bool,
     #[command(flatten)]
@@ -116,11 +118,11 @@ enum Prompt {
 }
 
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
-    if arguments.interactive {
-        return Err(Failure::usage("`run` answers once; to talk, use `pianola chat -m MODEL`"));
-    }
+    let (name, words) = match subject::subject(arguments, console)? {
+        Subject::Chat(name) => return chat::run(&subject::chat_with(name, arguments)?, console),
+        Subject::Answer(name, words) => (name, words),
+    };
     let sampling = arguments.sampling.sampling()?;
-    let (name, words) = model_and_words(arguments, console)?;
     let prompt = prompt(arguments, words, console)?;
     let located = model::locate(name, console)?;
     let mut options = arguments.compute.load(console)?;
@@ -245,41 +247,6 @@ fn context_full(engine: &Engine, arguments: &Arguments) -> Failure {
         // The likeliest token may lead back to itself for ever.
         if greedy { "; --temp above 0 keeps a model from repeating itself" } else { "" },
     ))
-}
-
-/// The model and the words of the prompt: a first word that names a model is one, unless -m was given.
-fn model_and_words(
-    arguments: &Arguments,
-    console: Console,
-) -> Result<(&OsStr, &[String]), Failure> {
-    let words = match &arguments.words {
-        Some(words) => std::slice::from_ref(words),
-        None => &arguments.prompt[..],
-    };
-    let usual = (arguments.model.name(), words);
-    let Some(first) = arguments.prompt.first() else { return Ok(usual) };
-    if arguments.model.model.is_some() {
-        return Ok(usual);
-    }
-    let alone = words.len() == 1;
-    let nothing_else = alone && arguments.file.is_none() && std::io::stdin().is_terminal();
-    match first_word(first) {
-        FirstWord::Model if nothing_else => Err(Failure::usage(format!(
-            "{first} is a model, and there is no prompt; `pianola chat -m {first}` talks with it, \
-             `pianola run {first} \"…\"` asks it one thing"
-        ))),
-        FirstWord::Model => {
-            console.notice(&format!(
-                "model: {first} (the first word; quote the whole prompt if the word is part of it)"
-            ));
-            Ok((OsStr::new(first), &words[1..]))
-        }
-        FirstWord::LikeModel if !alone => Err(Failure::usage(format!(
-            "'{first}' looks like a model's name, and there is no such model; name a model with \
-             -m, or put the whole prompt in quotes (`pianola list` shows what there is)"
-        ))),
-        FirstWord::LikeModel | FirstWord::Prompt => Ok(usual),
-    }
 }
 
 fn prompt(arguments: &Arguments, words: &[String], console: Console) -> Result<Prompt, Failure> {

@@ -35,6 +35,9 @@ Examples:
   curl http://127.0.0.1:8080/v1/chat/completions -H 'Content-Type: application/json' \\
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}]}'")]
 pub struct Arguments {
+    /// Models, as -m takes them
+    #[arg(value_name = "MODEL", conflicts_with = "model")]
+    named: Vec<String>,
     /// Model: a name, a GGUF file or a Hugging Face folder. May be repeated
     ///
     /// The first model is loaded at once, the others when they are asked for. Without -m and

@@ -10,7 +10,7 @@ use pianola_vulkan::{VulkanDevice, VulkanOptions, VulkanRecording};
 use crate::console::{self, Console};
 use crate::failure::Failure;
 use crate::model;
-use crate::options::{ComputeOptions, ModelOption};
+use crate::options::{ComputeOptions, NamedModel};
 use crate::shapes::ShapeOptions;
 use crate::ticker::Ticker;
 use crate::tuned;
@@ -28,7 +28,7 @@ Examples:
   pianola tune --shape gemma3:27b --quant q4_0 --device vulkan:0")]
 pub struct Arguments {
     #[command(flatten)]
-    model: ModelOption,
+    model: NamedModel,
     #[command(flatten)]
     shape: ShapeOptions,
     #[command(flatten)]

@@ -1,6 +1,7 @@
 //! What users of other programs type: options and commands that exist there only, and values that mean
 //! something there.
 
+use crate::common;
 use crate::common::{CONTEXT, Folder, Run, with};
 
 #[test]
@@ -69,4 +70,49 @@ fn values_of_other_programs_mean_the_same() {
     let windows = folder.pianola(words!["perplexity", "-m", &model, "-c", "0", &text]);
     let windows = windows.output();
     assert!(windows.contains(&format!(" windows of {}", CONTEXT)), "{windows}");
+}
+
+/// `run` and `chat` take a model without -m; so do the others that have no text to take.
+#[test]
+fn a_model_stands_behind_the_command() {
+    let folder = Folder::new();
+    folder.file("models/mine.gguf", common::tiny().to_bytes().unwrap());
+    let bench = ["bench", "mine", "-p", "4", "-n", "1", "--repeat", "1", "--json"];
+    assert_eq!(folder.pianola(bench).json()[0]["model"], "mine");
+    assert!(folder.pianola(["plan", "mine"]).output().contains("mine fits on cpu"));
+    let chat = folder.pianola_with(["chat", "mine", "-n", "2", "-v"], b"hello\n", &[]);
+    assert!(chat.err.contains("mine on cpu"), "{chat:#?}");
+    for command in ["bench", "plan", "chat", "serve", "check", "tune"] {
+        let twice = folder.pianola([command, "mine", "-m", "mine"]);
+        twice.fails(2, &["cannot be used with", "--model"]);
+        // Without a GPU there is nothing to tune, whatever the model.
+        if command != "tune" {
+            let absent = folder.pianola([command, "absent-model"]);
+            absent.fails(2, &["no model is called 'absent-model'"]);
+        }
+    }
+    for command in ["bench", "plan", "check", "tune"] {
+        folder
+            .pianola([command, "mine", "--shape", "gemma3:1b"])
+            .fails(2, &["cannot be used with"]);
+    }
+}
+
+#[test]
+fn a_folder_stands_for_its_only_gguf_file() {
+    let folder = Folder::new();
+    let bytes = common::tiny().to_bytes().unwrap();
+    folder.file("own/first.gguf", &bytes);
+    let own = folder.path.join("own");
+    let run = folder.pianola(words!["run", "-m", &own, "-n", "2", "-v", "hello"]);
+    assert!(run.err.contains("first on cpu"), "{run:#?}");
+    run.output();
+    let first = folder.pianola(words!["run", &own, "-n", "2", "-v", "hello"]);
+    assert!(first.err.contains("first on cpu"), "{first:#?}");
+    folder.file("own/second.gguf", &bytes);
+    let several = folder.pianola(words!["run", "-m", &own, "hello"]);
+    several.fails(2, &["holds 2 GGUF files: first.gguf, second.gguf; name one", "own/first.gguf"]);
+    folder.file("empty/notes.txt", "nothing");
+    let empty = folder.pianola(words!["run", "-m", folder.path.join("empty"), "hello"]);
+    empty.fails(1, &["config.json"]);
 }

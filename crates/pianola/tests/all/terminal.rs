@@ -5,8 +5,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::common::Folder;
 use crate::common::pty::Terminal;
+use crate::common::{Folder, display, tiny};
 
 /// A chat with the tiny model, whose answers are short, that asks for its first line.
 fn chat(folder: &Folder, more: &[&str]) -> Terminal {
@@ -285,9 +285,27 @@ fn commands_of_a_chat() {
 }
 
 #[test]
-fn a_model_alone_is_answered_with_what_to_do() {
+fn a_model_alone_opens_a_chat() {
     let folder = Folder::new();
-    let mut terminal = Terminal::start(&folder.path, ["run", "gemma3:270m"]);
-    terminal.expect("pianola chat -m gemma3:270m");
-    assert_eq!(terminal.wait().code(), Some(2));
+    let path = folder.file("models/mine.gguf", tiny().to_bytes().unwrap());
+    let path = display(&path);
+    // By its name, behind -m, and as llama.cpp's users ask for it.
+    let named = ["run", "mine", "-n", "2", "--temp", "0"];
+    for words in [&named[..], &["run", "-m", &path, "-n", "2"], &["run", "-cnv", &path]] {
+        let mut terminal = Terminal::start(&folder.path, words);
+        ready(&mut terminal);
+        terminal.say("/set");
+        terminal.expect(if words.contains(&"-n") { "max_tokens 2" } else { "max_tokens none" });
+        terminal.say("/bye");
+        assert!(terminal.wait().success());
+    }
+    for (words, error) in [
+        (&["run", "mine", "--raw"][..], "--raw is for one answer"),
+        (&["run", "llama9:8b"], "looks like a model's name, and no model here is called so"),
+        (&["run"], "no prompt was given"),
+    ] {
+        let mut terminal = Terminal::start(&folder.path, words);
+        terminal.expect(error);
+        assert_eq!(terminal.wait().code(), Some(2));
+    }
 }

@@ -52,9 +52,11 @@ impl Source {
     pub fn new(arguments: &Arguments, console: Console) -> Result<Source, Failure> {
         let mut models = Vec::new();
         let default = [DEFAULT_MODEL.to_string()];
-        let names: &[String] = match (arguments.model.is_empty(), &arguments.models_dir) {
-            (true, None) => &default,
-            _ => &arguments.model,
+        // One of the two is empty.
+        let given = || arguments.named.iter().chain(&arguments.model);
+        let names: Vec<&String> = match (given().next(), &arguments.models_dir) {
+            (None, None) => default.iter().collect(),
+            _ => given().collect(),
         };
         for name in names {
             let located = model::locate(name, console)?;
