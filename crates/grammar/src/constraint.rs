@@ -38,7 +38,7 @@ pub(crate) fn failure(parser: &Matcher) -> String {
     let reason = first_line(&parser.get_error().unwrap_or_default());
     match reason.as_str() {
         "NoExtensionBias" => "no token of the vocabulary can go on with the text".into(),
-        reason => format!("{reason}; simplify the schema"),
+        reason => format!("{reason}; simplify the schema or the grammar"),
     }
 }
 

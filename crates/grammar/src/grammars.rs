@@ -5,7 +5,7 @@ use crate::compiler::{Compiler, Deadline};
 use crate::constraint::{GrammarConstraint, failure};
 use crate::schema::{Normalised, SchemaStrictness, Sizes, normalise};
 use crate::vocabulary::factory;
-use crate::{GrammarError, ToolSchema, calls};
+use crate::{GrammarError, ToolSchema, calls, lark};
 use llguidance::Matcher;
 use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use pianola_engine::Constraint;
@@ -59,6 +59,13 @@ impl Grammars {
         strictness: SchemaStrictness,
     ) -> Result<Box<dyn Constraint>, GrammarError> {
         self.compile_json(JsonAnswer { schema, strictness }, Deadline::of_new_request())
+    }
+
+    /// A text of a grammar in Lark's notation, as llguidance reads it: its first rule is `start`.
+    pub fn lark(&self, grammar: &str) -> Result<Box<dyn Constraint>, GrammarError> {
+        lark::check(grammar)?;
+        let top = TopLevelGrammar::from_lark(grammar.to_string());
+        self.compile(lark::RULES, top, Deadline::of_new_request()).map_err(lark::located)
     }
 
     /// At least one call of the tools, and with `parallel` any number, as the model's family writes

@@ -1,9 +1,9 @@
-//! Constraints from JSON schemas and tool definitions.
+//! Constraints from JSON schemas, tool definitions and grammars.
 //!
 //! ```text
 //! JSON schema ─► normalise ─► own references only, keywords checked ─┐
-//! tools ───────► frame of the model's call syntax ───────────────────┴─► llguidance ─► parser
-//!                                                                                        │
+//! tools ───────► frame of the model's call syntax ───────────────────┼─► llguidance ─► parser
+//! grammar in Lark's notation ────────────────────────────────────────┘                   │
 //! tokeniser ─► trie of token bytes ────────────────────────────────────────────► GrammarConstraint
 //!                                                                                        │
 //!                                          engine: fill_mask, advance, rollback ◄────────┘
@@ -23,6 +23,7 @@ mod compiler;
 mod constraint;
 mod error;
 mod grammars;
+mod lark;
 mod schema;
 mod text;
 mod vocabulary;

@@ -1,5 +1,6 @@
 //! What cannot be enforced is refused by name; what is hostile ends soon.
 
+use std::time::Instant;
 use crate::support;
 use crate::support::{Random, smollm2};
 use crate::work::Work;
@@ -307,4 +308,47 @@ fn follow(words: &support::Words, constraint: &mut dyn pianola_engine::Constrain
         }
     }
     "still going".into()
+}
+
+#[test]
+fn grammars_that_are_wrong_say_where() {
+    let words = smollm2();
+    for (grammar, part) in [
+        ("", ""),
+        ("start: \"a\"\nword /b/\n", "line 2, column"),
+        ("start: missing\n", "missing"),
+        ("begin: \"a\"\n", "start"),
+        ("start: /(?!x)y/\n", ""),
+        ("root ::= \"a\"\n", "line 1 is in GBNF"),
+    ] {
+        match words.grammars.lark(grammar) {
+            Err(GrammarError::Refused { what, reason }) => {
+                assert_eq!(what, "rules");
+                assert!(reason.contains(part) && !reason.contains('\n'), "{grammar:?}: {reason}");
+            }
+            Err(other) => panic!("{grammar:?}: {other}"),
+            Ok(_) => panic!("{grammar:?} is accepted"),
+        }
+    }
+}
+
+#[test]
+fn hostile_grammars_end_soon() {
+    let words = smollm2();
+    let chain: String = (0..4_000).map(|at| format!("T{at}: T{}\n", at + 1)).collect();
+    let repeated = format!("start: {}\n", "/a{1000}/{1000} ".repeat(50));
+    let nested = format!("start: {}\"a\"{}\n", "(".repeat(120), ")".repeat(120));
+    let wide: String = (0..3_000).map(|at| format!("| \"{at}\" ")).collect();
+    for grammar in [
+        format!("start: T0\n{chain}T4000: /a/\n"),
+        repeated,
+        nested,
+        format!("start: \"x\" {wide}\n"),
+        "start: start start | \"a\"\n".to_string(),
+    ] {
+        let begun = Instant::now();
+        // Accepted or not: soon, and without an end of the process.
+        drop(words.grammars.lark(&grammar));
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:.60}", grammar);
+    }
 }

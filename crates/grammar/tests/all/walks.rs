@@ -104,6 +104,24 @@ fn white_space_is_bounded() {
     }
 }
 
+#[test]
+fn grammars_are_followed() {
+    let words = smollm2();
+    let grammar = "start: greeting (\", \" NAME)? \"!\"\n\
+        greeting: \"hello\" | \"good day\"\n\
+        NAME: /[A-Z][a-z]{1,8}/\n";
+    let expected = fancy_regex::Regex::new("^(hello|good day)(, [A-Z][a-z]{1,8})?!$").unwrap();
+    let (mut random, mut seen) = (Random(7), std::collections::HashSet::new());
+    for _ in 0..200 {
+        let mut constraint = words.grammars.lark(grammar).unwrap();
+        let tokens = words.walk(constraint.as_mut(), &mut random, 100).expect("an end");
+        let text = words.text(&tokens);
+        assert!(expected.is_match(&text).unwrap(), "{text:?}");
+        seen.insert(text);
+    }
+    assert!(seen.contains("good day!") && seen.len() > 20, "{seen:?}");
+}
+
 const HERMES: CallSyntax = CallSyntax {
     begin: "<tool_call>\n",
     separator: "\n</tool_call>\n<tool_call>\n",
