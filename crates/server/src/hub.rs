@@ -18,7 +18,7 @@ use entry::{Entry, LoadState, Loading, unavailable};
 use pianola_engine::{Report, ServiceInfo};
 use std::collections::HashMap;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::watch;
 
@@ -38,15 +38,19 @@ pub(crate) struct Hub {
     keep: KeepOptions,
     log: Arc<Log>,
     entries: Mutex<HashMap<String, Entry>>,
+    /// When the source last looked which models there are.
+    refreshed: Mutex<Option<Instant>>,
     /// Held while a model is loaded.
     loading: Mutex<()>,
 }
 
-/// A model as `/status` and `/api/ps` describe it.
 /// How long a model waits for others that are in use to make room, and how often it looks.
 const MAX_WAIT_FOR_ROOM: Duration = Duration::from_secs(300);
 const WAIT_FOR_ROOM: Duration = Duration::from_millis(20);
+/// How often the source looks which models there are, at most.
+const REFRESH_INTERVAL: Duration = Duration::from_secs(1);
 
+/// A model as `/status` and `/api/ps` describe it.
 pub(crate) struct ModelState {
     pub card: ModelCard,
     pub state: &'static str,
@@ -65,7 +69,8 @@ pub(crate) struct EngineState {
 
 impl Hub {
     pub fn new(source: Arc<dyn ModelSource>, keep: KeepOptions, log: Arc<Log>) -> Hub {
-        Hub { source, keep, log, entries: Mutex::default(), loading: Mutex::new(()) }
+        let (entries, refreshed) = (Mutex::default(), Mutex::default());
+        Hub { source, keep, log, entries, refreshed, loading: Mutex::new(()) }
     }
 
     pub fn source(&self) -> &Arc<dyn ModelSource> {
@@ -74,6 +79,23 @@ impl Hub {
 
     fn entries(&self) -> MutexGuard<'_, HashMap<String, Entry>> {
         self.entries.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Has the source look again which models there are, unless it did so a moment ago: it reads folders.
+    pub async fn refresh(self: &Arc<Hub>) {
+        let due = {
+            let mut refreshed = self.refreshed.lock().unwrap_or_else(PoisonError::into_inner);
+            let due = refreshed.is_none_or(|last| last.elapsed() >= REFRESH_INTERVAL);
+            if due {
+                *refreshed = Some(Instant::now());
+            }
+            due
+        };
+        if due {
+            let source = self.source.clone();
+            // A source that panics has found nothing new.
+            let _ = tokio::task::spawn_blocking(move || source.refresh()).await;
+        }
     }
 
     /// The model of a name; the first where none is given.
@@ -94,8 +116,10 @@ impl Hub {
             named.or_else(|| cards.iter().find(|card| card.aliases.iter().any(|one| same(one))));
         found.cloned().ok_or_else(|| {
             let served: Vec<&str> = cards.iter().map(|card| card.id.as_str()).collect();
-            let (name, served) = (shown(name), served.join(", "));
-            let message = format!("the model '{name}' does not exist here; served: {served}");
+            let (advice, name, served) =
+                (self.source.advice(plain), shown(name), served.join(", "));
+            let message =
+                format!("the model '{name}' does not exist here; served: {served}; {advice}");
             ApiError {
                 param: Some("model".into()),
                 ..ApiError::new(ErrorKind::ModelNotFound, message)
@@ -110,7 +134,13 @@ impl Hub {
         name: Option<&str>,
         wait: bool,
     ) -> Result<Arc<LoadedModel>, ApiError> {
-        let card = self.find(name)?;
+        let card = match self.find(name) {
+            Ok(card) => card,
+            Err(_) => {
+                self.refresh().await;
+                self.find(name)?
+            }
+        };
         loop {
             let version = self.version_of_failed(&card.id).await;
             let mut loading = {

@@ -269,6 +269,9 @@ async fn handle(
     body: &Arc<Value>,
 ) -> Result<Reply, ApiError> {
     let state = &call.state;
+    if matches!(route, Route::Models | Route::Model | Route::OllamaTags | Route::OllamaShow) {
+        state.hub.refresh().await;
+    }
     match route {
         Route::Root => Ok(page::root(html)),
         Route::Script => Ok(page::script()),

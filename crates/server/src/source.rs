@@ -108,6 +108,13 @@ pub trait ModelSource: Send + Sync {
     /// The models that can be served, the default first.
     fn models(&self) -> Vec<ModelCard>;
 
+    /// Looks again which models there are. It is called when a name is unknown, and before models are
+    /// listed.
+    fn refresh(&self);
+
+    /// How a model that is not among them can be served: a clause behind an error.
+    fn advice(&self, name: &str) -> String;
+
     /// Loads one of them.
     fn load(&self, id: &str) -> Result<Service, LoadFailure>;
 

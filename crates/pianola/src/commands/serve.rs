@@ -1,5 +1,8 @@
 //! `serve`: models over HTTP.
 
+mod folder;
+mod here;
+mod served;
 mod source;
 mod values;
 
@@ -40,8 +43,9 @@ pub struct Arguments {
     named: Vec<String>,
     /// Model: a name, a GGUF file or a Hugging Face folder. May be repeated
     ///
-    /// The first model is loaded at once, the others when they are asked for. Without -m and
-    /// --models-dir the model is smollm2:135m.
+    /// The first model is loaded at once, the others when they are asked for. Without a name and
+    /// --models-dir all models of the store and of the hub's cache are served, later ones too:
+    /// smollm2:135m is loaded first, or else the first that `pianola list` shows.
     #[arg(short, long, value_name = "MODEL")]
     model: Vec<String>,
     /// Also serve every GGUF file and model folder in this folder

@@ -188,6 +188,66 @@ fn what_cannot_be_read_in_a_folder_is_left_out() {
     refused.fails(1, &["aaa.gguf"]);
 }
 
+/// Names of the models that `/v1/models` lists.
+fn listed(server: &Server) -> Vec<String> {
+    let list: Value = serde_json::from_str(&server.get("/v1/models").body).unwrap();
+    let models = list["data"].as_array().unwrap().iter();
+    models.map(|model| model["id"].as_str().unwrap().to_string()).collect()
+}
+
+#[test]
+fn without_a_name_all_that_is_here_is_served() {
+    let whole = tiny().to_bytes().unwrap();
+    let here = |folder: &Folder| {
+        for name in ["second", "first"] {
+            folder.file(&format!("models/{name}.gguf"), &whole);
+        }
+        folder.file("models/half.gguf", &whole[..2000]);
+        PathBuf::new()
+    };
+    let server = Server::start(here, &[], "");
+    let written = server.written().join("\n");
+    assert!(
+        written.contains("here: first, which is loaded first; second, loaded when"),
+        "{written}"
+    );
+    assert!(written.contains("half cannot be served: "), "{written}");
+    assert_eq!(listed(&server), ["first", "second"]);
+    let states = || (state(&server, "first"), state(&server, "second"));
+    assert_eq!(states(), ("loaded".to_string(), "unloaded".to_string()));
+    ask(&server, "second", "").is(200, "\"model\":\"second\"");
+    assert_eq!(states().1, "loaded");
+    ask(&server, "gemma3:4b", "").is(404, "`pianola pull gemma3:4b` fetches it");
+    ask(&server, "third", "").is(404, "served: first, second; `pianola pull NAME`");
+    // What comes is served, and what goes is not.
+    server.folder.file("models/third.gguf", &whole);
+    server.until("it is found", || ask(&server, "third", "").status == 200);
+    std::fs::remove_file(server.folder.path.join("models/second.gguf")).unwrap();
+    server.until("it is gone", || listed(&server) == ["first", "third"]);
+    ask(&server, "second", "").is(404, "does not exist here");
+}
+
+#[test]
+fn a_named_model_is_served_alone() {
+    let named = |folder: &Folder| {
+        let path = folder.file("models/first.gguf", tiny().to_bytes().unwrap());
+        folder.file("models/second.gguf", tiny().to_bytes().unwrap());
+        path
+    };
+    let server = Server::start(named, &[], "");
+    assert_eq!(listed(&server), ["first"]);
+    ask(&server, "second", "").is(404, "start it with -m");
+    let server = Server::start(
+        |folder| {
+            named(folder);
+            PathBuf::new()
+        },
+        &["second"],
+        "",
+    );
+    assert_eq!(listed(&server), ["second"]);
+}
+
 #[test]
 fn a_server_whose_only_model_cannot_be_loaded_ends() {
     let folder = Folder::new();
