@@ -13,13 +13,15 @@ use crate::cli::Cli;
 
 /// Options of several letters behind one dash, and their long names. Some of those exist in no command:
 /// then [`foreign`] says what to use.
-const WRITTEN: [(&str, &str); 34] = [
+const WRITTEN: [(&str, &str); 36] = [
     ("-ngl", "--layers-on-gpu"),
     ("-sys", "--system"),
     ("-hf", "--model"),
     ("-no-cnv", "--raw"),
     ("-cnv", "--interactive"),
     ("-if", "--interactive"),
+    ("-j", "--schema"),
+    ("-jf", "--schema"),
     ("-dev", "--device"),
     ("-np", "--parallel"),
     ("-sysf", "--system-prompt-file"),

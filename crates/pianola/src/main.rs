@@ -18,6 +18,7 @@ mod commands;
 mod console;
 mod device;
 mod failure;
+mod form;
 mod habits;
 mod input;
 mod interrupt;

@@ -137,7 +137,7 @@ impl SamplingOptions {
 }
 
 const NAMES: &str = "known are temp, top_k, top_p, min_p, repeat_penalty, presence_penalty, \
-                     frequency_penalty, penalty_window, seed and max_tokens";
+                     frequency_penalty, penalty_window, seed, max_tokens and context";
 
 fn wrong(name: &str, value: &str, what: &str) -> Failure {
     match what.starts_with("it must") {

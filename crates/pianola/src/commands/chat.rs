@@ -4,25 +4,28 @@ mod commands;
 mod lines;
 mod paste;
 mod transcript;
+mod turn;
+mod window;
 
 use clap::Args;
-use pianola_engine::{Answer, Engine, Finish, Request};
-use pianola_text::Conversation;
+use pianola_engine::{Answer, Constraint, Engine, Request};
 
-use super::generate::{Shown, generate, tell_origin};
-use crate::console::{self, Console, count};
+use super::generate::tell_origin;
+use crate::console::{Console, count};
 use crate::failure::Failure;
-use crate::interrupt::{self, Manner, Working};
+use crate::form::{Form, FormOptions};
+use crate::interrupt::{self, Manner};
 use crate::model::{self, Located};
 use crate::options::{
     ComputeOptions, NamedModel, SpeculationOptions, bound, chosen, context, is_base_model,
     most_tokens,
 };
 use crate::sampling::SamplingOptions;
-use crate::statistics::{self, Statistics};
+use crate::statistics;
 use commands::Next;
 use lines::Lines;
 use transcript::Transcript;
+use window::Window;
 
 /// Talk with a model.
 ///
@@ -56,6 +59,8 @@ pub struct Arguments {
     #[arg(allow_negative_numbers = true)]
     pub(super) context: Option<usize>,
     #[command(flatten)]
+    pub(super) form: FormOptions,
+    #[command(flatten)]
     pub(super) sampling: SamplingOptions,
     #[command(flatten)]
     pub(super) speculation: SpeculationOptions,
@@ -66,6 +71,7 @@ pub struct Arguments {
 pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     // Checked before the model is loaded, or fetched.
     let sampling = arguments.sampling.sampling()?;
+    let form = arguments.form.read()?;
     // From now on what is typed is kept.
     let mut lines = Lines::open()?;
     // After the line editor, which takes Ctrl-C for itself when it is made.
@@ -74,7 +80,9 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let located = model::locate(name, console)?;
     // Fetching may have changed what Ctrl-C does.
     interrupt::install(Manner::Stays)?;
-    let engine = open(arguments, &located, console)?;
+    let constraint = form.as_ref().map(|form| form.compile(&located)).transpose()?;
+    let context = chosen(arguments.context);
+    let engine = open(arguments, context, &located, console)?;
     if is_base_model(name) {
         console.notice(&format!(
             "{} is a base model, not made to chat; expect odd answers. `pianola run` lets it \
@@ -98,7 +106,11 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         console,
         sampling: arguments.sampling.clone(),
         max_tokens: bound(arguments.max_tokens),
+        context,
+        form,
+        constraint,
         transcript: Transcript::new(system),
+        window: Window::default(),
         last: None,
         asked: 0,
         failed: 0,
@@ -118,9 +130,14 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     }
 }
 
-fn open(arguments: &Arguments, located: &Located, console: Console) -> Result<Engine, Failure> {
+fn open(
+    arguments: &Arguments,
+    context: Option<usize>,
+    located: &Located,
+    console: Console,
+) -> Result<Engine, Failure> {
     let mut options = arguments.compute.load(console)?;
-    options.context = chosen(arguments.context);
+    options.context = context;
     model::load_with_draft(located, options, &arguments.speculation, console)
 }
 
@@ -146,105 +163,17 @@ struct Chat<'a> {
     console: Console,
     sampling: SamplingOptions,
     max_tokens: Option<usize>,
+    /// Tokens of context, if they were chosen.
+    context: Option<usize>,
+    form: Option<Form>,
+    /// The form over the tokens of this model.
+    constraint: Option<Box<dyn Constraint>>,
     transcript: Transcript,
+    /// What of the transcript the model is given.
+    window: Window,
     /// The last answer, for what it cost.
     last: Option<Answer>,
     /// Turns that were tried, and those that failed.
     asked: usize,
     failed: usize,
-}
-
-impl Chat<'_> {
-    fn regenerate(&mut self) -> Result<(), Failure> {
-        if !self.transcript.take_answer() {
-            self.console.notice("there is no answer to give again");
-            return Ok(());
-        }
-        // A seed that was given would give the same answer.
-        let again = self.last.as_ref().map(|answer| answer.seed.wrapping_add(1));
-        self.turn(self.sampling.seed().and(again))
-    }
-
-    fn ask(&mut self, text: &str) -> Result<(), Failure> {
-        self.transcript.ask(text);
-        self.turn(self.sampling.seed())
-    }
-
-    /// An answer to what was said. What goes wrong with it costs this turn, not the conversation.
-    fn turn(&mut self, seed: Option<u64>) -> Result<(), Failure> {
-        self.asked += 1;
-        match self.answer(seed) {
-            Ok(Some(text)) => {
-                self.transcript.answer(text);
-                Ok(())
-            }
-            Ok(None) => {
-                self.transcript.undo();
-                self.console.notice("interrupted before the answer; your message was removed");
-                Ok(())
-            }
-            Err(failure @ (Failure::ReaderGone | Failure::Interrupted | Failure::Output(_))) => {
-                Err(failure)
-            }
-            Err(failure) => {
-                self.failed += 1;
-                self.transcript.undo();
-                let message = failure.message().unwrap_or_default();
-                console::print_error(&format!(
-                    "{message}; this turn was removed, /reset begins a new conversation"
-                ));
-                self.reopen_if_lost()
-            }
-        }
-    }
-
-    fn reopen_if_lost(&mut self) -> Result<(), Failure> {
-        if self.engine.as_ref().is_some_and(Engine::is_lost) {
-            // What it still holds of the device goes first.
-            self.engine = None;
-            let engine = open(self.arguments, &self.located, self.console)?;
-            self.console.notice(&format!(
-                "the model was loaded again on {}; the conversation goes on",
-                engine.runs_on()
-            ));
-            self.engine = Some(engine);
-        }
-        Ok(())
-    }
-
-    /// The answer's text; none where it was interrupted before it began.
-    fn answer(&mut self, seed: Option<u64>) -> Result<Option<String>, Failure> {
-        let Some(engine) = &mut self.engine else {
-            return Err(Failure::failed("the model is not loaded"));
-        };
-        let side = engine.text()?;
-        let Some((template, _)) = &side.template else {
-            return Err(Failure::failed("the model has no chat template"));
-        };
-        let conversation = Conversation::new(self.transcript.messages());
-        let prompt = template.render_tokens(&conversation, &side.tokenizer)?;
-        let request = Request {
-            sampling: self.sampling.sampling()?,
-            seed,
-            max_tokens: self.max_tokens,
-            stop: self.arguments.stop.clone(),
-            ..Request::new(prompt)
-        };
-        let _working = Working::begin();
-        let (answer, text) = generate(engine, &request, Shown::Text, self.console)?;
-        if self.console.verbose {
-            let statistics = Statistics::measure(engine, &answer);
-            self.console.detail(&statistics.line(&self.located.label));
-        }
-        let finish = answer.finish;
-        self.last = Some(answer);
-        match finish {
-            Finish::ContextFull => Err(Failure::failed(format!(
-                "the context of {} tokens is full, so the answer is cut short",
-                engine.context()
-            ))),
-            Finish::Cancelled if text.is_empty() => Ok(None),
-            _ => Ok(Some(text)),
-        }
-    }
 }

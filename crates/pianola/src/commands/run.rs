@@ -14,6 +14,7 @@ use super::generate::{Shown, generate, tell_origin};
 use crate::console::{self, Console, count};
 use crate::device::DeviceChoice;
 use crate::failure::Failure;
+use crate::form::FormOptions;
 use crate::input::{PromptSources, TokenInput};
 use crate::interrupt::{self, Manner, Working};
 use crate::model::{self, Located};
@@ -97,6 +98,8 @@ pub struct Arguments {
     #[arg(short, long, aliases = ["conversation", "interactive-first"], hide = true)]
     interactive: bool,
     #[command(flatten)]
+    form: FormOptions,
+    #[command(flatten)]
     sampling: SamplingOptions,
     #[command(flatten)]
     speculation: SpeculationOptions,
@@ -123,8 +126,10 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         Subject::Answer(name, words) => (name, words),
     };
     let sampling = arguments.sampling.sampling()?;
+    let form = arguments.form.read()?;
     let prompt = prompt(arguments, words, console)?;
     let located = model::locate(name, console)?;
+    let constraint = form.map(|form| form.compile(&located)).transpose()?;
     let mut options = arguments.compute.load(console)?;
     options.context = chosen(arguments.context);
     let mut engine = model::load_with_draft(&located, options, &arguments.speculation, console)?;
@@ -141,6 +146,7 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
         max_tokens: bound(arguments.max_tokens),
         stop: arguments.stop.clone(),
         ignore_end: arguments.ignore_eos,
+        constraint,
         ..Request::new(prompt)
     };
     if let Some(path) = &arguments.profile {

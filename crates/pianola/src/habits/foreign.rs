@@ -68,7 +68,7 @@ const ALWAYS: Answer = NotNeeded("`pianola serve` always does it");
 const KEPT: Answer =
     NotNeeded("`pianola serve` keeps prompts that begin alike, and `chat` what was said");
 
-const OPTIONS: [Row; 57] = [
+const OPTIONS: [Row; 60] = [
     // Models and their parts.
     (&["--lora", "--lora-scaled", "--lora-base", "--lora-modules", "--enable-lora"], ADAPTERS),
     (&["--adapter", "--lora-init-without-apply"], ADAPTERS),
@@ -107,6 +107,10 @@ const OPTIONS: [Row; 57] = [
     ),
     (&["--single-turn"], Use("`pianola run` answers once")),
     (&["--prompt-cache", "--prompt-cache-all", "--prompt-cache-ro"], KEPT),
+    (
+        &["--keep", "--context-shift", "--no-context-shift"],
+        NotOffered("a chat leaves its oldest turns out when its context is full, and says so"),
+    ),
     (
         &["--think", "--hidethinking", "--reasoning-budget", "--reasoning-format"],
         NotOffered("thoughts are part of the answer; `pianola serve` sends them apart from it"),

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use pianola_engine::Engine;
 use pianola_model::ModelFile;
 
 use super::lines::Input;
@@ -11,7 +12,7 @@ use crate::console::{self, count};
 use crate::failure::Failure;
 use crate::interrupt::{self, Manner};
 use crate::model;
-use crate::options::{bound, most_tokens};
+use crate::options::{bound, chosen, context, most_tokens};
 use crate::statistics::Statistics;
 
 const HELP: &str = "\
@@ -65,6 +66,7 @@ impl Chat<'_> {
             "/help" | "/?" => console::to_stderr(HELP),
             "/reset" | "/clear" => {
                 self.transcript.clear();
+                self.widen();
                 self.last = None;
                 self.console.notice("a new conversation begins");
             }
@@ -114,6 +116,7 @@ impl Chat<'_> {
             }
             "/load" => {
                 self.transcript = Transcript::load(file()?)?;
+                self.widen();
                 self.last = None;
                 let answers = count(self.transcript.answered(), "answer");
                 self.console.notice(&format!("the conversation goes on after {answers}"));
@@ -145,6 +148,7 @@ impl Chat<'_> {
     }
 
     fn undo(&mut self) {
+        self.widen();
         self.console.notice(&match self.transcript.undo() {
             true => {
                 format!("taken back; {} before it", count(self.transcript.answered(), "answer"))
@@ -160,7 +164,11 @@ impl Chat<'_> {
         match (name, value.trim()) {
             ("", _) => {
                 let most = self.max_tokens.map_or("none".to_string(), |most| most.to_string());
-                console::to_stderr(&format!("{}, max_tokens {most}", self.sampling.describe()));
+                let context = self.engine.as_ref().map_or(0, Engine::context);
+                console::to_stderr(&format!(
+                    "{}, max_tokens {most}, context {context}",
+                    self.sampling.describe()
+                ));
                 return Ok(());
             }
             ("system", text) => self.set_system(text),
@@ -170,6 +178,7 @@ impl Chat<'_> {
                     .map_err(|why| Failure::usage(format!("{name} cannot be '{value}': {why}")))?;
                 self.max_tokens = bound(Some(most));
             }
+            ("context" | "ctx_size" | "num_ctx", value) => self.set_context(value)?,
             (name, value) => self.sampling.set(name, value)?,
         }
         self.console.notice(&format!("{name} is set"));
@@ -186,22 +195,45 @@ impl Chat<'_> {
         interrupt::install(Manner::Stays)?;
         let located = located?;
         ModelFile::open(&located.path)?.config().map_err(Failure::from)?;
+        let constraint = self.form.as_ref().map(|form| form.compile(&located)).transpose()?;
         let before = self.engine.take();
         drop(before);
-        let opened = open(self.arguments, &located, self.console).and_then(|engine| {
-            check_template(&engine, &located, self.console)?;
-            Ok(engine)
-        });
+        let opened =
+            open(self.arguments, self.context, &located, self.console).and_then(|engine| {
+                check_template(&engine, &located, self.console)?;
+                Ok(engine)
+            });
         match opened {
             Ok(engine) => {
                 self.engine = Some(engine);
                 self.located = located;
+                self.constraint = constraint;
+                self.widen();
                 self.last = None;
                 self.console.notice(&format!("{} goes on", self.located.label));
                 Ok(())
             }
             Err(failure) => {
-                self.engine = open(self.arguments, &self.located, self.console).ok();
+                self.engine = open(self.arguments, self.context, &self.located, self.console).ok();
+                Err(failure)
+            }
+        }
+    }
+
+    /// Loads the model again with another context; the one before stays if that does not fit.
+    fn set_context(&mut self, value: &str) -> Result<(), Failure> {
+        let wrong = |why| Failure::usage(format!("context cannot be '{value}': {why}"));
+        let context = chosen(Some(context(value).map_err(wrong)?));
+        let before = self.engine.take();
+        drop(before);
+        match open(self.arguments, context, &self.located, self.console) {
+            Ok(engine) => {
+                (self.engine, self.context) = (Some(engine), context);
+                self.widen();
+                Ok(())
+            }
+            Err(failure) => {
+                self.engine = open(self.arguments, self.context, &self.located, self.console).ok();
                 Err(failure)
             }
         }

@@ -43,11 +43,22 @@ impl Transcript {
         Transcript { system, turns: Vec::new() }
     }
 
-    /// Everything, as a template takes it.
-    pub fn messages(&self) -> Vec<Message> {
+    /// What was said after the first `turns` questions and answers, as a template takes it; the last
+    /// answer in other words where those are given.
+    pub fn messages_after(&self, turns: usize, last_answer: Option<&str>) -> Vec<Message> {
         let system = self.system.iter().map(|text| Message::new("system", text));
-        let turns = self.turns.iter().map(|turn| Message::new(turn.role.name(), &turn.text));
+        let last = self.turns.iter().rposition(|turn| turn.role == Role::Assistant);
+        let turns = self.turns.iter().enumerate().skip(2 * turns).map(|(at, turn)| {
+            let text = last_answer.filter(|_| Some(at) == last).unwrap_or(&turn.text);
+            Message::new(turn.role.name(), text)
+        });
         system.chain(turns).collect()
+    }
+
+    /// The last answer.
+    pub fn last_answer(&self) -> Option<&str> {
+        let answers = self.turns.iter().filter(|turn| turn.role == Role::Assistant);
+        answers.last().map(|turn| turn.text.as_str())
     }
 
     /// Messages of the user that were answered.
@@ -161,7 +172,7 @@ mod tests {
         let mut transcript = conversation();
         assert!(transcript.take_answer() && !transcript.take_answer());
         assert!(transcript.undo());
-        assert_eq!((transcript.answered(), transcript.messages().len()), (1, 3));
+        assert_eq!((transcript.answered(), transcript.messages_after(0, None).len()), (1, 3));
         assert!(transcript.undo() && !transcript.undo());
     }
 }
