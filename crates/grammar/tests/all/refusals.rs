@@ -1,12 +1,12 @@
 //! What cannot be enforced is refused by name; what is hostile ends soon.
 
-use std::time::Instant;
 use crate::support;
 use crate::support::{Random, smollm2};
 use crate::work::Work;
 use pianola_grammar::{GrammarError, SchemaStrictness, ToolSchema};
 use serde_json::{Map, Value, json};
 use std::time::Duration;
+use std::time::Instant;
 
 #[test]
 fn keywords_that_cannot_be_enforced_are_named() {

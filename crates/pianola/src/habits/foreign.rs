@@ -68,7 +68,7 @@ const ALWAYS: Answer = NotNeeded("`pianola serve` always does it");
 const KEPT: Answer =
     NotNeeded("`pianola serve` keeps prompts that begin alike, and `chat` what was said");
 
-const OPTIONS: [Row; 60] = [
+const OPTIONS: [Row; 58] = [
     // Models and their parts.
     (&["--lora", "--lora-scaled", "--lora-base", "--lora-modules", "--enable-lora"], ADAPTERS),
     (&["--adapter", "--lora-init-without-apply"], ADAPTERS),

@@ -9,7 +9,11 @@ use crate::console::Console;
 use crate::failure::Failure;
 
 /// Adds the models of a folder. Those that cannot be read are named and left out.
-pub fn add_folder(models: &mut Vec<Served>, folder: &Path, console: Console) -> Result<(), Failure> {
+pub fn add_folder(
+    models: &mut Vec<Served>,
+    folder: &Path,
+    console: Console,
+) -> Result<(), Failure> {
     let paths = in_folder(folder).into_iter().collect::<Result<Vec<PathBuf>, Failure>>()?;
     let (mut found, mut refused) = (Vec::new(), Vec::new());
     for path in paths {
