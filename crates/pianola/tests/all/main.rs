@@ -7,6 +7,7 @@ mod bad_input;
 mod catalogue;
 mod chat;
 mod doctor;
+mod documents;
 mod first_day;
 mod habits;
 mod hostile;
