@@ -2,11 +2,11 @@
 
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub use super::tiny_model::tiny_config;
 use pianola_cpu::CpuOptions;
 use pianola_engine::{Engine, EngineError, LoadOptions};
 use pianola_formats::TensorType;
-use pianola_model::{Config, Dialect, Family, RopeConfig, RopeScaling};
-use pianola_plan::{Activation, Device, RopePairing};
+use pianola_plan::Device;
 use pianola_vulkan::VulkanOptions;
 use std::sync::Arc;
 
@@ -18,36 +18,6 @@ impl Random {
     pub fn below(&mut self, end: usize) -> usize {
         self.0 = self.0.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         ((self.0 >> 33) as usize) % end.max(1)
-    }
-}
-
-pub fn tiny_config() -> Config {
-    Config {
-        family: Family::named("gemma3").unwrap(),
-        dialect: Dialect::Gguf,
-        prefix: String::new(),
-        name: None,
-        context: 4096,
-        vocabulary: 97,
-        hidden: 64,
-        feed_forward: 96,
-        layers: 2,
-        heads: 2,
-        kv_heads: 1,
-        head_dim: 32,
-        epsilon: 1e-6,
-        activation: Activation::GeluTanh,
-        attention_scale: 1.0 / 32f32.sqrt(),
-        rope: RopeConfig { base: 10_000.0, scaling: RopeScaling::None },
-        window_rope: None,
-        pairing: RopePairing::Halves,
-        windows: vec![Some(100), None],
-        attention_soft_cap: None,
-        final_soft_cap: None,
-        tied: true,
-        attention_bias: false,
-        output_bias: false,
-        feed_forward_bias: false,
     }
 }
 

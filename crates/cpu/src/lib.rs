@@ -14,6 +14,10 @@
 //! Unsafe code lies in the modules that allow it below: kernels on raw pointers (`simd`), an arena
 //! that workers divide by jobs (`stage`, `record`, `recording`), and the memory under both.
 
+// Tests that other crates share name this one.
+#[cfg(test)]
+extern crate self as pianola_cpu;
+
 mod available;
 mod check;
 mod device;
@@ -48,6 +52,8 @@ mod stage;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 #[allow(unsafe_code)]
 mod system;
+#[cfg(test)]
+mod tests;
 mod topology;
 mod variants;
 #[allow(unsafe_code)]

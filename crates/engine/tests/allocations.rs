@@ -40,6 +40,8 @@ mod case;
 mod gpu;
 #[path = "../../../tests/support/tiny.rs"]
 mod tiny;
+#[path = "../../../tests/support/tiny_model.rs"]
+mod tiny_model;
 
 /// One test for all, because whatever runs beside it would be counted.
 #[test]

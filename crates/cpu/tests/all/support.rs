@@ -2,8 +2,6 @@
 
 #[path = "../../../../tests/support/case.rs"]
 pub mod case;
-#[path = "../../../../tests/support/faults.rs"]
-pub mod faults;
 #[path = "../../../../tests/support/lone.rs"]
 pub mod lone;
 #[path = "../../../../tests/support/noise.rs"]

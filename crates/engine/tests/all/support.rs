@@ -16,5 +16,7 @@ pub mod remote;
 pub mod skip;
 #[path = "../../../../tests/support/tiny.rs"]
 pub mod tiny;
+#[path = "../../../../tests/support/tiny_model.rs"]
+pub mod tiny_model;
 #[path = "../../../../tests/support/validation.rs"]
 pub mod validation;

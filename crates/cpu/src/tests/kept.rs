@@ -1,12 +1,9 @@
 //! Weights kept in rotated form: the bits of panels that are made as weights are read, from fewer rows on; and
 //! plans that keep none.
 
-use crate::support::case::{
-    Case, Runs, beside_reference, check, logit_bits, map_pages, plan, usual,
-};
-use crate::support::skip;
-use pianola_cpu::ReferenceModel;
-use pianola_cpu_hooks::{CpuDevice, CpuOptions, CpuRecording, Level};
+use super::case::{Case, Runs, beside_reference, check, logit_bits, map_pages, plan, usual};
+use crate::skip;
+use crate::{CpuDevice, CpuOptions, CpuRecording, Level, ReferenceModel};
 use pianola_formats::TensorType;
 use pianola_plan::{
     AllocationKind, Device, DeviceId, Fault, Numeric, Placement, Plan, PlanOptions, Probe,

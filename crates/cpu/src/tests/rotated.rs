@@ -1,12 +1,9 @@
 //! Products of many rows in rotated form: every type and ragged shapes against the reference, faults that
 //! are noticed in them, and plans that do without.
 
-use crate::support::case::{
-    Case, Runs, beside_reference, check, logit_bits, map_pages, plan, usual,
-};
-use crate::support::skip;
-use pianola_cpu::ReferenceModel;
-use pianola_cpu_hooks::{CpuDevice, CpuOptions, CpuRecording, Level};
+use super::case::{Case, Runs, beside_reference, check, logit_bits, map_pages, plan, usual};
+use crate::skip;
+use crate::{CpuDevice, CpuOptions, CpuRecording, Level, ReferenceModel};
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceId, Fault, Numeric, Probe, Recording, Rounding, Step};
 use std::sync::Arc;

@@ -1,15 +1,13 @@
 //! A check that cannot fail proves nothing: each fault that is planted in the kernels is noticed,
 //! where it was planted.
 
-use crate::support::case::{beside_reference, plan};
-use crate::support::faults;
-use crate::support::faults::{Bench, shown_by};
-use pianola_cpu::ReferenceModel;
-use pianola_cpu_hooks::{CpuDevice, CpuOptions, CpuRecording, Level};
+use super::case::{beside_reference, plan};
+use super::planted::{self, Bench, shown_by};
+use crate::{CpuDevice, CpuOptions, CpuRecording, Level, ReferenceModel};
 use pianola_plan::{DeviceId, Fault, Numeric};
 
 fn record(numeric: Numeric, level: Level) -> (CpuRecording, ReferenceModel) {
-    let (plan, weights) = plan(&faults::case(numeric), CpuDevice::spec());
+    let (plan, weights) = plan(&planted::case(numeric), CpuDevice::spec());
     let cpu = CpuOptions::bare(level, 2);
     beside_reference(plan, &weights, |plan| {
         CpuRecording::new(plan, DeviceId(0), &weights, cpu, &mut |_, _| ())

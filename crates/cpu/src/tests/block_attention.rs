@@ -1,10 +1,9 @@
 //! Attention of many rows in bf16, where the processor has it: every type of keys and values, ragged heads,
 //! windows and several sequences against the reference, and faults that are noticed in it.
 
-use crate::support::case::{Case, Runs, beside_reference, check, plan, usual};
-use crate::support::skip;
-use pianola_cpu::ReferenceModel;
-use pianola_cpu_hooks::{CpuDevice, CpuOptions, CpuRecording, Level};
+use super::case::{Case, Runs, beside_reference, check, plan, usual};
+use crate::skip;
+use crate::{CpuDevice, CpuOptions, CpuRecording, Level, ReferenceModel};
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceId, Fault, KvType, Probe, Recording, Rounding, Step};
 

@@ -1,11 +1,11 @@
 //! A matrix unit computes what vectors do, bit by bit: a prompt's logits do not depend on how it is cut.
 
-use crate::support::case;
-use crate::support::case::{
+use super::case;
+use super::case::{
     Case, STEPS, beside_reference, check, logit_bits, map_pages, plan, plan_of_types, usual,
 };
-use crate::support::skip;
-use pianola_cpu_hooks::{CpuDevice, CpuOptions, CpuRecording, Level};
+use crate::skip;
+use crate::{CpuDevice, CpuOptions, CpuRecording, Level};
 use pianola_formats::TensorType;
 use pianola_plan::{DeviceId, Fault, Numeric};
 use std::sync::Arc;
