@@ -76,16 +76,34 @@ pub(crate) struct UnreadKey<'a> {
     pub value: &'a Value,
 }
 
-impl UnreadKey<'_> {
-    /// Refuses the key, unless it changes no result.
-    pub fn check(self, known: &[Known], family: &'static Family) -> Result<(), ModelError> {
-        let known = known.iter().find(|known| known.is_called(self.name));
-        match known {
-            Some(known) if known.harmless.iter().any(|harmless| harmless.is(self.value)) => Ok(()),
-            _ => Err(self.refused(known.map_or("an unknown key", |known| known.meaning), family)),
+/// Keys of a file that are refused: of several the first whose meaning is known, since it tells more.
+#[derive(Default)]
+pub(crate) struct Refusals {
+    known: Option<ModelError>,
+    unknown: Option<ModelError>,
+}
+
+impl Refusals {
+    /// Adds a key that nothing read, unless it changes no result.
+    pub fn add(&mut self, key: UnreadKey<'_>, known: &[Known], family: &'static Family) {
+        match known.iter().find(|known| known.is_called(key.name)) {
+            Some(known) if known.harmless.iter().any(|harmless| harmless.is(key.value)) => {}
+            Some(known) => {
+                self.known.get_or_insert_with(|| key.refused(known.meaning, family));
+            }
+            None => {
+                self.unknown.get_or_insert_with(|| key.refused("an unknown key", family));
+            }
         }
     }
 
+    /// An error if a key is refused.
+    pub fn finish(self) -> Result<(), ModelError> {
+        self.known.or(self.unknown).map_or(Ok(()), Err)
+    }
+}
+
+impl UnreadKey<'_> {
     /// Why the key is refused.
     pub fn refused(self, meaning: &'static str, family: &'static Family) -> ModelError {
         ModelError::UnreadKey {

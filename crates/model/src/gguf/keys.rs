@@ -4,7 +4,7 @@ use super::Keys;
 use crate::error::ModelError;
 use crate::family::Family;
 use crate::unread::Harmless::{Flag, Number};
-use crate::unread::{Known, UnreadKey};
+use crate::unread::{Known, Refusals, UnreadKey};
 use pianola_formats::{Array, Value};
 use serde_json::json;
 
@@ -79,15 +79,16 @@ const KNOWN: [Known; 35] = [
 
 /// Refuses a key of the model that nothing read and that may change a result.
 pub(super) fn check(keys: &Keys<'_>, family: &'static Family) -> Result<(), ModelError> {
+    let mut refusals = Refusals::default();
     for (full, value) in keys.file.metadata() {
         let name = full.strip_prefix(keys.architecture).and_then(|rest| rest.strip_prefix('.'));
         let Some(name) = name.filter(|_| !keys.read.borrow().contains(full)) else { continue };
         let vision = VISION.iter().any(|start| name.starts_with(start));
         if !vision && !HARMLESS.contains(&name) {
-            UnreadKey { name, full, value: &as_json(value) }.check(&KNOWN, family)?;
+            refusals.add(UnreadKey { name, full, value: &as_json(value) }, &KNOWN, family);
         }
     }
-    Ok(())
+    refusals.finish()
 }
 
 /// A value for comparison and for messages; of a list of text only that it is one.

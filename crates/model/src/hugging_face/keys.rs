@@ -165,6 +165,8 @@ pub(super) const KNOWN: &[Known] = &[
     known("num_experts_", ZERO, MIXTURE),
     known("n_routed_experts", ZERO, MIXTURE),
     known("n_shared_experts", ZERO, MIXTURE),
+    known("decoder_sparse_step", &[], MIXTURE),
+    known("norm_topk_prob", &[], MIXTURE),
     known("enable_moe_block", NO, MIXTURE),
     known("moe_", &[Number(0.0), Flag(false)], MIXTURE),
     known("mlp_only_layers", &[Empty], MIXTURE),

@@ -3,7 +3,7 @@
 use super::keys::{HARMLESS, KNOWN, VISION};
 use crate::error::ModelError;
 use crate::family::Family;
-use crate::unread::UnreadKey;
+use crate::unread::{Refusals, UnreadKey};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -29,8 +29,9 @@ impl Record {
     pub fn check(&self, root: &Value, family: &'static Family) -> Result<(), ModelError> {
         // Only a configuration of several models has keys of pictures beside the text model's.
         let multimodal = self.opened.borrow().contains("text_config");
-        let walk = Walk { record: self, family, multimodal };
-        walk.object(root, "")
+        let mut walk = Walk { record: self, family, multimodal, refusals: Refusals::default() };
+        walk.object(root, "");
+        walk.refusals.finish()
     }
 }
 
@@ -38,21 +39,21 @@ struct Walk<'a> {
     record: &'a Record,
     family: &'static Family,
     multimodal: bool,
+    refusals: Refusals,
 }
 
 impl Walk<'_> {
-    fn object(&self, object: &Value, path: &str) -> Result<(), ModelError> {
+    fn object(&mut self, object: &Value, path: &str) {
         let present =
             object.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
         for (name, value) in present {
             let full = format!("{path}{name}");
             if self.record.opened.borrow().contains(&full) {
-                self.object(value, &format!("{full}."))?;
+                self.object(value, &format!("{full}."));
             } else if !self.record.read.borrow().contains(&full) && !self.is_harmless(name, path) {
-                UnreadKey { name, full: &full, value }.check(KNOWN, self.family)?;
+                self.refusals.add(UnreadKey { name, full: &full, value }, KNOWN, self.family);
             }
         }
-        Ok(())
     }
 
     fn is_harmless(&self, name: &str, path: &str) -> bool {

@@ -59,6 +59,14 @@ fn a_mixture_is_called_one() {
     let keys = [("llama.expert_count", Value::from(8u32))];
     let found = gguf_error("mixture-keys", Added { keys: &keys, ..mixture });
     assert_names(&found, &["llama.expert_count = 8", "a mixture of experts"]);
+    // Of several keys the one that tells what the file is, not the first.
+    let rewrite = |config: &mut serde_json::Value| {
+        config["a_new_thing"] = json!(1);
+        config["num_experts_per_tok"] = json!(2);
+    };
+    let folder = small::folder("qwen3", "mixture", rewrite, &[]);
+    let found = small::read(&folder).unwrap_err().to_string();
+    assert_names(&found, &["num_experts_per_tok = 2", "a mixture of experts"]);
 }
 
 #[test]
