@@ -38,6 +38,45 @@ fn chat_survives_a_turn_that_does_not_fit() {
     assert!(run.err.contains("this turn was removed"), "{run:#?}");
 }
 
+/// A model whose answers end with the context only.
+#[test]
+fn an_answer_that_the_context_cuts_is_kept_and_continued() {
+    let folder = Folder::new();
+    let model = folder.model();
+    let file = folder.path.join("said.json");
+    let script = format!(
+        "hi\ngo on\n/save {}\n/set context 9999\n/set\n/set context 0\n/set\nand on\n/undo\n",
+        file.display()
+    );
+    let mut arguments =
+        words!["chat", "-m", &model, "--context", "100", "--temp", "0", "-v"].to_vec();
+    for end in 256..=258 {
+        arguments.extend(words!["--logit-bias", format!("{end}=-inf")]);
+    }
+    let run = folder.pianola_with(arguments, script.as_bytes(), &[]);
+    let told = |words: &str| run.err.matches(words).count();
+    let full = "the context of 100 tokens is full: the answer is cut short, and kept";
+    assert_eq!((told(full), told("the context of 256 tokens is full: ")), (2, 1), "{run:#?}");
+    assert_eq!(told("/set context N gives more room (the model allows 256)"), 2, "{run:#?}");
+    assert_eq!(told("the model does not see the beginning of the last answer"), 1, "{run:#?}");
+    // The second prompt has most of the first answer; the third has all that was said.
+    let prompts = run.err.split(": prompt ").skip(1);
+    let tokens = prompts.map(|rest| rest.split(' ').next().unwrap().parse().unwrap());
+    let tokens: Vec<usize> = tokens.collect();
+    assert!(tokens.len() == 3 && tokens[0] < 30, "{tokens:?}");
+    assert!((60..100).contains(&tokens[1]) && tokens[2] > 100, "{tokens:?}");
+    assert!(told(", context 100\n") == 1 && told(", context 256\n") == 1, "{run:#?}");
+    let said: serde_json::Value =
+        serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();
+    let said = said["messages"].as_array().unwrap();
+    assert_eq!(said.len(), 4, "{said:?}");
+    assert!(said[1]["content"].as_str().unwrap().len() > 60, "{said:?}");
+    assert!(run.err.contains("taken back; 2 answers before it"), "{run:#?}");
+    // The refused context and the cut answers count for a script.
+    assert!(run.err.contains("9999") && run.err.contains("3 of 3 turns failed"), "{run:#?}");
+    assert_eq!(run.code, Some(1));
+}
+
 #[test]
 fn chat_needs_a_template() {
     let folder = Folder::new();

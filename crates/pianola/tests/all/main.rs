@@ -9,6 +9,7 @@ mod chat;
 mod doctor;
 mod documents;
 mod first_day;
+mod form;
 mod habits;
 mod hostile;
 mod hub;

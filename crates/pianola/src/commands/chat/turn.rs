@@ -74,8 +74,8 @@ impl Chat<'_> {
     fn tell_full(&self) {
         let Some(engine) = &self.engine else { return };
         console::print_error(&format!(
-            "the context of {} tokens is full, so the answer is cut short and kept as it is; go on, and \
-             the oldest turns are left out; /undo takes it back, {}/reset begins a new conversation",
+            "the context of {} tokens is full: the answer is cut short, and kept; the next message leaves \
+             out what came first; /undo takes this turn back, {}/reset begins a new conversation",
             engine.context(),
             larger_context(engine),
         ));
