@@ -127,7 +127,11 @@ fn nine_sentences_of_ten_can_be_read_aloud() {
             sentences.iter().filter(|text| text.split(' ').count() > WORDS).collect();
         if long.len() * 10 > sentences.len() {
             let page = page.display();
-            wrong.push(format!("{page}: {} of {} sentences: {long:#?}", long.len(), sentences.len()));
+            wrong.push(format!(
+                "{page}: {} of {} sentences: {long:#?}",
+                long.len(),
+                sentences.len()
+            ));
         }
     }
     assert!(wrong.is_empty(), "more than {WORDS} words:\n{}", wrong.join("\n"));
@@ -237,7 +241,8 @@ fn arguments(line: &str) -> Option<Vec<String>> {
 fn commands_in_code_blocks_are_taken() {
     let (mut count, mut wrong) = (0, Vec::new());
     for page in pages() {
-        let lines: Vec<String> = text(&read(&page)).code.into_iter().map(|(_, line)| line).collect();
+        let lines: Vec<String> =
+            text(&read(&page)).code.into_iter().map(|(_, line)| line).collect();
         for line in lines.join("\n").replace("\\\n", " ").lines() {
             let Some(arguments) = arguments(line) else { continue };
             count += 1;
