@@ -126,7 +126,7 @@ pub(crate) fn config(folder: &HuggingFaceFolder) -> Result<Config, ModelError> {
     architectures(&root, family)?;
     // Inside another model this names the text model alone; the head is the outer one's.
     keys.get("architectures");
-    let (prefix, vocabulary) = vocabulary(folder, &keys, family)?;
+    let (prefix, vocabulary) = vocabulary(folder, keys, family)?;
     let rope::Tables { global: rope, window: window_rope } = rope::tables(keys, family, head_dim)?;
     let scale_base = match rules.scale_base {
         Some(default) => keys.float("query_pre_attn_scalar")?.unwrap_or(default),

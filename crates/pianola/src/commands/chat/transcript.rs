@@ -57,8 +57,8 @@ impl Transcript {
 
     /// The last answer.
     pub fn last_answer(&self) -> Option<&str> {
-        let answers = self.turns.iter().filter(|turn| turn.role == Role::Assistant);
-        answers.last().map(|turn| turn.text.as_str())
+        let mut answers = self.turns.iter().filter(|turn| turn.role == Role::Assistant);
+        answers.next_back().map(|turn| turn.text.as_str())
     }
 
     /// Messages of the user that were answered.

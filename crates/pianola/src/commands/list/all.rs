@@ -43,10 +43,10 @@ pub fn run(
     let mut table = vec![heads.map(String::from).to_vec()];
     table.extend(rows.iter().map(cells));
     console::print(&console::table(&table))?;
-    console.notice(&format!(
+    console.notice(
         "memory: weights, keys and values of that many tokens of context, and working memory. \
-         ~: computed from the model's shape. `pianola pull NAME --plan` shows more and fetches nothing"
-    ));
+         ~: computed from the model's shape. `pianola pull NAME --plan` shows more and fetches nothing",
+    );
     Ok(())
 }
 
