@@ -135,7 +135,9 @@ mod tests {
 
     impl Render for Characters {
         fn render(&self, messages: Vec<Message>) -> Result<Vec<u32>, Failure> {
-            let texts = messages.iter().map(|message| format!("<{}>", message.content));
+            let content =
+                |message: &Message| message.content.as_str().unwrap_or_default().to_string();
+            let texts = messages.iter().map(|message| format!("<{}>", content(message)));
             Ok(texts.collect::<String>().chars().map(u32::from).collect())
         }
 
