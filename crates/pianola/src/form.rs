@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use pianola_engine::{Constraint, EngineError, Text};
-use pianola_grammar::Grammars;
+use pianola_grammar::{GrammarError, Grammars};
 use pianola_model::ModelFile;
 use serde_json::Value;
 
@@ -80,7 +80,7 @@ impl Form {
         let text = Text::of(&file).map_err(|error| about(error.into()))?;
         let text =
             text.ok_or_else(|| Failure::from(EngineError::NoTokenizer(model.label.clone())))?;
-        let wrong = |error| Failure::usage(format!("{}: {error}", self.origin));
+        let wrong = |error: GrammarError| Failure::usage(format!("{}: {error}", self.origin));
         let grammars = Grammars::new(&text.tokenizer, vocabulary).map_err(wrong)?;
         match &self.rules {
             Rules::Schema(schema) => grammars.json_schema(schema),

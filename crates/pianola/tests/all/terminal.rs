@@ -301,7 +301,7 @@ fn a_model_alone_opens_a_chat() {
     }
     for (words, error) in [
         (&["run", "mine", "--raw"][..], "--raw is for one answer"),
-        (&["run", "llama9:8b"], "looks like a model's name, and no model here is called so"),
+        (&["run", "llama9:8b"], "looks like a model's name, and there is no such model"),
         (&["run"], "no prompt was given"),
     ] {
         let mut terminal = Terminal::start(&folder.path, words);

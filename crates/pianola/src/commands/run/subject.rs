@@ -45,7 +45,7 @@ pub fn subject(arguments: &Arguments, console: Console) -> Result<Subject<'_>, F
     }
     if let Some(first) = first {
         console.notice(&format!(
-            "model: {first}, the first word; with -m or in quotes it is part of the prompt"
+            "model: {first} (the first word; quote the whole prompt if the word is part of it)"
         ));
     }
     Ok(Subject::Answer(name, rest))
@@ -67,7 +67,7 @@ fn is_model(word: &str) -> Result<Option<&str>, Failure> {
                 near => format!(" (did you mean {}?)", near.join(" or ")),
             };
             Err(Failure::usage(format!(
-                "'{word}' looks like a model's name, and no model here is called so{near}; name a model \
+                "'{word}' looks like a model's name, and there is no such model{near}; name a model \
                  with -m, or put the whole prompt in quotes (`pianola list` shows what there is)"
             )))
         }

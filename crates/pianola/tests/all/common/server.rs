@@ -70,11 +70,6 @@ impl Server {
             .args((!model.as_os_str().is_empty()).then_some(model))
             .args(arguments)
             .env("PIANOLA_PIP", format!("sh {}", pip.display()))
-            // Nor may it see what other programs have on this machine.
-            .env("HF_HOME", folder.path.join("huggingface"))
-            .env("OLLAMA_MODELS", folder.path.join("ollama"))
-            .env("LLAMA_CACHE", folder.path.join("llama.cpp"))
-            .env_remove("HF_HUB_CACHE")
             .envs(variables.iter().map(|(name, value)| (name, value)))
             .stdin(Stdio::null())
             .stdout(Stdio::null())
