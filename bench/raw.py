@@ -49,7 +49,7 @@ class Run:
         parts = [f"Raw rows: `bench/runs/{self.folder.name}`", f"Pianola {self.versions('pianola')}",
                  *filter(None, more)]
         text = "; ".join(parts) + "."
-        return textwrap.wrap(text, 100, break_long_words=False, break_on_hyphens=False)
+        return textwrap.wrap(text, 98, break_long_words=False, break_on_hyphens=False)
 
     def table(self, head, rows, *about):
         """A table with its caption below; nothing if it has no rows."""
