@@ -25,6 +25,8 @@ pub struct DeviceMemory {
     pub heaps: Option<Vec<HeapShare>>,
     /// Bytes that the device grants now, where it says so.
     pub granted: Option<u64>,
+    /// Bytes of these that may be used: the CPU leaves some to other programs.
+    pub usable: Option<u64>,
 }
 
 impl DeviceMemory {
@@ -44,6 +46,7 @@ impl DeviceMemory {
                 working: of(AllocationKind::Working),
                 heaps: device.heaps(&allocations),
                 granted: device.memory(),
+                usable: device.heaps(&[]).map(|all| all.iter().map(|heap| heap.free).sum()),
             })
         };
         plan.device_ids().zip(devices).map(part).collect()

@@ -64,12 +64,11 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     options.context = chosen(arguments.context);
     options.lanes = arguments.lanes;
     let (name, plan) = subject(arguments, &options, console)?;
-    model::tell_fit(&plan, &options, console);
     let (lanes, rows) = (arguments.lanes, arguments.rows);
     let all = lanes.saturating_mul(rows);
     if all > plan.options.max_rows {
         return Err(Failure::usage(format!(
-            "a play has at most {} rows, not {all}; longer prompts are several plays",
+            "a step has at most {} rows, not {all}; longer prompts take several steps",
             plan.options.max_rows
         )));
     }
@@ -84,8 +83,8 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let held = pages.map(|(pages, group)| pages / group.pages_for(context, rows).max(1)).min();
     if let Some(held) = held.filter(|&held| held < lanes) {
         console.notice(&format!(
-            "the KV pages hold {held} sequences of {context} tokens at once, not {lanes}: the others \
-             would wait; give more --kv-memory"
+            "the KV cache holds {held} requests of {context} tokens at once, not {lanes}; the others \
+             would wait. --kv-memory grants more"
         ));
     }
     let devices = plan.devices_among(&options.all_devices());
@@ -93,6 +92,9 @@ pub fn run(arguments: &Arguments, console: Console) -> Result<(), Failure> {
     let text =
         PlanText { plan: &plan, ceilings: &ceilings, lanes, rows, context, full: arguments.full };
     let answer = PlanAnswer::of(name, options.context.is_some(), &plan, &devices, &ceilings)?;
+    if answer.fits() {
+        model::tell_fit(&plan, &options, console);
+    }
     let launches = launches(&plan, &devices, all, lanes)?;
     if arguments.json {
         let mut value = object(&text);

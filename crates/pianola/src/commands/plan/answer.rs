@@ -95,7 +95,8 @@ impl PlanAnswer {
         })
     }
 
-    fn fits(&self) -> bool {
+    /// Whether every device holds its part.
+    pub fn fits(&self) -> bool {
         self.parts.iter().all(|part| part.heaps.is_some())
     }
 
@@ -178,12 +179,18 @@ impl Display for PlanAnswer {
                         writeln!(f, "  {:<12} {}: {taken} of {free} available", "", heap.name)?;
                     }
                 }
-                (None, Some(granted)) => writeln!(
-                    f,
-                    "  {:<12} {} are free; a smaller model, --context or --kv-type q8_0 takes less",
-                    "",
-                    size_text(granted)
-                )?,
+                (None, Some(granted)) => {
+                    let usable = part.usable.filter(|&usable| usable < granted);
+                    let usable =
+                        usable.map(|usable| format!(", {} may be used", size_text(usable)));
+                    writeln!(
+                        f,
+                        "  {:<12} {} are free{}; a smaller model, --context or --kv-type q8_0 takes less",
+                        "",
+                        size_text(granted),
+                        usable.unwrap_or_default(),
+                    )?
+                }
                 (None, None) => {}
             }
         }
