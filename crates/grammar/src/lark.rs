@@ -52,16 +52,19 @@ fn depth(grammar: &str) -> usize {
     deepest
 }
 
-/// The error with its place in words: the compiler writes `at 3(7): …`.
+/// The error with its place in words: the compiler writes `at 3(7): …` or `3(7): …`.
 pub(crate) fn located(error: GrammarError) -> GrammarError {
     let GrammarError::Refused { what, reason } = error else { return error };
-    let placed = reason.strip_prefix("at ").and_then(|rest| {
-        let (place, message) = rest.split_once("): ")?;
-        let (line, column) = place.split_once('(')?;
-        let (line, column): (usize, usize) = (line.parse().ok()?, column.parse().ok()?);
-        Some(format!("line {line}, column {column}: {message}"))
-    });
-    GrammarError::Refused { what, reason: placed.unwrap_or(reason) }
+    let reason = placed(&reason).unwrap_or(reason);
+    GrammarError::Refused { what, reason }
+}
+
+fn placed(reason: &str) -> Option<String> {
+    let rest = reason.strip_prefix("at ").unwrap_or(reason);
+    let (place, message) = rest.split_once("): ")?;
+    let (line, column) = place.split_once('(')?;
+    let (line, column): (usize, usize) = (line.parse().ok()?, column.parse().ok()?);
+    Some(format!("line {line}, column {column}: {message}"))
 }
 
 #[cfg(test)]
@@ -96,6 +99,7 @@ mod tests {
         assert!(
             of("at 3(7): expected ':'").to_string().ends_with("line 3, column 7: expected ':'")
         );
+        assert!(of("2(6): no").to_string().ends_with("line 2, column 6: no"));
         assert!(of("at last (x): no").to_string().ends_with("at last (x): no"));
     }
 }

@@ -5,8 +5,7 @@ use crate::support::{Random, smollm2};
 use crate::work::Work;
 use pianola_grammar::{GrammarError, SchemaStrictness, ToolSchema};
 use serde_json::{Map, Value, json};
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 #[test]
 fn keywords_that_cannot_be_enforced_are_named() {
