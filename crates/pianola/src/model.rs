@@ -16,7 +16,7 @@ use pianola_vulkan::VulkanDevice;
 use crate::console::Console;
 use crate::failure::Failure;
 use crate::memory;
-use crate::options::{ComputeOptions, SpeculationOptions};
+use crate::options::{BETTER_MODEL, ComputeOptions, DEFAULT_MODEL, SpeculationOptions};
 use crate::progress;
 
 /// What a name turned out to mean.
@@ -36,9 +36,25 @@ pub fn locate(name: impl AsRef<OsStr>, console: Console) -> Result<Located, Fail
             console
                 .notice(&format!("{} is not on this machine yet and is fetched once", entry.name));
             let mut report = progress::on_stderr(console.quiet);
-            Ok(obtain::fetch(entry, &Store::open()?, report.as_mut())?)
+            let located = obtain::fetch(entry, &Store::open()?, report.as_mut())?;
+            if entry.name == DEFAULT_MODEL {
+                tell_first_try(console);
+            }
+            Ok(located)
         }
     }
+}
+
+/// Names a model that answers well, after the first one was fetched: that one only shows that all works.
+fn tell_first_try(console: Console) {
+    let better = catalogue::find(BETTER_MODEL).filter(|better| {
+        memory::for_weights().is_none_or(|memory| 2 * better.size().bytes < memory)
+    });
+    let advice = match better {
+        Some(better) => format!("; `pianola chat -m {}` answers better", better.name),
+        None => String::new(),
+    };
+    console.notice(&format!("{DEFAULT_MODEL} is a tiny model for a first try{advice}"));
 }
 
 /// Finds a model: in the catalogue; in the store; by its path; among those of other programs; or by its

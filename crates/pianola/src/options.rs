@@ -21,6 +21,9 @@ use crate::tuned;
 /// The model that commands use by default.
 pub const DEFAULT_MODEL: &str = "smollm2:135m";
 
+/// The model of the packages that answers best.
+pub const BETTER_MODEL: &str = "qwen2.5-coder:1.5b";
+
 /// Headings of the long help; [`crate::commands::help`] shows their options by topic.
 pub const DEVICES: &str = "Devices";
 pub const MEMORY: &str = "Memory";

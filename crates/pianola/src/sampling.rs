@@ -28,9 +28,10 @@ pub struct SamplingOptions {
     #[arg(long, value_name = "P", default_value_t = 0.05, allow_negative_numbers = true)]
     #[arg(hide_short_help = true)]
     pub min_p: f32,
-    /// Make recent tokens less likely; 1: off [default: 1.05, or 1 with --temp 0]
-    #[arg(long, value_name = "X", allow_negative_numbers = true, hide_short_help = true)]
-    pub repeat_penalty: Option<f32>,
+    /// Make recent tokens less likely; 1: off
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_negative_numbers = true)]
+    #[arg(hide_short_help = true)]
+    pub repeat_penalty: f32,
     /// Subtract this from the logit of every recent token
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_negative_numbers = true)]
     #[arg(hide_short_help = true)]
@@ -65,14 +66,12 @@ enum Seed {
 impl SamplingOptions {
     /// The sampler's options, checked.
     pub fn sampling(&self) -> Result<Sampling, Failure> {
-        // Greedy means the model's own choice, unless a penalty was asked for by name.
-        let default_penalty = if self.temp == 0.0 { 1.0 } else { 1.05 };
         let sampling = Sampling {
             temperature: self.temp,
             top_k: self.top_k,
             top_p: self.top_p,
             min_p: self.min_p,
-            repetition_penalty: self.repeat_penalty.unwrap_or(default_penalty),
+            repetition_penalty: self.repeat_penalty,
             presence_penalty: self.presence_penalty,
             frequency_penalty: self.frequency_penalty,
             penalty_window: self.penalty_window,
@@ -100,7 +99,7 @@ impl SamplingOptions {
             "top_k" => changed.top_k = top_k(value).map_err(|why| wrong(name, value, &why))?,
             "top_p" => changed.top_p = number()?,
             "min_p" => changed.min_p = number()?,
-            "repeat_penalty" => changed.repeat_penalty = Some(number()?),
+            "repeat_penalty" => changed.repeat_penalty = number()?,
             "presence_penalty" => changed.presence_penalty = number()?,
             "frequency_penalty" => changed.frequency_penalty = number()?,
             "penalty_window" | "repeat_last_n" => {
@@ -120,7 +119,6 @@ impl SamplingOptions {
     /// All that [`SamplingOptions::set`] sets, in a line.
     pub fn describe(&self) -> String {
         let seed = self.seed().map_or("random".to_string(), |seed| seed.to_string());
-        let penalty = if self.temp == 0.0 { 1.0 } else { 1.05 };
         format!(
             "temp {}, top_k {}, top_p {}, min_p {}, repeat_penalty {}, presence_penalty {}, \
              frequency_penalty {}, penalty_window {}, seed {seed}",
@@ -128,7 +126,7 @@ impl SamplingOptions {
             self.top_k,
             self.top_p,
             self.min_p,
-            self.repeat_penalty.unwrap_or(penalty),
+            self.repeat_penalty,
             self.presence_penalty,
             self.frequency_penalty,
             self.penalty_window,
