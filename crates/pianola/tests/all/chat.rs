@@ -59,12 +59,12 @@ fn an_answer_that_the_context_cuts_is_kept_and_continued() {
     assert_eq!((told(full), told("the context of 256 tokens is full: ")), (2, 1), "{run:#?}");
     assert_eq!(told("/set context N gives more room (the model allows 256)"), 2, "{run:#?}");
     assert_eq!(told("the model does not see the beginning of the last answer"), 1, "{run:#?}");
-    // The second prompt has most of the first answer; the third has all that was said.
+    // The second prompt has the end of the first answer; the third has all that was said.
     let prompts = run.err.split(": prompt ").skip(1);
     let tokens = prompts.map(|rest| rest.split(' ').next().unwrap().parse().unwrap());
     let tokens: Vec<usize> = tokens.collect();
     assert!(tokens.len() == 3 && tokens[0] < 30, "{tokens:?}");
-    assert!((60..100).contains(&tokens[1]) && tokens[2] > 100, "{tokens:?}");
+    assert!((40..100).contains(&tokens[1]) && tokens[2] > 100, "{tokens:?}");
     assert!(told(", context 100\n") == 1 && told(", context 256\n") == 1, "{run:#?}");
     let said: serde_json::Value =
         serde_json::from_str(&std::fs::read_to_string(&file).unwrap()).unwrap();

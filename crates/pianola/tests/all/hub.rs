@@ -80,7 +80,7 @@ fn a_catalogue_name_comes_from_the_hub() {
     let found = found.unwrap();
     assert_eq!(found["state"], "present");
     assert_eq!(found["path"].as_str(), Some(path.trim_end()));
-    folder.pianola(["rm", "qwen3:0.6b"]).fails(1, &["comes from Hugging Face's hub"]);
+    folder.pianola(["rm", "qwen3:0.6b"]).fails(1, &["it is in the hub's cache"]);
     let again = pianola(&folder, &server, &["pull", "qwen3:0.6b", "--plan", "--json"]).json();
     assert_eq!(again["bytes_to_fetch"], 0);
 }

@@ -66,7 +66,7 @@ fn inspect_says_what_there_is_of_a_damaged_file() {
 fn models_in_the_store_are_listed_and_removed() {
     let folder = Folder::new();
     let empty = folder.pianola(["list"]);
-    assert!(empty.err.contains("there are no models"), "{empty:#?}");
+    assert!(empty.err.contains("there is no model in "), "{empty:#?}");
     assert_eq!(folder.pianola(["list", "--json"]).json(), serde_json::json!([]));
     let bytes = common::tiny().to_bytes().unwrap();
     folder.file("models/mine.gguf", &bytes);

@@ -40,7 +40,7 @@ fn tokens_become_text_again() {
     assert_eq!(detokenize(&["104,105"], b"").output(), "hi");
     assert_eq!(detokenize(&["104", "105", "258"], b"").output(), "hi");
     assert_eq!(detokenize(&["--special", "258"], b"").output(), MARKERS[2]);
-    detokenize(&["104,x"], b"").fails(2, &["'x' is no id"]);
+    detokenize(&["104,x"], b"").fails(2, &["'x' is not a token id"]);
     detokenize(&["99999"], b"").fails(2, &["token 99999 is not in the vocabulary"]);
 }
 
