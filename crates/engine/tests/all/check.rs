@@ -113,7 +113,9 @@ fn assert_passes(subject: &CheckSubject, device: &Arc<dyn Device>) {
 #[test]
 fn real_models_pass_on_the_processor() {
     let subject = real("smollm2");
-    for level in Level::ALL.into_iter().filter(|level| level.available()) {
+    // The reference does not round, so that no bound is close to it.
+    let rounds = |level: &Level| level.available() && *level != Level::Reference;
+    for level in Level::ALL.into_iter().filter(rounds) {
         assert_passes(&subject, &cpu(level));
     }
     assert_passes(&real("gemma3"), &keeping_cpu(Level::best()));
