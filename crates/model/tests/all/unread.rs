@@ -244,8 +244,8 @@ fn other_models_in_the_name_of_llama_are_refused() {
     assert_names(&granite, &["attention_multiplier = 0.0078125", "Granite"]);
     let ministral = refused(&|config| {
         config["rope_parameters"] = json!({
-            "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0, "beta_fast": 32.0,
-            "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1,
+            "llama_4_scaling_beta": 0.1, "rope_type": "yarn", "rope_theta": 1e6, "factor": 16.0,
+            "beta_fast": 32.0, "beta_slow": 1.0, "mscale": 1.0, "mscale_all_dim": 1.0,
             "original_max_position_embeddings": 16384
         });
     });
