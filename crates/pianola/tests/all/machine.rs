@@ -61,7 +61,8 @@ fn too_little_memory_is_explained() {
     let free = "17.0 GB are free, 14.9 GB may be used; a smaller model, --context";
     assert!(plan.contains(free) && !plan.contains("memory holds no more"), "{plan}");
     let model = folder.model();
-    let run = |memory: &str| folder.pianola(words!["run", "-m", &model, "--memory", memory, "hi"]);
+    let base = words!["run", "-m", &model, "-n", "2", "hi"];
+    let run = |memory: &str| folder.pianola(with(&base, &["--memory", memory]));
     let words = ["no room for the model: ", " for weights, ", " are free", "list --all"];
     run("50kB").fails(1, &words);
     assert_eq!(run("1GiB").code, Some(0));
