@@ -245,7 +245,6 @@ fn system_memory() -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// The numbers that the page's panel shows.
 /// What a request gets that leaves sampling to the server.
 fn described_sampling() -> Value {
     let sampling = default_sampling();
@@ -259,6 +258,7 @@ fn described_sampling() -> Value {
     })
 }
 
+/// The numbers that the page's panel shows.
 pub(crate) fn status(state: &State) -> Reply {
     let described = |model: &ModelState| {
         let mut value = describe(model);
